@@ -6,6 +6,7 @@ release of Keras renames one, or calls it in another way.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TypedDict
@@ -155,8 +156,36 @@ class HookedModel(keras.Model):
         """
         return None
 
+    def next_execution(self) -> int:
+        """Return how many batches the next call of a step's function takes, from 1 on.
+
+        The default is Keras's, `steps_per_execution`, with which an epoch of an endless dataset,
+        whose batches that does not divide, takes too many.
+        """
+        return self.steps_per_execution
+
     def _make_function(self, step, *args, **kwargs):
-        return self.step_function(step) or super()._make_function(step, *args, **kwargs)
+        make = functools.partial(super()._make_function, step, *args, **kwargs)
+        if self.steps_per_execution > 1 and not (args or kwargs):
+            return self._executing(make)
+        return self.step_function(step) or make()
+
+    def _executing(self, make: Callable) -> Callable:
+        """Return Keras's function of several batches, with as many as `next_execution` says."""
+        functions = {}
+
+        def function(*arguments):
+            whole = self.steps_per_execution
+            count = self.next_execution()
+            if count not in functions:
+                functions[count] = make()
+            try:
+                self.steps_per_execution = count  # Keras reads it when it traces and runs
+                return functions[count](*arguments)
+            finally:
+                self.steps_per_execution = whole
+
+        return function
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
         """Build under a strategy from the shapes and dtypes of the first replica's batches.
@@ -236,6 +265,34 @@ class HookedAdamW(keras.optimizers.AdamW):
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         self.clip_and_update(grads, trainable_variables)
+
+    def decay(self, variables: list) -> None:
+        """Decay weights."""
+        super()._apply_weight_decay(variables)
+
+    def _apply_weight_decay(self, variables):
+        self.decay(variables)
+
+    def step(self, gradients: list, variables: list) -> None:
+        """Clip gradients, decay weights and update them, at once."""
+        gradients = self._clip_gradients(gradients)
+        self.decay(variables)
+        self.update(gradients, variables, self.learning_rate)
+
+
+def learning_rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """Return the learning rate of a step; the public `learning_rate` is that of the present step.
+
+    Example:
+        >>> learning_rate_at(keras.optimizers.SGD(0.5), 3)
+        0.5
+    """
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        rate = rate(step)
+    elif callable(rate):
+        rate = rate()
+    return float(keras.ops.convert_to_numpy(rate))
 
 
 def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -38,6 +39,18 @@ class ArrayBatches(keras.utils.PyDataset):
         self._numbers = numbers
         self._adapter = None
         self._mapped_from: ArrayBatches | None = None
+        self._counted = True
+
+    @property
+    def num_batches(self) -> int | None:
+        """Return the number of batches, or None if Keras shall take them for endless."""
+        return len(self) if self._counted else None
+
+    def uncounted(self) -> ArrayBatches:
+        """Return the batches as endless ones: after the last comes the first."""
+        batches = copy.copy(self)
+        batches._counted = False
+        return batches
 
     def on_epoch_begin(self):
         self._adapter = adapter_that_calls()
@@ -52,7 +65,8 @@ class ArrayBatches(keras.utils.PyDataset):
         return len(self._numbers)
 
     def __getitem__(self, index: int):
-        return keras.tree.map_structure(np.asarray, self._make(self._numbers[index]))
+        number = self._numbers[index % len(self)]
+        return keras.tree.map_structure(np.asarray, self._make(number))
 
     def __iter__(self):
         # Tasks read these, Keras the ordinary arrays of `__getitem__`.

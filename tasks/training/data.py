@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.preprocessing.filling import real_examples
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
@@ -30,6 +31,7 @@ class TrainingData:
         window_sizes: plain data that grows with reading and finds a late batch quickly; a backup
             keeps it.
         class_weights: of every class, or None.
+        done: batches of the first epoch that a backup has behind it.
     """
 
     def __init__(self, task, plan: Plan):
@@ -37,6 +39,7 @@ class TrainingData:
         self.plan = plan
         self.window_sizes: list = []
         self.class_weights: list | None = None
+        self.done = 0
         self._changes: list[Callable] = []
 
     steps: int
@@ -111,6 +114,20 @@ class TrainingData:
             verbose: as in Keras.
         """
         return resuming_fit_arguments(self, stopping_at_divergence(callbacks), verbose)
+
+
+def uncounted(batches):
+    """Return batches that Keras does not know the number of.
+
+    It counts full executions of several steps, also where the last of an epoch is shorter, and
+    would begin with the first batch again before it has seen the last.
+
+    Args:
+        batches: a `tf.data.Dataset` or `ArrayBatches`; anything else is returned as it is.
+    """
+    if isinstance(batches, ArrayBatches):
+        return batches.uncounted()
+    return batches.filter(lambda *_: True) if hasattr(batches, "filter") else batches
 
 
 def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.0) -> None:

@@ -31,7 +31,9 @@ from encoder_zoo.tasks.training.replicas import (
     check_loss,
     check_no_accumulation,
     global_loss,
+    is_sum,
     overflow_anywhere,
+    size_of_loss,
 )
 
 ROWS = (1, 8, 32)  # of the batches that answers are computed in, where each is compiled
@@ -170,6 +172,22 @@ class Distribution:
         if not self.in_replica():
             return loss
         return global_loss(loss_function, loss, list(added), y_pred, sample_weight)
+
+    def weight_of_batch(self, loss_function, y_pred, sample_weight, real) -> tuple:
+        """Return the factor and the size of a batch for `ScheduledAdamW.weigh_batch`.
+
+        Args:
+            loss_function: given to `compile`.
+            y_pred: (B, ...) outputs of this replica.
+            sample_weight: None or (B, ...).
+            real: (B,) which rows count; None: all.
+        """
+        if is_sum(loss_function):
+            return 1.0, 0.0  # the loss of the large batch is the sum, too
+        size = size_of_loss(loss_function, y_pred, sample_weight, real)
+        if self.in_replica():
+            size = tf.distribute.get_replica_context().all_reduce("SUM", size)
+        return size, size
 
     def metrics_of_batch(self, variables: list, result: Callable[[], dict]) -> dict:
         """Return `result()` of Keras with the metrics' variables summed over the replicas."""

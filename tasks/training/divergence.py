@@ -88,8 +88,10 @@ def nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingP
         params: of the callback, with "epochs" and "steps".
         event: the problem at that step.
     """
+    steps = params["steps"]
+    step = min(step, steps or step)  # of several in one execution Keras counts further
     return FloatingPointError(
-        f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{params['steps'] or '?'}: {event}. "
+        f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{steps or '?'}: {event}. "
         "The learning rate may be too high: lower it, or give its schedule a longer warmup. "
         "An optimizer of your own can clip gradients (`global_clipnorm=1.0`). Under "
         '"mixed_float16" numbers beyond 65504 overflow: Keras scales the loss only where '

@@ -37,7 +37,7 @@ def fine_tuning_optimizer(
     on biases and LayerNorm.
 
     Args:
-        total_batches: number of batches until the learning rate is 0.
+        total_batches: number of batches; after them the learning rate is 0.
         learning_rate: at the peak.
         weight_decay: AdamW's.
         gradient_accumulation_steps: so many batches make one step; None is one.
@@ -52,7 +52,7 @@ def fine_tuning_optimizer(
     """
     batches = gradient_accumulation_steps or 1
     schedule = LinearWarmupDecay(
-        learning_rate, max(1, total_batches // batches), warmup, batches_per_step=batches
+        learning_rate, -(-total_batches // batches), warmup, batches_per_step=batches
     )
     optimizer = _fastest_adamw()(
         schedule,
@@ -67,18 +67,23 @@ def fine_tuning_optimizer(
 
 
 def restart_optimizer(
-    optimizer: keras.optimizers.Optimizer, learning_rate: float, total_steps: int
+    optimizer: keras.optimizers.Optimizer, learning_rate: float, total_batches: int
 ) -> None:
     """Reset an optimizer of the recipe for another run, without a new graph.
 
     Args:
         optimizer: from `fine_tuning_optimizer`, perhaps inside Keras's `LossScaleOptimizer`.
         learning_rate: at the peak.
-        total_steps: until the learning rate is 0; less than one counts as one.
+        total_batches: of the run.
     """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        if optimizer.built:
-            optimizer.step_counter.assign(0)
-            optimizer.dynamic_scale.assign(optimizer.initial_scale)
-        optimizer = optimizer.inner_optimizer
-    optimizer.restart(learning_rate, max(1, total_steps))
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer.built:
+        optimizer.step_counter.assign(0)
+        optimizer.dynamic_scale.assign(optimizer.initial_scale)
+    optimizer = inner_optimizer(optimizer)
+    steps = -(-total_batches // (optimizer.gradient_accumulation_steps or 1))
+    optimizer.restart(learning_rate, max(1, steps), total_batches)
+
+
+def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return the optimizer inside Keras's `LossScaleOptimizer`, or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)

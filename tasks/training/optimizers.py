@@ -18,19 +18,23 @@ FREE = -1.0  # instead of a rate that a schedule is held at
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Increases the learning rate linearly to the peak, then decreases it linearly to 0.
 
+    No step has the rate 0: the first of W steps of warmup has 1 / W of the peak, the last of all
+    steps what is one step above 0.
+
     Args:
         peak: the highest learning rate.
-        total_steps: step at which the rate is 0 again.
+        total_steps: number of the steps, counted from 0; after them the rate is 0.
         warmup: share of the steps until the peak.
         batches_per_step: with gradient accumulation, how many batches make a step: Keras counts
             batches here.
 
-    Source: Devlin et al. 2019, appendix A.2.
+    Source: Devlin et al. 2019, appendix A.2; their code begins the warmup with a step of rate 0,
+    which trains nothing.
 
     Example:
         >>> schedule = LinearWarmupDecay(1.0, total_steps=100, warmup=0.1)
-        >>> [round(float(schedule(step)), 2) for step in (0, 5, 10, 55, 100)]
-        [0.0, 0.5, 1.0, 0.5, 0.0]
+        >>> [round(float(schedule(step)), 2) for step in (0, 4, 9, 10, 55, 99, 100)]
+        [0.1, 0.5, 1.0, 1.0, 0.5, 0.01, 0.0]
     """
 
     def __init__(
@@ -58,10 +62,15 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         """Hold the learning rate, until `restart`."""
         self.numbers.assign([*ops.convert_to_numpy(self.numbers)[:3], rate])
 
+    def hold_peak(self) -> None:
+        """Hold the peak, for steps whose number is not known, unless another rate is held."""
+        if ops.convert_to_numpy(self.numbers)[3] == FREE:
+            self.hold(self.peak)
+
     def __call__(self, step):
         step = ops.cast(step // self.batches_per_step, "float32")
         peak, up, down, held = ops.unstack(ops.convert_to_tensor(self.numbers))
-        rising = ops.where(up > 0, step / ops.maximum(up, 1.0), 1.0)
+        rising = ops.where(up > 0, (step + 1) / ops.maximum(up, 1.0), 1.0)
         share = ops.minimum(rising, (up + down - step) / down)
         return ops.where(held == FREE, peak * ops.maximum(share, 0.0), held)
 
@@ -74,6 +83,10 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 class ScheduledAdamW(HookedAdamW):
     """AdamW that keeps its schedule's numbers among its variables; `restart` begins another run.
 
+    With `gradient_accumulation_steps` the gradient of a step is that of one large batch: each
+    batch's counts as `weigh_batch` says, and the last batch of a run completes the step that is
+    begun.
+
     Args:
         learning_rate: as for `keras.optimizers.AdamW`.
         learning_rate_multiplier: of a weight, for layer-wise decay; None is 1 for all.
@@ -83,9 +96,9 @@ class ScheduledAdamW(HookedAdamW):
         >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))
         >>> optimizer.build([keras.Variable([1.0])])
         >>> optimizer.apply([ops.array([3.0])])
-        >>> optimizer.restart(0.5, total_steps=10)
+        >>> optimizer.restart(0.5, total_steps=20)
         >>> int(optimizer.iterations), float(optimizer.learning_rate)
-        (0, 0.0)
+        (0, 0.25)
     """
 
     def __init__(
@@ -96,6 +109,8 @@ class ScheduledAdamW(HookedAdamW):
     ):
         super().__init__(learning_rate, **kwargs)
         self.learning_rate_multiplier = learning_rate_multiplier
+        self._total_batches = 0
+        self.weigh_batch()
         if isinstance(self.schedule, LinearWarmupDecay):
             self.track(self.schedule.numbers)
 
@@ -120,6 +135,89 @@ class ScheduledAdamW(HookedAdamW):
             self.learning_rate_multiplier(v) if self.learning_rate_multiplier else 1.0
             for v in variables
         ]
+        if self.gradient_accumulation_steps:
+            first = {"aggregation": "only_first_replica"}
+            self._divisor = self.add_variable((), name="divisor", **first)
+            self._last_batch = self.add_variable((), dtype="int32", name="last_batch", **first)
+            self._last_batch.assign(self._total_batches)
+
+    def restart(self, peak: float, total_steps: int, total_batches: int = 0) -> None:
+        """Reset all steps, and take the schedule of another run; graphs stay valid.
+
+        Args:
+            peak: of the learning rate.
+            total_steps: after which it is 0.
+            total_batches: with accumulation, the last of which completes a step in any case; 0 is
+                none.
+        """
+        if self.built and int(ops.convert_to_numpy(self.batches)):
+            for variable in self.variables:
+                variable.assign(ops.zeros(variable.shape, variable.dtype))
+        self.schedule.restart(peak, total_steps)
+        self._total_batches = total_batches
+        if self.built and self.gradient_accumulation_steps:
+            self._last_batch.assign(total_batches)
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def weigh_batch(self, factor=1.0, size=1.0) -> None:
+        """Note how much the next gradient counts in an accumulated step.
+
+        Args:
+            factor: the gradient is multiplied by it before it is added up.
+            size: the sum of the gradients is divided by the sum of the sizes.
+        """
+        self._factor, self._size = factor, size
+
+    def mean_gradients(self, gradients: list, variables: list) -> list:
+        """Add gradients to those of the step, and return its mean gradients up to here."""
+        sums = [self.sum_of(variable) for variable in variables]
+        factor = ops.cast(self._factor, "float32")
+        gradients = [g * ops.cast(factor, g.dtype) for g in gradients]
+        self.add_gradients(gradients, sums)
+        divisor = self._divisor.value + ops.cast(self._size, "float32")
+        self._divisor.assign(divisor)
+        self.weigh_batch()
+        divisor = ops.where(divisor > 0, divisor, 1.0)
+        return [total.value / ops.cast(divisor, total.dtype) for total in sums]
+
+    def completes_step(self):
+        """Return whether the present batch is the last of a step, or of the run."""
+        number = ops.cast(self.batches.value, "int32") + 1
+        whole = number % self.gradient_accumulation_steps == 0
+        return ops.logical_or(whole, number == self._last_batch.value)
+
+    def end_batch(self, completed) -> None:
+        """Count the batch, and after a step begin another; Keras adds 1 then."""
+        self._divisor.assign(ops.where(completed, 0.0, self._divisor.value))
+        steps, batches = self.gradient_accumulation_steps, self.batches.value
+        rounded = batches - batches % steps + (steps - 1)
+        self.batches.assign(ops.where(completed, rounded, batches))
+
+    def clip_and_update(self, gradients, variables):
+        if not self.gradient_accumulation_steps:
+            super().clip_and_update(gradients, variables)
+            return
+        means = self.mean_gradients(gradients, variables)
+        completed = self.completes_step()
+        sums = [self.sum_of(variable) for variable in variables]
+        changed = [*variables, *(m for v in variables for m in self.moments_of(v))]
+        before = [variable.value + 0 for variable in changed]
+        self.step(means, variables)
+        # In place of a branch, which JAX has none of for variables.
+        for variable, value in zip(changed, before, strict=True):
+            variable.assign(ops.where(completed, variable.value, value))
+        for total in sums:
+            total.assign(ops.where(completed, ops.zeros_like(total.value), total.value))
+        self.end_batch(completed)
+
+    def decay(self, variables):
+        if not self.weight_decay:
+            return
+        for variable in filter(self.decays, variables):
+            rate = ops.cast(self.learning_rate * self.weight_decay, variable.dtype)
+            share = self._shares[self.index_of(variable)]
+            variable.assign(variable * (1 - rate * share))
 
     def update(self, gradients, variables, learning_rate):
         groups = {}  # of weights with the same learning rate
@@ -129,18 +227,6 @@ class ScheduledAdamW(HookedAdamW):
         for share, pairs in groups.items():
             gradients, variables = map(list, zip(*pairs, strict=True))
             super().update(gradients, variables, learning_rate * share)
-
-    def restart(self, peak: float, total_steps: int) -> None:
-        """Reset all steps, and take the schedule of another run; graphs stay valid.
-
-        Args:
-            peak: of the learning rate.
-            total_steps: until it is 0.
-        """
-        if int(ops.convert_to_numpy(self.iterations)):
-            for variable in self.variables:
-                variable.assign(ops.zeros(variable.shape, variable.dtype))
-        self.schedule.restart(peak, total_steps)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -168,9 +254,7 @@ class FusedAdamW(ScheduledAdamW):
             gradients = replicas.all_reduce("SUM", gradients)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
-            sums = [self.sum_of(variable) for variable in variables]
-            self.add_gradients(gradients, sums)
-            gradients = [total.value / self.gradient_accumulation_steps for total in sums]
+            gradients = self.mean_gradients(gradients, variables)
         norm = tf.sqrt(2 * tf.add_n([tf.cast(tf.nn.l2_loss(g), tf.float32) for g in gradients]))
         share = self.global_clipnorm / tf.maximum(norm, self.global_clipnorm)
         step = tf.cast(self.iterations + 1, tf.float32)
@@ -181,7 +265,12 @@ class FusedAdamW(ScheduledAdamW):
         kept = 1 - rate * self.weight_decay
         numbers = (share, kept, rate, beta_1, beta_2, beta_1**step, beta_2**step, epsilon)
         pairs = [(g, v.value) for g, v in zip(gradients, variables, strict=True)]
-        self.merge_call(self._update_all, pairs, numbers)
+        if not self.gradient_accumulation_steps:
+            self.merge_call(self._update_all, pairs, numbers)
+            return
+        completed = self.completes_step()
+        self.merge_call(self._update_all, pairs, (completed, *numbers))
+        self.end_batch(completed)
 
     def _update_all(self, strategy, pairs: list[tuple], numbers: tuple) -> None:
         for gradient, variable in pairs:
@@ -190,10 +279,10 @@ class FusedAdamW(ScheduledAdamW):
 
     def _update_one(self, variable, gradient, *numbers):
         """Update one weight on one device, if the batch is the last of an accumulated step."""
-        steps = self.gradient_accumulation_steps
-        if not steps:
+        if not self.gradient_accumulation_steps:
             self._update(variable, gradient, *numbers)
             return
+        completed, *numbers = numbers
 
         def update():
             self._update(variable, gradient, *numbers)
@@ -202,7 +291,7 @@ class FusedAdamW(ScheduledAdamW):
 
         # Around each weight. Keras's own branch is around all of them, and in a branch TensorFlow
         # does not sum over replicas.
-        tf.cond((self.batches + 1) % steps == 0, update, lambda: None)
+        tf.cond(completed, update, lambda: None)
 
     def _update(self, variable, gradient, *numbers):
         if variable.dtype != tf.float32:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
 
-from encoder_zoo.common.keras_private import compiled_parts
+from encoder_zoo.common.keras_private import compiled_parts, learning_rate_at
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.tasks.training.fine_tuning_optimizer import (
     fine_tuning_optimizer,
+    inner_optimizer,
     restart_optimizer,
 )
 from encoder_zoo.tasks.training.layer_rates import FrozenLayers, layerwise
@@ -100,7 +102,7 @@ class Recipe:
     def _warn_default_rate(self) -> None:
         """Log the learning rate of an optimizer that is given by its name."""
         name, optimizer = self.arguments["optimizer"], self._task.optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
+        optimizer = inner_optimizer(optimizer)
         if not isinstance(name, str) or isinstance(optimizer, keras.optimizers.SGD):
             return
         default_rate = self._task.default_learning_rate
@@ -162,12 +164,14 @@ class Recipe:
             settings = {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
         settings |= {"warmup": task.default_warmup, "gradient_accumulation_steps": None}
         settings |= {n: self.arguments[n] for n in RECIPE if self.arguments[n] is not None}
+        if settings["gradient_accumulation_steps"] == 1:
+            settings["gradient_accumulation_steps"] = None
         learning_rate_multiplier = layerwise(task.backbone, settings.pop("layer_decay"))
-        self._compile(
-            fine_tuning_optimizer(
-                1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
-            )
+        optimizer = fine_tuning_optimizer(
+            1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
         )
+        optimizer.schedule.hold_peak()  # until a `fit`
+        self._compile(optimizer)
         self._traced_with = self._traced_state()
 
     def _traced_state(self) -> tuple:
@@ -184,12 +188,6 @@ class Recipe:
         Args:
             total_batches: of all epochs.
         """
-        accumulated = self.arguments["gradient_accumulation_steps"] or 1
-        if 0 < total_batches < accumulated:
-            raise ValueError(
-                f"gradient_accumulation_steps is {accumulated}, but `fit` has {total_batches} "
-                "batches in all: it would not make a single step."
-            )
         if total_batches:
             self._train_new_pooler()
         task = self._task
@@ -197,10 +195,79 @@ class Recipe:
             if self.makes_optimizer:
                 if not self._is_as_traced():
                     self._compile_anew()
-                restart_optimizer(task.optimizer, task.learning_rate, total_batches // accumulated)
+                restart_optimizer(task.optimizer, task.learning_rate, total_batches)
             # Variables that appear in a trace have TensorFlow trace a second time.
             if not task.optimizer.built:
                 task.optimizer.build(task.trainable_variables)
+
+    def check_trains(self, total_batches: int, callbacks: list) -> None:
+        """Raise a ValueError if a `fit` would change no weight.
+
+        Args:
+            total_batches: of all epochs.
+            callbacks: of the user; one that sets the learning rate is trusted.
+
+        Raises:
+            ValueError: "All weights of this SequenceClassifier are frozen, ...", "The learning rate
+                is 0 in all 3 steps ...", "gradient_accumulation_steps is 4, but `fit` has 2 ..."
+        """
+        task = self._task
+        if not total_batches:
+            return
+        if not task.trainable_variables:
+            raise ValueError(
+                f"All weights of this {type(task).__name__} are frozen, so `fit` would train "
+                "nothing. Set `trainable = True` of the model, or of the layers that are to learn."
+            )
+        optimizer = inner_optimizer(task.optimizer)
+        accumulated = optimizer.gradient_accumulation_steps or 1
+        if total_batches < accumulated:
+            raise ValueError(
+                f"gradient_accumulation_steps is {accumulated}, but `fit` has {total_batches} "
+                "batches in all: it would not make a single whole step. Expected at most "
+                f"{total_batches}."
+            )
+        if self.makes_optimizer or any(map(_sets_rate, callbacks)):
+            return
+        first = int(optimizer.iterations)
+        steps = range(first, first + total_batches)
+        if not any(learning_rate_at(optimizer, step) for step in steps):
+            raise ValueError(
+                f"The learning rate is 0 in all {len(steps)} steps of this `fit`, so nothing would "
+                f"be trained: its optimizer counts them from {first}. Pass compile() another rate "
+                "or schedule, or optimizer='auto', whose schedule fits the steps of each `fit`."
+            )
+
+    def report_still(self) -> None:
+        """Log that a `fit` has had no gradient other than 0, if it has made steps."""
+        optimizer = inner_optimizer(self._task.optimizer)
+        if not self.makes_optimizer or not int(optimizer.iterations):
+            return
+        # Of the mean squares of the gradients; the head's, at the end, are other than 0 first.
+        squares = (optimizer.moments_of(v)[1] for v in reversed(self._task.trainable_variables))
+        if not any(bool(keras.ops.any(square != 0)) for square in squares):
+            logger.warning(
+                "All gradients of this `fit` were 0: it has learned nothing. Are all sample "
+                "weights 0, are no tokens labelled, or is the loss 0 already?"
+            )
+
+    def hold_rate(self) -> None:
+        """Hold the peak of the learning rate for steps outside of `fit`, unless one is set."""
+        if self.makes_optimizer:
+            inner_optimizer(self._task.optimizer).schedule.hold_peak()
+
+    def weigh_batch(self, y_pred, sample_weight, real) -> None:
+        """Have an accumulated step weigh the batch as the large batch does.
+
+        Args:
+            y_pred: (B, ...) outputs.
+            sample_weight: of the loss, or None.
+            real: (B,) which rows count; None: all.
+        """
+        optimizer, distribution = inner_optimizer(self._task.optimizer), self._task.distribution
+        if self.makes_optimizer and optimizer.gradient_accumulation_steps:
+            given = distribution.weight_of_batch(self._task.loss, y_pred, sample_weight, real)
+            optimizer.weigh_batch(*given)
 
     def _train_new_pooler(self) -> None:
         """Note that a new pooler will be trained, or log that it is frozen."""
@@ -222,6 +289,37 @@ class Recipe:
             config |= {"optimizer": "auto", "learning_rate": self._task.learning_rate}
             config |= {name: self.arguments[name] for name in RECIPE}
         return config
+
+
+def check_weights(sample_weight, class_weights: list | None) -> None:
+    """Raise a ValueError for weights with which a `fit` would train nothing.
+
+    Args:
+        sample_weight: given to `fit`.
+        class_weights: of all classes, or None.
+
+    Example:
+        >>> check_weights([0.0, 0.0], None)
+        Traceback (most recent call last):
+        ValueError: sample_weight is 0 for all examples, so `fit` would train nothing. ...
+    """
+    for name, weights, of_what in (
+        ("sample_weight", sample_weight, "examples"),
+        ("class_weight", class_weights, "classes"),
+    ):
+        if weights is not None and not np.any(np.asarray(weights)):
+            raise ValueError(
+                f"{name} is 0 for all {of_what}, so `fit` would train nothing. Give those that are "
+                "to be learned a weight above 0, or leave the argument out."
+            )
+
+
+def _sets_rate(callback) -> bool:
+    """Return whether a callback may set the learning rate."""
+    rates = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+    return isinstance(callback, rates) or not type(callback).__module__.startswith(
+        ("keras.", "encoder_zoo.")
+    )
 
 
 def build_metrics(task: Trainer, dataset: tf.data.Dataset) -> None:

@@ -47,15 +47,40 @@ def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
     count = context.num_replicas_in_sync
     added = ops.sum([ops.sum(penalty) for penalty in added]) / count if added else 0.0
     loss = loss - added
-    reduction = getattr(loss_function, "reduction", "sum_over_batch_size")
-    if reduction != "sum":
-        size = ops.cast(ops.shape(y_pred)[0], loss.dtype)
-        if reduction == "mean_with_sample_weight" and sample_weight is not None:
-            size = ops.cast(ops.sum(sample_weight), loss.dtype)
+    if not is_sum(loss_function):
+        size = ops.cast(size_of_loss(loss_function, y_pred, sample_weight), loss.dtype)
         share = ops.divide_no_nan(size, context.all_reduce("SUM", size))
         loss = loss * count * share
     whole = context.all_reduce("SUM", ops.stop_gradient(loss)) / count
     return loss + ops.stop_gradient(whole - loss) + added
+
+
+def is_sum(loss_function) -> bool:
+    """Return whether a loss is the sum over a batch, and not a mean."""
+    return getattr(loss_function, "reduction", None) == "sum"
+
+
+def size_of_loss(loss_function, y_pred, sample_weight, real=None):
+    """Return what the mean of a loss over a batch is divided by, a float32 number.
+
+    Args:
+        loss_function: given to `compile`.
+        y_pred: (B, ...) outputs.
+        sample_weight: None or (B, ...).
+        real: (B,) which rows count; None: all.
+
+    Example:
+        >>> tokens = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        >>> weights = ops.array([[1.0, 1.0], [1.0, 0.0]])
+        >>> float(size_of_loss(tokens, ops.zeros((2, 2, 5)), weights))
+        3.0
+    """
+    reduction = getattr(loss_function, "reduction", None)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        return ops.sum(ops.cast(sample_weight, "float32"))
+    if real is not None:
+        return ops.sum(ops.cast(real, "float32"))
+    return ops.cast(ops.shape(keras.tree.flatten(y_pred)[0])[0], "float32")
 
 
 def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:

@@ -89,6 +89,7 @@ def resuming_fit_arguments(data: TrainingData, callbacks: list, verbose: int | s
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
         run = {**_describe_task(task), "class_weight": data.class_weights, **data.describe(), **run}
         position = backup.resume_position(task, run, position, data.window_sizes)
+    data.done = position.step
     # After the last epoch Keras still reads a batch.
     done = (position.epoch - epochs.start) * steps + position.step
     batches = data.batches(position.seed, done if position.epoch < epochs.stop else 0)

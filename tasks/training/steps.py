@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import types
 from collections.abc import Callable
 
 from keras import ops
@@ -23,6 +25,8 @@ from encoder_zoo.tasks.training.prepared import checked_arrays
 class KerasSteps(RemembersEvaluation):
     """Base of `Trainer`: the methods of `keras.Model` that work on prepared batches."""
 
+    _counted = types.SimpleNamespace(steps=None, done=0)
+
     def __call__(self, inputs, *args, **kwargs):
         inputs = without(inputs, REAL_ROWS)
         own = without(inputs, PACKED_TOKENS)
@@ -38,6 +42,8 @@ class KerasSteps(RemembersEvaluation):
             sample_weight = weights_of_loss(self.loss, real, y_pred, sample_weight)
         y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if training:
+            self.recipe.weigh_batch(y_pred, sample_weight, real)
         added = self.losses if self.distribution.in_replica() else []
         return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
 
@@ -60,6 +66,29 @@ class KerasSteps(RemembersEvaluation):
         """Return the function of an iterator that runs a step; None is Keras's own."""
         return self.graphs.step_function(step)
 
+    @contextlib.contextmanager
+    def counting(self, steps: int | None, done: int = 0):
+        """Count the batches that Keras reads, so that no execution reads beyond an epoch.
+
+        Args:
+            steps: batches of an epoch; None: the data end with it.
+            done: batches of the first epoch that are done.
+        """
+        outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
+        try:
+            yield
+        finally:
+            self._counted = outer
+
+    def next_execution(self) -> int:
+        """Return how many batches the next execution of several takes."""
+        counted = self._counted
+        if counted.steps is None:
+            return self.steps_per_execution
+        count = min(self.steps_per_execution, counted.steps - counted.done % counted.steps)
+        counted.done += count
+        return count
+
     def make_predict_function(self, force: bool = False) -> None:
         """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
         if not self.graphs.has_one_graph():
@@ -74,7 +103,11 @@ class KerasSteps(RemembersEvaluation):
         return self.distribution.predict_on_batch(predict, checked_arrays(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
-        """Train on one batch of prepared inputs, as `keras.Model.train_on_batch`."""
+        """Train on one batch of prepared inputs, as `keras.Model.train_on_batch`.
+
+        The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
+        """
+        self.recipe.hold_rate()
         return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):

@@ -28,13 +28,12 @@ class TorchAdamW(ScheduledAdamW):
 
         with torch.no_grad():
             if self.gradient_accumulation_steps:
-                sums = [self.sum_of(variable).value for variable in variables]
-                torch._foreach_add_(sums, gradients)
-                if (int(self.batches) + 1) % self.gradient_accumulation_steps:
-                    return
-                torch._foreach_div_(sums, self.gradient_accumulation_steps)
-                self._step(sums, variables)
-                torch._foreach_zero_(sums)
+                means = self.mean_gradients(gradients, variables)
+                completed = self.completes_step()
+                if completed:
+                    self._step(means, variables)
+                    torch._foreach_zero_([self.sum_of(variable).value for variable in variables])
+                self.end_batch(completed)
             else:
                 self._step(gradients, variables)
 

@@ -25,13 +25,13 @@ from encoder_zoo.tasks.preprocessing.text_columns import log_roles
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
-from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.data import TrainingData, uncounted
 from encoder_zoo.tasks.training.distribution import Distribution
 from encoder_zoo.tasks.training.graphs import GraphCache
 from encoder_zoo.tasks.training.keyword_arguments import History
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.predictor import Predictor
-from encoder_zoo.tasks.training.recipe import Recipe, build_metrics
+from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
 
 # Arguments of `compile` that Keras's gets unchanged.
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
@@ -154,8 +154,10 @@ class Trainer(Predictor):
             jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU if a
                 `sequence_length` is set. Other backends decide as they do in Keras.
             learning_rate: peak of the "auto" optimizer; at first the preset's, else the family's.
-            gradient_accumulation_steps: of the "auto" optimizer: the mean gradient of so many
-                batches makes a step. Batches left over at the end of `fit` make none.
+            gradient_accumulation_steps: of the "auto" optimizer: so many batches make a step, whose
+                gradient is that of one large batch of them all: of its examples, of its labelled
+                tokens, or with its weights. Batches left over at the end of `fit` make the last
+                step. Losses that compare the texts of a batch see those of each batch only.
             weight_decay: AdamW's, of the "auto" optimizer; at first the family's, mostly 0.01.
             warmup: share of the steps in which the learning rate rises; at first 0.1, of
                 `Pretraining` 0.01.
@@ -240,6 +242,9 @@ class Trainer(Predictor):
             Keras's history.
 
         Raises:
+            ValueError: "All weights of this SequenceClassifier are frozen, ...", and for other
+                reasons why no weight would change: a learning rate of 0 in all steps, weights that
+                are all 0.
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
@@ -255,6 +260,7 @@ class Trainer(Predictor):
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
         data = data if class_weight is None else self._weigh_classes(data, class_weight)
+        check_weights(sample_weight, data.class_weights)
         options = {  # Keras does not use all of them, but what records its arguments does
             "batch_size": batch_size if sources.is_dataset(x) else size,
             "validation_split": validation_split,
@@ -280,7 +286,14 @@ class Trainer(Predictor):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
         self.recipe.restart_schedule(data.total_steps)
+        self.recipe.check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
         with self.distribution.running():
             arguments = {**data.fit_arguments(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
-            return super().fit(**self.distribution.divided_arguments(arguments))
+            arguments = self.distribution.divided_arguments(arguments)
+            if self.steps_per_execution > 1:
+                arguments["x"] = uncounted(arguments["x"])
+            with self.counting(data.steps_per_epoch, data.done):
+                history = super().fit(**arguments)
+        self.recipe.report_still()
+        return history

@@ -1,0 +1,174 @@
+"""Training does what it says: the first step, accumulation, executions, precision and replicas
+beside the plain loop of `plain_training`; and a `fit` that would train nothing is an error."""
+
+import keras
+import numpy as np
+import plain_training
+import pytest
+import tensorflow as tf
+from processes import run
+
+from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks.training.optimizers import LinearWarmupDecay
+from encoder_zoo.testing import tiny
+
+TEXTS, LABELS = ["a b", "c", "d e", "ab"], [0, 1, 0, 1]
+TABLE = "import plain_training as table; table.main({})"
+
+
+def classifier(**compiled):
+    task = plain_training.task_of("SequenceClassifier")
+    if compiled:
+        task.compile(**compiled)
+    return task
+
+
+def weights_of(task):
+    return [np.array(weight) for weight in task.trainable_variables]
+
+
+def moves(task, train):
+    """Whether training changes a weight."""
+    before = weights_of(task)
+    train()
+    return any(not np.array_equal(*pair) for pair in zip(before, weights_of(task), strict=True))
+
+
+# -- the table ---------------------------------------------------------------------------------
+
+
+def test_accumulated_tags_are_those_of_the_large_batch():
+    # Seven sentences in batches of two, three of which make a step: steps of 6, 6 and 2 sentences.
+    result = plain_training.compare("TokenClassifier", "accumulation")
+    assert result["steps"] == (3, 3)
+    assert plain_training.wrong(result) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [w for w in plain_training.WAYS if "replicas" not in w])
+@pytest.mark.parametrize("name", plain_training.TASKS)
+def test_every_task_trains_as_a_plain_loop(name, way):
+    result = plain_training.compare(name, way)
+    assert plain_training.wrong(result, plain_training.WAYS[way][2]) == []
+
+
+@pytest.mark.slow
+def test_two_replicas_train_as_a_plain_loop():
+    two = """
+        import tensorflow as tf
+        [cpu] = tf.config.list_physical_devices("CPU")
+        pair = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, pair)
+    """
+    ways = ", ".join(repr(way) for way in plain_training.WAYS if "replicas" in way)
+    code = "\n".join(line.strip() for line in two.splitlines()) + "\n" + TABLE.format(ways)
+    run(code, KERAS_BACKEND="tensorflow")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_train_as_a_plain_loop(backend):
+    run(TABLE.format(""), KERAS_BACKEND=backend)
+
+
+# -- the first step ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 10, 100])
+@pytest.mark.parametrize("warmup", [0.0, 0.01, 0.1, 1.0])
+def test_no_step_has_the_rate_zero(total, warmup):
+    schedule = LinearWarmupDecay(2.0, total, warmup)
+    rates = [float(schedule(step)) for step in range(total)]
+    assert min(rates) > 0 and max(rates) == 2.0
+
+
+def test_one_step_trains():
+    task = classifier()
+    assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
+
+
+def test_train_on_batch_holds_the_peak_before_and_after_a_fit():
+    task, x = classifier(learning_rate=1e-3), tiny.examples(get_family("bert"))
+    for fitted in (False, True):
+        if fitted:
+            task.fit(TEXTS, LABELS, verbose=0)
+        for _ in range(3):
+            assert moves(task, lambda: task.train_on_batch(x, np.array([0, 1, 0])))
+            assert float(task.optimizer.learning_rate) == pytest.approx(1e-3)
+    task.optimizer.learning_rate = 5e-4  # somebody's own stays
+    task.train_on_batch(x, np.array([0, 1, 0]))
+    assert float(task.optimizer.learning_rate) == pytest.approx(5e-4)
+
+
+# -- numbers of steps --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["texts", "dataset", "prepared"])
+@pytest.mark.parametrize("accumulated", [None, 3])
+def test_executions_that_do_not_divide_an_epoch(data, accumulated):
+    texts, labels = TEXTS * 2, LABELS * 2
+    task = classifier(steps_per_execution=3, gradient_accumulation_steps=accumulated)
+    x = (texts, labels, 2)
+    if data == "dataset":
+        x = (tf.data.Dataset.from_tensor_slices((texts, labels)).batch(2),)
+    if data == "prepared":
+        prepared, y = task.preprocessor(texts, labels)[:2]
+        x = ({name: np.asarray(v) for name, v in prepared.items()}, np.asarray(y), 2)
+    task.fit(*x, epochs=3, validation_data=(texts, labels), validation_steps=2, verbose=0)
+    assert int(task.optimizer.batches) == 12  # 18 before
+    assert int(task.optimizer.iterations) == (4 if accumulated else 12)
+
+
+# -- nothing to train --------------------------------------------------------------------------
+
+
+def test_a_fit_that_would_train_nothing_is_an_error():
+    task = classifier()
+    task.trainable = False
+    with pytest.raises(ValueError, match="All weights of this SequenceClassifier are frozen"):
+        task.fit(TEXTS, LABELS)
+    task.trainable = True  # as the error says
+    assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
+    with pytest.raises(ValueError, match="sample_weight is 0 for all examples"):
+        task.fit(TEXTS, LABELS, sample_weight=[0.0] * 4)
+    with pytest.raises(ValueError, match="class_weight is 0 for all classes"):
+        task.fit(TEXTS, LABELS, class_weight={0: 0, 1: 0})
+    rising = keras.optimizers.schedules.PolynomialDecay(0.0, 10, 0.0)
+    for rate in (0.0, rising):
+        task.compile(keras.optimizers.SGD(rate))
+        with pytest.raises(ValueError, match="The learning rate is 0 in all 1 steps"):
+            task.fit(TEXTS, LABELS)
+    task.compile(keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match="is 2, but `fit` has 1 batches in all"):
+        task.fit(TEXTS, LABELS)
+    task.compile("auto")
+    assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
+
+
+def test_gradients_that_are_all_zero_are_logged(caplog):
+    dataset = tf.data.Dataset.from_tensors((TEXTS, LABELS, [0.0] * 4))
+    classifier().fit(dataset, verbose=0)
+    assert "All gradients of this `fit` were 0" in caplog.text
+
+
+def test_batches_left_over_make_the_last_step():
+    task = classifier(gradient_accumulation_steps=2)
+    task.fit(TEXTS + TEXTS[:1], LABELS + LABELS[:1], 2, verbose=0)
+    assert int(task.optimizer.iterations) == 2
+
+
+def test_accumulating_one_batch_is_none():
+    task = classifier(gradient_accumulation_steps=1)
+    assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
+
+
+@pytest.mark.slow
+def test_every_epoch_of_short_executions_has_its_own_batches():
+    losses = []
+    for steps in (1, 3):  # also of the third epoch, in which Keras would begin again
+        task = classifier(steps_per_execution=steps, learning_rate=1e-3)
+        keras.utils.set_random_seed(3)
+        history = task.fit(TEXTS * 2, [0, 0, 1, 1, 0, 1, 1, 0], 2, epochs=4, verbose=0)
+        losses.append(history.history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-4)
