@@ -133,7 +133,7 @@ def test_a_fit_that_would_train_nothing_is_an_error():
     with pytest.raises(ValueError, match="sample_weight is 0 for all examples"):
         task.fit(TEXTS, LABELS, sample_weight=[0.0] * 4)
     with pytest.raises(ValueError, match="class_weight is 0 for all classes"):
-        task.fit(TEXTS, LABELS, class_weight={0: 0, 1: 0})
+        task.fit(TEXTS, LABELS, class_weight=dict.fromkeys(range(task.num_classes), 0))
     rising = keras.optimizers.schedules.PolynomialDecay(0.0, 10, 0.0)
     for rate in (0.0, rising):
         task.compile(keras.optimizers.SGD(rate))
