@@ -229,7 +229,7 @@ class Recipe:
             )
         if self.makes_optimizer or any(map(_sets_rate, callbacks)):
             return
-        first = int(optimizer.iterations)
+        first = int(keras.ops.convert_to_numpy(optimizer.iterations))
         steps = range(first, first + total_batches)
         if not any(learning_rate_at(optimizer, step) for step in steps):
             raise ValueError(
@@ -241,7 +241,7 @@ class Recipe:
     def report_still(self) -> None:
         """Log that a `fit` has had no gradient other than 0, if it has made steps."""
         optimizer = inner_optimizer(self._task.optimizer)
-        if not self.makes_optimizer or not int(optimizer.iterations):
+        if not self.makes_optimizer or not int(keras.ops.convert_to_numpy(optimizer.iterations)):
             return
         # Of the mean squares of the gradients; the head's, at the end, are other than 0 first.
         squares = (optimizer.moments_of(v)[1] for v in reversed(self._task.trainable_variables))
