@@ -65,12 +65,6 @@ def test_two_replicas_train_as_a_plain_loop():
     run(code, KERAS_BACKEND="tensorflow")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_train_as_a_plain_loop(backend):
-    run(TABLE.format(""), KERAS_BACKEND=backend)
-
-
 # -- the first step ----------------------------------------------------------------------------
 
 
