@@ -127,7 +127,7 @@ def _whole_tensors(task: PresetTask) -> list[tuple]:
             f"{type(task).__name__}. Use save_to_preset."
         )
     backbone, head = task.backbone, task.head_record
-    found = list(named_weights(task, head.tensors))
+    found = list(named_weights(task, head.tensors if task.head else {}))
     if head.pooled:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
         found += named_weights(backbone, layers)
@@ -150,6 +150,9 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
         for name, layer in projections(task.backbone).items()
         if f"{prefix}{name}.lora_A.weight" in file.shapes
     }
+    output = f"{PREFIX}{task.head_record.output}.weight"
+    if task.head is None and len(file.shapes.get(output, ())) == 2:
+        task._set_classes(file.shapes[output][0], None)
     whole = {PREFIX + name: rest for name, *rest in _whole_tensors(task)}
     whole = {name: rest for name, rest in whole.items() if name in file.shapes}
     expected = {}

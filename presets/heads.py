@@ -8,13 +8,17 @@ often those of the model that training began with.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from encoder_zoo.encoders.family import CUSTOM_HEAD, Family, Head
+from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     copy,
     default_labels,
+    float_values,
     match,
     unexpected,
 )
@@ -216,36 +220,58 @@ def restore_head(
             message = "%s has no pooler: it starts from random weights. Fine-tune before use."
             logger.warning(message, checkpoint.folder.name)
         return set(matched)
-    task.head_is_new = True
-    unused = _unused_tensors(checkpoint)
+    kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)
+    if task.head:
+        task.new_head = tuple(np.array(whole_array(weight)) for weight in task.head.weights)
+    unused = _unused_tensors(checkpoint, head, kept)
     logger.warning(
-        "%s: the head of %s starts from random weights: %s%s.%s Fine-tune before use.",
+        "%s: the head of %s starts from random weights: %s%s%s.%s Fine-tune before use.",
         checkpoint.folder.name,
         type(task).__name__,
         reason,
         "; the pooler too" if new_pooler else "",
+        f", but for {_listed(kept)}" if kept else "",
         f" Not used: {unused}." if unused else "",
     )
-    return set()
+    return kept
 
 
-def _unused_tensors(checkpoint: Checkpoint) -> str:
+def _keep_hidden(
+    checkpoint: Checkpoint, task: PresetTask, matched: Mapping, safeguards: Safeguards
+) -> set[str]:
+    """Load the layers before the output layer that the checkpoint has, as transformers does.
+
+    Those of a head that is built later, for the labels of `fit`, are kept for it.
+    """
+    record = task.head_record
+    if task.head:
+        hidden = {n: w for n, w in matched.items() if not n.startswith(f"{record.output}.")}
+        copy(checkpoint, hidden, safeguards.allow_nonfinite)
+        return set(hidden)
+    layers = set(record.tensors.values()) - {record.output}
+    names = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+    task.kept_weights = {
+        name: float_values(checkpoint.tensor(name)) for name in names & set(checkpoint.shapes)
+    }
+    return set(task.kept_weights)
+
+
+def _unused_tensors(checkpoint: Checkpoint, head: Head, kept: set[str]) -> str:
     """Return the names of the tensors that are neither the encoder's nor its pretraining's."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
-    known.update(
-        layer
-        for name in _PRETRAINED
-        if name in family.heads
-        for layer in (*family.heads[name].tensors.values(), family.heads[name].output)
-    )
-    known.update(alias.output for alias in family.aliases.values())
+    for record in (family.heads[name] for name in _PRETRAINED if name in family.heads):
+        known |= {*record.tensors.values(), record.output}
+    known |= {alias.output for alias in family.aliases.values()}
+    known -= {*head.tensors.values(), head.output}
     stems = tuple(f"{name}." for name in known)
-    names = [
-        name
-        for name in unexpected(checkpoint, (*known, *family.pretraining_only))
-        if not name.startswith(stems)
-    ]
+    found = unexpected(checkpoint, (*known, *kept, *family.pretraining_only))
+    return _listed(name for name in found if not name.startswith(stems))
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return names of tensors, the first ones of many."""
+    names = sorted(names)
     others = len(names) - _MAX_SHOWN
     return ", ".join(names[:_MAX_SHOWN]) + (f" and {others} others" if others > 0 else "")
 

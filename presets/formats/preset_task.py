@@ -23,7 +23,8 @@ class PresetTask(Protocol):
         labels: names of the classes, if the task has classes.
         num_classes: number of classes, likewise.
         has_classes: whether the outputs are of classes that the user names.
-        head_is_new: whether the head has its first, random weights beside those of a checkpoint.
+        new_head: first weights of a head that a checkpoint does not have; None: it has the head.
+        kept_weights: {tensor: value} of a checkpoint, for a head that is built by `fit`.
         peft_task_type: name of the task in peft; None if it cannot be saved as adapters.
         answer_settings: constructor arguments of inference, saved with the preset.
         settings_in_files: arguments that `files_to_save` or `extra_config` writes.
@@ -44,7 +45,8 @@ class PresetTask(Protocol):
     labels: list[str] | None
     num_classes: int | None
     has_classes: ClassVar[bool]
-    head_is_new: bool
+    new_head: tuple | None
+    kept_weights: Mapping
     peft_task_type: ClassVar[str | None]
     answer_settings: ClassVar[tuple[str, ...]]
     settings_in_files: ClassVar[tuple[str, ...]]

@@ -10,6 +10,7 @@ import keras
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
+from encoder_zoo.presets.formats.checkpoint import named_weights
 from encoder_zoo.tasks.annotations.rows import annotations_of, are_rows, named_column
 from encoder_zoo.tasks.base.class_names import (
     any_shared,
@@ -103,6 +104,24 @@ class LabelledTask(Task):
                 "them from its data."
             )
 
+    def load_weights(self, filepath, *args, **kwargs) -> None:
+        """Load weights as Keras does, of a model with as many classes.
+
+        Raises:
+            ValueError: "...: the weights are not those of this SequenceClassifier, whose head has 2
+                outputs. ..."
+        """
+        self._check_labels_known()
+        try:
+            super().load_weights(filepath, *args, **kwargs)
+        except ValueError as error:
+            raise ValueError(
+                f"{filepath}: the weights are not those of this {type(self).__name__}, whose head "
+                f"has {self.num_classes} outputs. Make it with the labels of the model that was "
+                "saved; or open what .save('...keras') or save_to_preset wrote, which have them. "
+                f"Keras: {error}"
+            ) from error
+
     def call(self, inputs, training=None):
         self._check_labels_known()
         return super().call(inputs, training)
@@ -142,6 +161,10 @@ class LabelledTask(Task):
     def _learn_labels(self, x, y) -> None:
         """Build the head for the labels that occur."""
         self._set_classes(*count_and_names(self._labels_in(x, y)))
+        for name, weight, transposed in named_weights(self, self.head_record.tensors):
+            if name in self.kept_weights:
+                value = self.kept_weights[name]
+                weight.assign(value.T if transposed else value)
         if self.compiled:  # the metrics know the labels now
             self.compile(**self.recipe.arguments, **self.recipe.options)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import keras
+import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import validate_arguments
@@ -17,6 +20,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
+from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.tasks.base.task_presets import TaskPresets
 from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.serving.lite_model import LiteModel
+
+logger = logging.getLogger("encoder_zoo")
 
 MAX_SHOWN = 10  # labels in a `repr`
 
@@ -64,7 +70,8 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
         pipeline_tag: the Hugging Face hub's name for the task.
         preprocessor_class: of its raw inputs.
         has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
-        head_is_new: whether the head has random weights beside those of a checkpoint, until `fit`.
+        new_head: first weights of a head that a checkpoint does not have, until the first answer.
+        kept_weights: {tensor: value} of a checkpoint, for a head that `fit` builds.
         labels_tokens: whether there is an answer, and a label, for each token.
         pretrains: whether the labels are made of the texts.
         problem_type: as in config.json, of tasks that have several.
@@ -93,7 +100,8 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     labels: list[str] | None = None
     num_classes: int | None = None
-    head_is_new: bool = False
+    new_head: tuple | None = None
+    kept_weights: Mapping[str, np.ndarray] = MappingProxyType({})
     lite_model: LiteModel | None = None  # of the results of `for_cpu`
     head: keras.layers.Layer | None
 
@@ -228,6 +236,19 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
     def default_metrics(self) -> list:
         """Return the default metrics of `compile`, weighted by sample weights."""
         raise NotImplementedError
+
+    def _warn_new_head(self) -> None:
+        """Log once that answers are those of a head with random weights."""
+        first, self.new_head = self.new_head, None
+        if first is None or len(first) != len(self.head.weights):
+            return
+        pairs = zip(first, self.head.weights, strict=True)
+        if all(np.array_equal(value, whole_array(weight)) for value, weight in pairs):
+            logger.warning(
+                "This %s answers from a head with random weights: the checkpoint has none, and it "
+                "was not trained yet. Its answers mean nothing before `fit`.",
+                type(self).__name__,
+            )
 
     def _check_answers(self, x=None) -> None:
         if x is not None and self.instead_of_predict and not is_prepared(x):

@@ -271,6 +271,7 @@ class GraphCache:
     def _outputs(self, inputs: dict) -> np.ndarray:
         """Return the outputs of one batch of inputs."""
         task = self._task
+        task._warn_new_head()
         if not self.has_one_graph():
             return task.predict_on_batch({n: np.asarray(values) for n, values in inputs.items()})
         task.make_predict_function()

@@ -26,6 +26,9 @@ class Predictor(KerasSteps):
     def _check_answers(self, x=None) -> None:
         """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
 
+    def _warn_new_head(self) -> None:
+        """Log once that answers are those of a head with random weights."""
+
     def _make_ready(self) -> None:
         """Compile if needed; raise in a forked process, in which TensorFlow would hang."""
         refuse_in_fork()
@@ -151,6 +154,7 @@ class Predictor(KerasSteps):
         """
         refuse_in_fork()
         self._check_answers(x)
+        self._warn_new_head()
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         predict = functools.partial(self._run_whole, super().predict, **options)
         return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
