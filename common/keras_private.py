@@ -101,6 +101,11 @@ def take_direction(metric: keras.metrics.Metric, inner: keras.metrics.Metric) ->
         metric._direction = inner._direction
 
 
+def drop_variable(metric: keras.metrics.Metric, variable: keras.Variable) -> None:
+    """Have a metric forget a variable, for which it makes one of another shape."""
+    metric._tracker.untrack(variable)
+
+
 def update_compiled_metrics(model: keras.Model, y, y_pred, weights, weights_of_all) -> None:
     """Update the metrics of one output, those that take no sample weights with weights as well.
 

@@ -24,7 +24,7 @@ from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.tasks.base.task_presets import TaskPresets
 from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.named_metrics import metric_by_name
+from encoder_zoo.tasks.training.named_metrics import EXACT, metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.trainer import Trainer
 
@@ -227,6 +227,12 @@ class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAl
 
     def metric_by_name(self, name: str):
         """Return the metric of a name; a name of Keras is returned unchanged."""
+        if self.labels_tokens and name.lower() in EXACT:
+            raise ValueError(
+                f"{name!r} keeps the outputs of all examples, which are too many where these are "
+                "tokens. Use 'f1_macro', or keras.metrics.AUC(multi_label=True, num_labels="
+                f"{self.num_classes}), which is approximate."
+            )
         return metric_by_name(name, self.output_activation, self.num_classes)
 
     def default_loss(self) -> keras.losses.Loss:

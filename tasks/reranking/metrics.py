@@ -44,7 +44,8 @@ class PairAccuracy(metrics.BinaryAccuracy):
 class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
     """Computes the mean nDCG of the first k texts of each query, with the scores as gains.
 
-    Queries without a score above 0 do not count.
+    Queries without a score above 0 do not count. Texts of equal logits share the mean of their
+    ranks' discounts, as in scikit-learn's `ndcg_score`, so that the order of a list does not count.
 
     Args:
         k: number of texts.
@@ -73,14 +74,15 @@ class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
         y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
         y_pred = ops.where(y_true > ABSENT, y_pred, ABSENT)
         gain = ops.maximum(y_true, 0.0)
-        found = ops.take_along_axis(gain, ops.argsort(-y_pred, axis=-1), axis=-1)
-        best = self._dcg(-ops.sort(-gain, axis=-1))
+        rank = ops.arange(1, ops.shape(gain)[1] + 1, dtype="float32")
+        discount = ops.where(rank <= self.k, math.log(2) / ops.log(1 + rank), 0.0)
+        best = ops.sum(-ops.sort(-gain, axis=-1) * discount, axis=-1)
+        others, own = y_pred[:, None], y_pred[:, :, None]  # (B, 1, K), (B, K, 1)
+        above, equal = (ops.sum(ops.cast(x, "int32"), -1) for x in (others > own, others == own))
+        sums = ops.concatenate([ops.zeros((1,)), ops.cumsum(discount)])
+        shared = ops.take(sums, above + equal) - ops.take(sums, above)
+        found = ops.sum(gain * shared / ops.cast(equal, "float32"), axis=-1)
         counts = ops.cast(best > 0, "float32")
         if sample_weight is not None:
             counts *= ops.reshape(ops.cast(sample_weight, "float32"), (-1,))
-        super().update_state(ops.divide_no_nan(self._dcg(found), best), counts)
-
-    def _dcg(self, gain):
-        gain = gain[:, : self.k]
-        rank = ops.arange(1, ops.shape(gain)[1] + 1, dtype="float32")
-        return ops.sum(gain * math.log(2) / ops.log(1 + rank), axis=-1)
+        super().update_state(ops.divide_no_nan(found, best), counts)

@@ -42,7 +42,6 @@ from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
     ClassCrossentropy,
     LabelCrossentropy,
-    metrics_on_logits,
 )
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
@@ -190,7 +189,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         if self.problem_type == "multi_label_classification":
             # Of rare labels the accuracy is high without finding any.
             accuracy = keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
-            return [accuracy, *metrics_on_logits([self.metric_by_name("f1")], "sigmoid")]
+            return [accuracy, self.metric_by_name("f1")]
         return [ClassAccuracy(name="accuracy")]
 
     def _labels_in(self, x, y) -> list[str] | int:

@@ -54,6 +54,10 @@ class TrainingData:
         """Return the number of batches of all epochs."""
         return len(self.plan.epochs) * self.steps_per_epoch
 
+    def count_examples(self) -> int:
+        """Return the number of examples of one pass."""
+        return self.steps * self.plan.batch_size
+
     def check(self) -> None:
         """Raise an error if `fit` cannot take these data, and log their costs."""
 

@@ -1,4 +1,4 @@
-"""Metrics that `compile` knows by name: F1, AUC, Matthews, Pearson, Spearman, perplexity.
+"""Metrics that `compile` knows by name, equal to those of scikit-learn and SciPy.
 
 Comment letters: B batch, C classes or columns.
 """
@@ -13,18 +13,20 @@ from keras import metrics, ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.wording import did_you_mean
+from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
 from encoder_zoo.tasks.training.logit_metrics import class_indices_of
 
-AVERAGES = {"f1": "macro", "f1_macro": "macro", "f1_micro": "micro", "f1_weighted": "weighted"}
-MAX_RANKED = 2**14  # examples that a rank correlation is taken over
+SCORES = ("f1", "precision", "recall")
+AVERAGES = ("macro", "macro_all", "micro", "weighted")
+CLASS_SCORES = tuple(name for s in SCORES for name in (s, *(f"{s}_{a}" for a in AVERAGES)))
 
 
 def metric_by_name(name: str, activation: str | None, num_classes: int | None):
     """Return the metric of a name; a name of Keras is returned unchanged.
 
     Args:
-        name: "f1" (of two classes that of the second, else the mean over the classes), "f1_macro",
-            "f1_micro", "f1_weighted", "auc", "matthews", "pearson", "spearman" or "perplexity".
+        name: one of `NAMES`, or Keras's. "f1", "precision" and "recall" are, of two classes, those
+            of the second, else "f1_macro" and so on, see `ClassScore`.
         activation: see `logit_metrics.metrics_on_logits`.
         num_classes: C, if it is known.
 
@@ -37,24 +39,23 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
         ('macro', 'mse')
     """
     given, name = name, name.lower() if name.lower() in NAMES else name
-    if name in ("pearson", "spearman") and activation != "linear":
-        raise ValueError(f"{name!r} is of numbers, and this task predicts classes.")
-    if name in ("matthews", "perplexity") and activation != "softmax":
+    if name in CORRELATIONS and activation != "linear":
+        raise ValueError(f"{given!r} is of numbers, and this task predicts classes.")
+    if name in OF_ONE_CLASS and activation != "softmax":
         raise ValueError(
-            f"{name!r} is of one class for each example, which this task does not predict."
+            f"{given!r} is of one class for each example, which this task does not predict."
         )
-    if name in (*AVERAGES, "auc") and activation not in ("softmax", "sigmoid"):
-        raise ValueError(f"{name!r} is of classes, which this task does not predict.")
-    if name in AVERAGES:
-        only_second = name == "f1" and num_classes == 2 and activation == "softmax"
-        threshold = 0.5 if only_second or activation == "sigmoid" else None
-        return metrics.F1Score(AVERAGES[name], threshold, name=given)
-    if name == "auc":
-        several = activation == "sigmoid" or num_classes != 2
-        options = {"multi_label": True, "num_labels": num_classes} if several else {}
-        return metrics.AUC(name=given, **options)
-    if name in OWN:
-        return OWN[name](name=given)
+    if name in (*CLASS_SCORES, *EXACT) and activation not in ("softmax", "sigmoid"):
+        raise ValueError(f"{given!r} is of classes, which this task does not predict.")
+    if name in CLASS_SCORES:
+        score, _, average = name.partition("_")
+        only_second = num_classes == 2 and activation == "softmax"
+        average = average or ("binary" if only_second else "macro")
+        return ClassScore(score, average, activation, name=given)
+    if name in EXACT:
+        return EXACT[name](activation, name=given)
+    if name in NAMES:
+        return {**OF_ONE_CLASS, **CORRELATIONS}[name](name=given)
     _check_known(name)
     return name
 
@@ -75,6 +76,85 @@ def _check_known(name: str) -> None:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
+    """Computes precision, recall or F1 of classes, as scikit-learn's functions of these names.
+
+    Args:
+        score: "f1", "precision" or "recall".
+        average: "binary" is the score of the second class; "micro" counts all classes together;
+            "macro" is the mean over the classes that occur in labels or predictions, with several
+            labels a text over all labels, "macro_all" always over all; "weighted" is the mean
+            weighted by how many examples have the class. A score without examples is 0.
+        activation: "softmax", where the class with the largest output is predicted, or "sigmoid",
+            where each label with an output above 0 is.
+
+    Call arguments:
+        y_true: (B, ...) class indices, those below 0 do not count, or (B, ..., C).
+        y_pred: (B, ..., C) logits.
+        sample_weight: (B,) or (B, ...).
+
+    Example:
+        >>> metric = ClassScore("recall", "macro")
+        >>> metric.update_state([0, 0, 1], [[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [1.0, 2.0, 0.0]])
+        >>> float(metric.result())  # (1 / 2 + 1 / 1) / 2
+        0.75
+    """
+
+    def __init__(
+        self, score: str = "f1", average: str = "macro", activation: str = "softmax", **kwargs
+    ):
+        super().__init__(**{"name": score, **kwargs})
+        self.score, self.average, self.activation = score, average, activation
+        self.counts = None
+
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        classes = y_pred.shape[-1]
+        if self.counts is None:
+            # of what is right, predicted and true
+            self.counts = self.add_variable((3, classes), "zeros", name="counts")
+        if self.activation == "softmax":
+            y_true = ops.cast(class_indices_of(y_true, y_pred), "int32")
+            weight = ops.cast(y_true >= 0, self.dtype)
+            true = ops.one_hot(y_true, classes, dtype=self.dtype)
+            found = ops.one_hot(ops.argmax(y_pred, -1), classes, dtype=self.dtype)
+        else:
+            true, found = (
+                ops.cast(x, self.dtype) for x in (ops.cast(y_true, self.dtype) > 0.5, y_pred > 0)
+            )
+            weight = ops.ones_like(true[..., 0])
+        if sample_weight is not None:
+            sample_weight = ops.cast(sample_weight, self.dtype)
+            while len(sample_weight.shape) < len(weight.shape):
+                sample_weight = sample_weight[..., None]
+            weight *= sample_weight
+        weighted = ops.stack([true * found, found, true]) * weight[..., None]
+        self.counts.assign_add(ops.sum(ops.reshape(weighted, (3, -1, classes)), axis=1))
+
+    def result(self):
+        if self.counts is None:
+            return ops.zeros((), self.dtype)
+        right, found, true = ops.unstack(ops.convert_to_tensor(self.counts), axis=0)
+        if self.average == "binary":
+            right, found, true = right[-1], found[-1], true[-1]
+        if self.average == "micro":
+            right, found, true = ops.sum(right), ops.sum(found), ops.sum(true)
+        scores = {
+            "f1": lambda: _ratio(2 * right, found + true),
+            "precision": lambda: _ratio(right, found),
+            "recall": lambda: _ratio(right, true),
+        }[self.score]()
+        if self.average in ("binary", "micro"):
+            return scores
+        weight = ops.ones_like(true)
+        if self.average == "weighted":
+            weight = true
+        elif self.average == "macro" and self.activation == "softmax":
+            weight = ops.cast(true + found > 0, self.dtype)
+        return _ratio(ops.sum(scores * weight), ops.sum(weight))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     """Computes Matthews's correlation coefficient of two classes or more, the metric of CoLA.
 
@@ -89,7 +169,7 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     Example:
         >>> metric = Matthews()
         >>> metric.update_state([1, 0, 1], [[0, 1], [1, 0], [1, 0]])
-        >>> float(metric.result())
+        >>> round(float(metric.result()), 3)
         0.5
     """
 
@@ -115,117 +195,16 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     def result(self):
         if self.counts is None:
             return ops.zeros((), self.dtype)
-        shares = self.counts / ops.maximum(ops.sum(self.counts), 1e-9)
-        true, found = ops.sum(shares, 1), ops.sum(shares, 0)
-        covariance = ops.trace(shares) - ops.sum(true * found)
-        spread = (1 - ops.sum(true**2)) * (1 - ops.sum(found**2))
-        return ops.where(spread > 1e-12, covariance / ops.sqrt(ops.maximum(spread, 1e-12)), 0.0)
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class Pearson(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Computes Pearson's correlation over all examples; of several numbers a text the mean.
-
-    Keras's own correlates each batch, and reports the mean over the batches.
-
-    Call arguments:
-        y_true: (B, C) numbers.
-        y_pred: (B, C) numbers.
-        sample_weight: (B,).
-
-    Source: Chan, Golub and LeVeque 1979, Updating formulae and a pairwise algorithm for computing
-    sample variances.
-
-    Example:
-        >>> metric = Pearson()
-        >>> for y_true, y_pred in (([[1.0], [2.0]], [[1.0], [3.0]]), ([[3.0]], [[2.0]])):
-        ...     metric.update_state(y_true, y_pred)
-        >>> round(float(metric.result()), 3)
-        0.5
-    """
-
-    def __init__(self, **kwargs):
-        super().__init__(**{"name": "pearson", **kwargs})
-        self.total = self.add_variable((), "zeros", name="total")
-        self.moments = None
-
-    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
-        y_pred = ops.cast(ops.convert_to_tensor(y_pred), self.dtype)
-        y_true = ops.reshape(ops.cast(y_true, self.dtype), ops.shape(y_pred))
-        if self.moments is None:
-            # means of both; sums of squares of both and of products, as deviations from the means
-            self.moments = self.add_variable((5, y_pred.shape[-1]), "zeros", name="moments")
-        weight = ops.ones_like(y_pred[:, :1])
-        if sample_weight is not None:
-            weight *= ops.reshape(ops.cast(sample_weight, self.dtype), (-1, 1))
-        count = ops.sum(weight)
-        means = [ops.sum(v * weight, 0) / ops.maximum(count, 1e-9) for v in (y_true, y_pred)]
-        rest = [v - mean for v, mean in zip((y_true, y_pred), means, strict=True)]
-        sums = [ops.sum(weight * rest[i] * rest[j], 0) for i, j in ((0, 0), (1, 1), (0, 1))]
-
-        total = self.total + count
-        shift = ops.stack(means) - self.moments[:2]
-        share = self.total * count / ops.maximum(total, 1e-9)
-        products = ops.stack([shift[0] ** 2, shift[1] ** 2, shift[0] * shift[1]]) * share
-        shift = shift * count / ops.maximum(total, 1e-9)
-        self.moments.assign_add(ops.concatenate([shift, ops.stack(sums) + products], 0))
-        self.total.assign(total)
-
-    def result(self):
-        if self.moments is None:
-            return ops.zeros((), self.dtype)
-        _, _, first, second, both = ops.unstack(self.moments, axis=0)
-        return ops.mean(_ratio(both, first * second))
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class Spearman(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Computes Spearman's rank correlation of the last 16,384 examples; ties get their mean rank.
-
-    Call arguments:
-        y_true: (B, 1) numbers.
-        y_pred: (B, 1) numbers.
-        sample_weight: (B,); examples of weight 0 do not count, others count alike.
-
-    Source: Spearman 1904, The proof and measurement of association between two things.
-
-    Example:
-        >>> metric = Spearman()
-        >>> metric.update_state([[1.0], [2.0], [3.0]], [[0.1], [0.9], [0.8]])
-        >>> round(float(metric.result()), 3)
-        0.5
-    """
-
-    def __init__(self, **kwargs):
-        super().__init__(**{"name": "spearman", **kwargs})
-        self.values = self.add_variable((2, MAX_RANKED), "zeros", name="values")
-        self.weights = self.add_variable((MAX_RANKED,), "zeros", name="weights")
-
-    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
-        if ops.convert_to_tensor(y_pred).shape[-1] != 1:
-            raise ValueError("Spearman is of one number for each text. Use 'pearson' for several.")
-        pair = ops.stack([ops.reshape(ops.cast(y, self.dtype), (-1,)) for y in (y_true, y_pred)])
-        weight = ops.ones_like(pair[0])
-        if sample_weight is not None:
-            weight = ops.cast(ops.reshape(sample_weight, (-1,)) > 0, self.dtype)
-        for variable, new in ((self.values, pair), (self.weights, weight[None])):
-            old = ops.reshape(ops.convert_to_tensor(variable), (-1, MAX_RANKED))
-            joined = ops.concatenate([old, new], axis=1)[:, -MAX_RANKED:]
-            variable.assign(ops.reshape(joined, variable.shape))
-
-    def result(self):
-        weight = ops.convert_to_tensor(self.weights)
-        ranks = [self._ranks(values, weight) for values in ops.unstack(self.values, axis=0)]
-        count = ops.maximum(ops.sum(weight), 1.0)
-        first, second = ((r - ops.sum(r * weight) / count) * weight for r in ranks)
-        return _ratio(ops.sum(first * second), ops.sum(first**2) * ops.sum(second**2))
-
-    @staticmethod
-    def _ranks(values, weight):
-        """Return mean ranks, from 0, among those that count."""
-        ordered = ops.sort(ops.where(weight > 0, values, float("inf")))
-        sides = (ops.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-        return ops.cast(sum(sides), values.dtype) / 2
+        counts = ops.convert_to_tensor(self.counts)
+        total = ops.sum(counts)
+        both, true, found = ops.diagonal(counts), ops.sum(counts, 1), ops.sum(counts, 0)
+        # Differences of counts alone, which float32 has exactly.
+        neither = (total - true) - (found - both)
+        square = ops.maximum(total, 1e-9) ** 2
+        covariance = ops.sum((both * neither - (true - both) * (found - both)) / square)
+        true, found = (ops.sum(n / square * (total - n)) for n in (true, found))
+        spread = ops.sqrt(true) * ops.sqrt(found)
+        return ops.where(spread > 0, covariance / ops.where(spread > 0, spread, 1.0), 0.0)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -260,12 +239,12 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
         return ops.exp(super().result())
 
 
-def _ratio(covariance, variances):
-    """Return a correlation; 0 where nothing varies."""
-    return ops.where(
-        variances > 0, covariance / ops.sqrt(ops.where(variances > 0, variances, 1.0)), 0.0
-    )
+def _ratio(part, whole):
+    """Return part / whole, or 0 if the whole is 0."""
+    return ops.where(whole > 0, part / ops.where(whole > 0, whole, 1.0), 0.0)
 
 
-OWN = {"matthews": Matthews, "pearson": Pearson, "spearman": Spearman, "perplexity": Perplexity}
-NAMES = (*AVERAGES, "auc", *OWN)
+EXACT = {"auc": AUC, "average_precision": AveragePrecision}
+CORRELATIONS = {"pearson": Pearson, "spearman": Spearman}
+OF_ONE_CLASS = {"matthews": Matthews, "perplexity": Perplexity}
+NAMES = (*CLASS_SCORES, *EXACT, *OF_ONE_CLASS, *CORRELATIONS)

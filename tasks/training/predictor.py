@@ -9,10 +9,16 @@ from typing import Any, Literal, Unpack, overload
 import keras
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.keras_private import VALIDATION_OF_FIT, ValidationOfFit
+from encoder_zoo.common.keras_private import (
+    VALIDATION_OF_FIT,
+    ValidationOfFit,
+    compiled_metrics,
+)
 from encoder_zoo.common.validation import PositiveInt, Verbosity, validate_arguments
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.training import sources
+from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.exact_metrics import ExactMetric
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
 from encoder_zoo.tasks.training.keyword_arguments import EvaluateOptions
 from encoder_zoo.tasks.training.processes import shard_of_process, whole_batches
@@ -34,6 +40,18 @@ class Predictor(KerasSteps):
         refuse_in_fork()
         if not self.compiled:
             self.compile()
+
+    def _reserve_examples(self, data: TrainingData) -> None:
+        """Make room for all examples in the metrics that keep them."""
+        kept = [m for m in compiled_metrics(self) if isinstance(m, ExactMetric)]
+        if not kept:
+            return
+        count = (data.plan.steps_per_epoch or 0) * data.plan.batch_size
+        count = max(count, data.count_examples())
+        dropped = [metric.reserve(count) for metric in kept]
+        if any(dropped):
+            # Graphs of the variables that were dropped.
+            self.train_function = self.test_function = None
 
     @overload
     def evaluate(

@@ -56,7 +56,10 @@ class PreparedArrays(TrainingData):
 
     @property
     def steps(self) -> int:
-        return -(-len(self.arrays[0]["token_ids"]) // self.plan.batch_size)
+        return -(-self.count_examples() // self.plan.batch_size)
+
+    def count_examples(self) -> int:
+        return len(self.arrays[0]["token_ids"])
 
     def one_pass(self) -> tf.data.Dataset:
         _, y, sample_weight = self.arrays
@@ -122,6 +125,9 @@ class EncodedTexts(TrainingData):
     def steps(self) -> int:
         return self._training[0]
 
+    def count_examples(self) -> int:
+        return int(self._examples["token_ids"].shape[0])
+
     def check(self) -> None:
         self.task.graphs.report_compiling(self._examples, self.plan.batch_size)
 
@@ -169,6 +175,15 @@ class DatasetBatches(TrainingData):
     @functools.cached_property
     def steps(self) -> int:
         return self.plan.steps_per_epoch or count_batches(self._batched)
+
+    def count_examples(self) -> int:
+        batched = self._batched
+        if isinstance(batched, tf.data.Dataset) and (
+            batched.cardinality() != tf.data.INFINITE_CARDINALITY
+        ):
+            sizes = batched.map(lambda *data: tf.shape(keras.tree.flatten(data)[0])[0])
+            return int(sizes.reduce(np.int64(0), lambda n, size: n + tf.cast(size, tf.int64)))
+        return self._rows() * (self.plan.steps_per_epoch or 1)
 
     def check(self) -> None:
         preprocessor = self.task.preprocessor
@@ -246,7 +261,9 @@ def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None)
 def evaluation_data(task, x, y, sample_weight, batch_size: int):
     """Return the data for Keras's `evaluate`: a dataset, or arrays `(x, y, sample_weight)`."""
     x, y = separated(task, x, y)
-    return training_data(task, x, y, sample_weight, Plan(batch_size)).in_order()
+    data = training_data(task, x, y, sample_weight, Plan(batch_size))
+    task._reserve_examples(data)
+    return data.in_order()
 
 
 def separated(task, x, y) -> tuple:

@@ -143,8 +143,9 @@ class Trainer(Predictor):
                 will run. Any Keras optimizer can replace it.
             loss: "auto" is the task's loss. Keras's cross-entropies are taken of logits, which are
                 the outputs of the tasks, also without `from_logits`.
-            metrics: in place of the task's, "auto". By name also "f1", "f1_macro", "f1_micro",
-                "f1_weighted", "auc" and "matthews" of classes, "pearson" and "spearman" of numbers,
+            metrics: in place of the task's, "auto". By name also "f1", "precision" and "recall",
+                alone or with "_macro", "_macro_all", "_micro" or "_weighted", "auc",
+                "average_precision" and "matthews" of classes, "pearson" and "spearman" of numbers,
                 "perplexity" of tokens, "exact_match" and "f1" of answers. Keras's metrics get
                 probabilities; of two classes Precision, Recall, AUC and the like look for the
                 second. Other functions get the outputs. Without sample weights, except in tasks
@@ -257,6 +258,7 @@ class Trainer(Predictor):
         with logged_once():
             held_out = sources.validation_data_of(self, validation_data, held_out_size)
             data = sources.training_data(self, x, y, sample_weight, plan)
+        self._reserve_examples(data)
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
         data = data if class_weight is None else self._weigh_classes(data, class_weight)

@@ -9,12 +9,16 @@ from encoder_zoo.common.keras_private import compiled_parts
 from encoder_zoo.tasks.question_answering.metrics import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.reranking.metrics import NDCG, PairAccuracy
 from encoder_zoo.tasks.token_classification.metrics import EntityF1, TokenAccuracy
+from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, OfLogits
-from encoder_zoo.tasks.training.named_metrics import Matthews, Pearson, Perplexity, Spearman
+from encoder_zoo.tasks.training.named_metrics import NAMES, ClassScore, Matthews, Perplexity
 
 HIGHER, LOWER = keras.ops.greater, keras.ops.less
 OURS = [
+    (AUC(), HIGHER),
+    (AveragePrecision(), HIGHER),
     (ClassAccuracy(), HIGHER),
+    (ClassScore(), HIGHER),
     (EntityF1(["O", "B-PER"]), HIGHER),
     (Matthews(), HIGHER),
     (NDCG(), HIGHER),
@@ -54,11 +58,13 @@ def test_which_values_are_better(metric, expected):
 def test_no_metric_is_missing_here():
     kinds = subclasses(keras.metrics.Metric)
     ours = {kind for kind in kinds if kind.__module__.startswith("encoder_zoo.")}
-    assert {kind.__name__ for kind in ours} - {"SpanMetric"} == {type(m).__name__ for m, _ in OURS}
+    assert {kind.__name__ for kind in ours} - {"SpanMetric", "ExactMetric", "ClassRanking"} == {
+        type(m).__name__ for m, _ in OURS
+    }
 
 
 @pytest.mark.parametrize(
-    "name", ["accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "auc", "matthews"]
+    "name", ["accuracy", *(n for n in NAMES if n not in ("perplexity", "pearson", "spearman"))]
 )
 def test_metrics_by_name(name):
     model = ez.SequenceClassifier(ez.BertBackbone(20, 1, 1, 4, 8), num_classes=2)
