@@ -11,7 +11,7 @@ import keras
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded
-from encoder_zoo.encoders.tokenizers.files.byte_alphabet import spelled_bytes
+from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet, spelled_bytes
 from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, parse_merges
 from encoder_zoo.encoders.tokenizers.files.vocabularies import check_merges, checked_vocabulary
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -29,6 +29,8 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
             unknown token.
         merges: "a b" pairs in the order in which they were learned, or the path of a merges.txt.
         add_prefix_space: tokenize the first word like one after a space.
+        trim_offsets: leave the spaces around tokens out of their spans; None for what the class's
+            own checkpoints do.
         **options: the other arguments of `Tokenizer`.
 
     Raises:
@@ -56,6 +58,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         vocabulary: Mapping[str, int] | str | Path,
         merges: Sequence[str] | str | Path,
         add_prefix_space: bool = False,
+        trim_offsets: bool | None = None,
         **options,
     ):
         if isinstance(vocabulary, str | Path):
@@ -68,6 +71,7 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
             tokens[token_id] = token
         super().__init__(tokens, **options)
         self.add_prefix_space = add_prefix_space
+        self.trim_offsets = self.trims_spans if trim_offsets is None else trim_offsets
         self._merges = list(merges)
         check_merges(merges, vocabulary)
 
@@ -84,6 +88,11 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
     def vocabulary(self) -> dict[str, int]:
         """{token: id} of the model."""
         return {token: i for i, token in enumerate(self._vocabulary.tokens) if token}
+
+    @property
+    def unknown_bytes(self) -> bool:
+        """Whether a byte has no token."""
+        return not set(byte_alphabet()) <= set(self._vocabulary.tokens)
 
     @property
     def merges(self) -> list[str]:

@@ -11,7 +11,6 @@ from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
-    describe_steps,
     merge_scores,
     read_bpe_model,
 )
@@ -81,16 +80,18 @@ class GemmaTokenizer(SentencePieceTokenizer):
         return {name: v for name, v in super().get_config().items() if name not in fixed}
 
     @classmethod
-    def from_files(cls, files: TokenizerFiles, **template) -> GemmaTokenizer:
+    def _from_files(cls, files: TokenizerFiles, **template) -> GemmaTokenizer:
         if "tokenizer.json" not in files:
             raise FileNotFoundError(f"{files.folder} has no tokenizer.json")
         roles = files.special_tokens_for(cls)
         _, added = files.split_added_tokens({}, roles.values())
         tokens, merges, _ = read_bpe_model(files, roles)
         byte_fallback = bool(files.part("model").get("byte_fallback"))
-        tokenizer = cls(tokens, merges, byte_fallback, added_tokens=added, **roles, **template)
-        tokenizer._check_steps(files)
-        return tokenizer
+        return cls(tokens, merges, byte_fallback, added_tokens=added, **roles, **template)
+
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """See `WritesFiles`: no space is left to split at."""
+        return normalizer, [step for step in words if step != SPLIT]
 
     def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
         return texts
@@ -120,11 +121,3 @@ class GemmaTokenizer(SentencePieceTokenizer):
 
     def _sentencepiece_model(self) -> None:
         """Return None: only tokenizer.json holds the model."""
-
-    def _check_steps(self, files: TokenizerFiles) -> None:
-        expected = {"normalizer": ([REPLACE],), "pre_tokenizer": ([], [SPLIT])}
-        for part, allowed in expected.items():
-            if (found := files.steps(part)) not in allowed:
-                raise files.mismatch(
-                    f"{part} is {describe_steps(found)}", describe_steps(allowed[-1])
-                )

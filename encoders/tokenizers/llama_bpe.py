@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 import keras
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
@@ -63,16 +61,6 @@ class EuroBertTokenizer(RobertaTokenizer):
 
         return LlamaBPEGraph(self)
 
-    @classmethod
-    def _check_words(cls, files: TokenizerFiles) -> None:
-        steps = files.steps("pre_tokenizer")
-        words = [step for step in steps if step.get("type") == "Split"]
-        if steps and words != [SPLIT]:
-            raise files.mismatch(f"pre_tokenizer splits at {len(words)} patterns", "Llama 3's")
-        if any(step.get("use_regex") or step.get("add_prefix_space") for step in steps):
-            raise files.mismatch("pre_tokenizer has use_regex or add_prefix_space", "neither")
-        files.expect("model", "ignore_merges", True)
-
     def _vocabulary_files(self) -> dict[str, str]:
         return {}
 
@@ -92,8 +80,7 @@ class EuroBertTokenizer(RobertaTokenizer):
         }
 
     def _library_steps(self, as_words: bool = False) -> dict:
-        steps = WritesFiles._library_steps(self, as_words)
-        steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
+        steps = super()._library_steps()
         if as_words:
             steps["pre_tokenizer"]["pretokenizers"] = [
                 SPACE_BEFORE,

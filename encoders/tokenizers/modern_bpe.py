@@ -9,7 +9,6 @@ import keras
 
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 
 if TYPE_CHECKING:
@@ -43,12 +42,6 @@ class ModernBertTokenizer(RobertaTokenizer):
     defaults: ClassVar = BERT_DEFAULTS
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
 
-    @classmethod
-    def from_files(cls, files: TokenizerFiles, **template) -> ModernBertTokenizer:
-        if "tokenizer.json" in files and not files.part("normalizer"):
-            raise files.mismatch("normalizer is null", "NFC")
-        return super().from_files(files, **template)
-
     def _make_graph(self) -> TokenizerGraph:
         from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ModernBPEGraph
 
@@ -60,6 +53,3 @@ class ModernBertTokenizer(RobertaTokenizer):
             "add_prefix_space": self.add_prefix_space,
             "model_input_names": ["input_ids", "attention_mask"],
         }
-
-    def _template(self) -> dict:
-        return WritesFiles._template(self)

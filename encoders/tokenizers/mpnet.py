@@ -36,4 +36,6 @@ class MPNetTokenizer(BertTokenizer):
     }
 
     def _settings(self) -> dict:
-        return {**super()._settings(), "tokenizer_class": "MPNetTokenizer"}
+        settings = super()._settings()
+        own = {"tokenizer_class": "MPNetTokenizer"} if self.clean_text else {}
+        return {**settings, **own}

@@ -10,7 +10,6 @@ import keras
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import describe_steps
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 
@@ -115,8 +114,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
     def _options(cls, files: TokenizerFiles) -> dict:
         types = [step.get("type") for step in files.steps("normalizer")]
         written = "tokenizer.json" in files
-        lowercase = files.setting("do_lower_case", "normalizer", "lowercase", bool)
-        keep = files.setting("keep_accents", "normalizer", "keep_accents", bool)
+        lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
+        keep = files.setting("keep_accents", "keep_accents", "normalizer")
         return {
             "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
             "keep_accents": "NFKD" not in types and written if keep is None else keep,
@@ -195,7 +194,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
         for name in ("do_lower_case", "split_by_punct"):
-            if files.setting(name, "normalizer", name, bool):
+            if files.setting(name, name, "normalizer"):
                 raise ValueError(
                     f"{files.folder / 'tokenizer_config.json'}: {name} is True. Expected False, as "
                     "in all of Microsoft's checkpoints: with it the ids would differ, which is not "
@@ -233,15 +232,6 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         if self.normalize_nfc:  # without WhitespaceSplit
             steps["pre_tokenizer"]["pretokenizers"] = [steps["decoder"]]
         return steps
-
-    def _check_steps(self, files: TokenizerFiles) -> None:
-        super()._check_steps(files)
-        steps = files.steps("pre_tokenizer")
-        if self.normalize_nfc and [step.get("type") for step in steps] != ["Metaspace"]:
-            raise ValueError(
-                f"{files.json_path}: pre_tokenizer is {describe_steps(steps)}. "
-                "Expected Metaspace alone beside a normalizer that applies NFC."
-            )
 
     def _sentencepiece_model(self) -> SentencePieceModel | None:
         """Return None with normalize_nfc, which the format cannot represent."""

@@ -29,6 +29,8 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         lowercase: lower-case the text.
         strip_accents: decompose characters and remove nonspacing marks; None follows lowercase.
         split_chinese_characters: make every Chinese character a word.
+        clean_text: remove control characters, and take all white space for spaces. If all four are
+            False, texts are not normalized.
         **options: the other arguments of `Tokenizer`.
 
     Raises:
@@ -57,6 +59,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         lowercase: bool = True,
         strip_accents: bool | None = None,
         split_chinese_characters: bool = True,
+        clean_text: bool = True,
         **options,
     ):
         if isinstance(vocabulary, str | Path):
@@ -71,6 +74,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         self.lowercase = lowercase
         self.strip_accents = strip_accents
         self.split_chinese_characters = split_chinese_characters
+        self.clean_text = clean_text
 
     def _make_graph(self) -> TokenizerGraph:
         from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph

@@ -53,7 +53,7 @@ class XLNetTokenizer(AlbertTokenizer):
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
         options, types = super()._options(files), files.steps("normalizer")
-        lowers = files.setting("do_lower_case", "normalizer", "lowercase", bool)
+        lowers = files.setting("do_lower_case", "lowercase", "normalizer")
         if lowers is None:
             options["lowercase"] = any(step.get("type") == "Lowercase" for step in types)
         return options

@@ -50,8 +50,21 @@ GEMMA_MODEL = {
     "merges": [["▁", "a"], ["▁", "b"], ["▁", "c"], ["a", "b"], ["c", "d"]],
 }
 GEMMA_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+LLAMA_WORDS = [
+    {
+        "type": "Split",
+        "pattern": {
+            "Regex": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        },
+        "behavior": "Isolated",
+        "invert": False,
+    },
+    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+]
 LLAMA_MODEL = {
     "type": "BPE",
+    "unk_token": "<|end_of_text|>",
     "ignore_merges": True,
     "vocab": {
         token: i
@@ -62,13 +75,29 @@ LLAMA_MODEL = {
     "merges": [["a", "b"], ["Ġ", "c"]],
 }
 TOKENIZER_FILES = {
-    "GemmaTokenizer": {"tokenizer.json": {"normalizer": GEMMA_SPACES, "model": GEMMA_MODEL}},
+    "GemmaTokenizer": {
+        "tokenizer.json": {
+            "normalizer": GEMMA_SPACES,
+            "post_processor": {"type": "BertProcessing", "cls": ["<bos>", 2], "sep": ["<eos>", 1]},
+            "model": GEMMA_MODEL,
+        }
+    },
     "BertTokenizer": {
         "vocab.txt": "\n".join(
             ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop", "##a", "##b", "ab"]
         ),
     },
-    "EuroBertTokenizer": {"tokenizer.json": {"model": LLAMA_MODEL}},
+    "EuroBertTokenizer": {
+        "tokenizer.json": {
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": LLAMA_WORDS},
+            "post_processor": {
+                "type": "BertProcessing",
+                "cls": ["<|begin_of_text|>", 0],
+                "sep": ["<|end_of_text|>", 1],
+            },
+            "model": LLAMA_MODEL,
+        }
+    },
     "MPNetTokenizer": {
         "vocab.txt": "\n".join(
             ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", *"abcdefghijklmnop", "##a", "##b", "ab"]

@@ -84,7 +84,15 @@ def write_roberta_vocabulary(folder: pathlib.Path) -> int:
 
 
 def write_modernbert_vocabulary(folder: pathlib.Path) -> int:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import (
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -100,6 +108,11 @@ def write_modernbert_vocabulary(folder: pathlib.Path) -> int:
     text = ["the cat sat on the mat and the dog ran under the film was good, not very bad!"] * 5
     tokenizer.train_from_iterator(text, trainer)
     tokenizer.add_tokens(["   ", "  "])
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=ids
+    )
     tokenizer.save(str(folder / "tokenizer.json"))
     names = dict(zip(("unk", "cls", "sep", "pad", "mask"), special, strict=True))
     settings = {f"{name}_token": token for name, token in names.items()}

@@ -12,20 +12,8 @@ class BertweetFiles(WritesFiles):
     """Mixin: reads and writes the files of BERTweet's tokenizer."""
 
     @classmethod
-    def from_files(cls, files: TokenizerFiles, **template) -> BertweetFiles:
-        """Build the tokenizer that files describe.
-
-        Args:
-            files: with vocab.txt and bpe.codes.
-            **template: `uses_segments` and `pair_separators`.
-
-        Raises:
-            FileNotFoundError: "FOLDER has no bpe.codes. Expected vocab.txt and bpe.codes ..."
-            ValueError: "FILE: normalization is True, which is not implemented ...", "FILE: line 3
-                is 'a'. Expected a token and its count.", "FILE: line 3 is 'a b'. Expected two
-                symbols and a count.", "FILE ends without a line break: it may be cut off."
-        """
-        if files.setting("normalization", "normalizer", "normalization", bool):
+    def _from_files(cls, files: TokenizerFiles, **template) -> BertweetFiles:
+        if files.setting("normalization", "normalization"):
             raise ValueError(
                 f"{files.folder / 'tokenizer_config.json'}: normalization is True, which is not "
                 'implemented: the ids would differ. Set it to False and pass texts with "@USER" '

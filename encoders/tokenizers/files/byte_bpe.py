@@ -18,7 +18,7 @@ class ByteBPEFiles(WritesFiles):
 
     Attributes:
         normalizer: type of the normalizer in tokenizer.json; None for none.
-        trims_spans: whether spans leave out the spaces around tokens.
+        trims_spans: whether `trim_offsets` is the default.
     """
 
     normalizer: ClassVar[str | None] = None
@@ -26,20 +26,7 @@ class ByteBPEFiles(WritesFiles):
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
 
     @classmethod
-    def from_files(cls, files: TokenizerFiles, **template) -> ByteBPEFiles:
-        """Build the tokenizer that files describe.
-
-        Args:
-            files: with vocab.json and merges.txt, or tokenizer.json.
-            **template: `uses_segments` and `pair_separators`.
-
-        Raises:
-            FileNotFoundError: "FOLDER has no vocab.json and merges.txt and no tokenizer.json ..."
-            ValueError: "FILE: FIELD is ...; expected ..."
-        """
-        files.expect("normalizer", "type", cls.normalizer)
-        files.expect("model", "type", "BPE")
-        cls._check_words(files)
+    def _from_files(cls, files: TokenizerFiles, **template) -> ByteBPEFiles:
         if "vocab.json" in files and "merges.txt" in files:
             vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
             merges = parse_merges(files.contents["merges.txt"])
@@ -53,22 +40,32 @@ class ByteBPEFiles(WritesFiles):
         _check_merges(merges, vocabulary, files.folder)
         roles = files.special_tokens_for(cls)
         vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
-        prefix = files.setting("add_prefix_space", "pre_tokenizer", "add_prefix_space", bool)
+        parts = "pre_tokenizer", "post_processor"
+        prefix = files.setting("add_prefix_space", "add_prefix_space", *parts)
+        trims = files.setting("trim_offsets", "trim_offsets", "post_processor")
+        if trims is None and "tokenizer.json" in files and not files.names_class:
+            trims = False
         return cls(
             vocabulary,
             merges,
             add_prefix_space=bool(prefix),
+            trim_offsets=trims,
             added_tokens=added,
             **roles,
             **template,
         )
 
-    @classmethod
-    def _check_words(cls, files: TokenizerFiles) -> None:
-        """Raise an error if tokenizer.json splits texts or words in another way."""
-        files.expect("pre_tokenizer", "type", "ByteLevel")
-        files.expect("pre_tokenizer", "use_regex", True)
-        files.expect("model", "ignore_merges", False)
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """See `WritesFiles`: spans are trimmed by the post-processor alone."""
+        untrimmed = [{k: v for k, v in step.items() if k != "trim_offsets"} for step in words]
+        return normalizer, untrimmed
+
+    def same_model(self, settings: dict) -> dict:
+        """See `WritesFiles`: where every byte has a token, none is unknown."""
+        if self.unknown_bytes:
+            return settings
+        never = ("unk_token", "fuse_unk", "byte_fallback")
+        return {name: value for name, value in settings.items() if name not in never}
 
     def _vocabulary_files(self) -> dict[str, str]:
         lines = ["#version: 0.2", *self.merges]
@@ -81,39 +78,47 @@ class ByteBPEFiles(WritesFiles):
         return {
             "tokenizer_class": "RobertaTokenizer",
             "add_prefix_space": self.add_prefix_space,
-            "trim_offsets": True,
+            "trim_offsets": self.trim_offsets,
         }
 
     def _steps(self) -> dict:
-        byte_level = {
-            "type": "ByteLevel",
-            "add_prefix_space": self.add_prefix_space,
-            "trim_offsets": True,
-            "use_regex": True,
-        }
         return {
             "normalizer": self.normalizer and {"type": self.normalizer},
-            "pre_tokenizer": byte_level,
+            "pre_tokenizer": self._byte_level(),
             "post_processor": self._template(),
-            "decoder": byte_level,
-            "model": bpe_model(self.vocabulary, self.merges),
+            "decoder": self._byte_level(),
+            "model": bpe_model(
+                self.vocabulary, self.merges, self.unknown_token if self.unknown_bytes else None
+            ),
         }
 
     def _library_steps(self, as_words: bool = False) -> dict:
         steps = super()._library_steps(as_words)
         steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
-        byte_level = dict(steps["pre_tokenizer"])
-        steps["pre_tokenizer"]["add_prefix_space"] |= as_words
-        return {**steps, **({"post_processor": byte_level} if self.trims_spans else {})}
+        if as_words:
+            steps["pre_tokenizer"]["add_prefix_space"] = True
+        return {**steps, **({"post_processor": self._byte_level()} if self.trim_offsets else {})}
+
+    def _byte_level(self) -> dict:
+        """Return the step of that name, which as a post-processor trims spans."""
+        return {
+            "type": "ByteLevel",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
 
     def _template(self) -> dict:
-        if self.pair_separators != 2 or self.uses_segments:
-            return super()._template()
+        if self.pair_separators != 2 or self.uses_segments or not self.trims_spans:
+            template = super()._template()
+            if not self.trim_offsets:
+                return template
+            return {"type": "Sequence", "processors": [self._byte_level(), template]}
         return {
             "type": "RobertaProcessing",
             "sep": [self.end_token, self.end_token_id],
             "cls": [self.start_token, self.start_token_id],
-            "trim_offsets": True,
+            "trim_offsets": self.trim_offsets,
             "add_prefix_space": self.add_prefix_space,
         }
 

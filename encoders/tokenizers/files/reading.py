@@ -8,6 +8,7 @@ from typing import Any
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import differing, shown
 from encoder_zoo.encoders.tokenizers.files.added_tokens import FIELDS
+from encoder_zoo.encoders.tokenizers.files.steps import flat_steps
 from encoder_zoo.encoders.tokenizers.files.templates import Template, read_template
 from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count, checked_vocabulary
 
@@ -41,6 +42,7 @@ class TokenizerFiles:
     def __init__(self, folder: str | Path, contents: Mapping[str, Any]):
         self.folder = Path(folder)
         self.contents = dict(contents)
+        self._steps: dict[str, list[dict]] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self.contents
@@ -63,61 +65,65 @@ class TokenizerFiles:
         return part
 
     def steps(self, part: str) -> list[dict]:
-        """Return the steps of "normalizer" or "pre_tokenizer", nested sequences flattened.
+        """Return the steps of a part such as "normalizer", see `files.steps.flat_steps`.
+
+        They are those that transformers takes, once `setting` has been asked for all settings.
 
         Example:
             >>> content = {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}}
             >>> TokenizerFiles("preset", {"tokenizer.json": content}).steps("normalizer")
             [{'type': 'NFC'}]
         """
-        return _flatten(self.part(part), part.replace("_", "") + "s")
-
-    def expect(self, part: str, field: str, value: object) -> None:
-        """Raise a ValueError if a field of tokenizer.json is there with another value."""
-        found = self.part(part).get(field, value)
-        if found != value:
-            raise self.mismatch(f"{part}.{field} is {shown(found)}", repr(value))
+        if part not in self._steps:
+            self._steps[part] = flat_steps(self.part(part), part)
+        return self._steps[part]
 
     @property
     def tokenizer_class(self) -> object:
         """Return the class in tokenizer_config.json, without "Fast"; None if there is none."""
         return strip_fast(self._object("tokenizer_config.json").get("tokenizer_class"))
 
-    def setting(self, name: str, part: str, field: str, kind: type) -> Any:
+    @property
+    def names_class(self) -> bool:
+        """Whether tokenizer_config.json names a class of one kind, not a generic one."""
+        return self.tokenizer_class not in (None, *GENERIC_CLASSES)
+
+    def setting(self, name: str, field: str, *parts: str) -> bool | None:
         """Return a setting of tokenizer_config.json or of tokenizer.json; None if neither has it.
 
         If both have it, the precedence is that of transformers: tokenizer_config.json for a class
-        of one kind, tokenizer.json for a generic class.
+        of one kind, and `steps` then have its value; tokenizer.json for a generic class, for which
+        tokenizer_config.json says nothing about steps.
 
         Args:
             name: of the setting in tokenizer_config.json.
-            part, field: position of the setting in tokenizer.json.
-            kind: its type.
+            field: of a step in tokenizer.json.
+            *parts: where such steps are.
         """
-        found = {}
-        for file, value in (
-            ("tokenizer_config.json", self._object("tokenizer_config.json").get(name)),
-            ("tokenizer.json", self.part(part).get(field)),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise ValueError(
-                    f"{self.folder / file}: {name} is {shown(value)}; expected {kind.__name__}"
-                )
-            if value is not None:
-                found[file] = value
-        if len(set(found.values())) < 2:
-            return next(iter(found.values()), None)
-        generic = self.tokenizer_class in GENERIC_CLASSES
-        first = "tokenizer.json" if generic else "tokenizer_config.json"
-        logger.warning(
-            "%s: %s is %s in tokenizer_config.json and %s in tokenizer.json. %s counts, as in "
-            "transformers.",
-            self.folder.name,
-            name,
-            *found.values(),
-            first,
-        )
-        return found[first]
+        steps = [step for part in parts for step in self.steps(part) if field in step]
+        own = self._object("tokenizer_config.json").get(name)
+        stated = steps[0][field] if steps else None
+        for file, value in (("tokenizer_config.json", own), ("tokenizer.json", stated)):
+            if not isinstance(value, bool | None):
+                raise ValueError(f"{self.folder / file}: {name} is {shown(value)}; expected bool")
+        generic = self.tokenizer_class in GENERIC_CLASSES and "tokenizer.json" in self
+        if own is None or (generic and not steps):
+            return stated
+        if steps and own != stated:
+            logger.warning(
+                "%s: %s is %s in tokenizer_config.json and %s in tokenizer.json. %s counts, as in "
+                "transformers.",
+                self.folder.name,
+                name,
+                own,
+                stated,
+                "tokenizer.json" if generic else "tokenizer_config.json",
+            )
+        if generic:
+            return stated
+        for step in steps:
+            step[field] = own
+        return own
 
     def special_tokens(self) -> dict[str, str]:
         """Return {argument: token} of the special tokens that the files name."""
@@ -131,7 +137,18 @@ class TokenizerFiles:
                     raise ValueError(f"{self.folder}: {name} is {differing(tokens)}")
                 for token in tokens.values():
                     found.setdefault(argument, token)
+        if unknown := self._unknown_of_model():
+            found.setdefault("unknown_token", unknown)
         return {**found, **self._tokens_of_template(found)}
+
+    def _unknown_of_model(self) -> str | None:
+        """Return the unknown token of the model in tokenizer.json; None if it has none."""
+        model = self.part("model")
+        token, position, vocabulary = (model.get(name) for name in ("unk_token", "unk_id", "vocab"))
+        if type(position) is int and isinstance(vocabulary, list):
+            entry = vocabulary[position] if 0 <= position < len(vocabulary) else None
+            token = entry[0] if isinstance(entry, list) and entry else None
+        return token if isinstance(token, str) and token else None
 
     def special_tokens_for(self, cls: type) -> dict[str, str]:
         """Return {argument: special token} from the files, or by default from a class."""
@@ -326,17 +343,6 @@ class TokenizerFiles:
 
     def _object(self, name: str) -> dict:
         return self.contents.get(name, {})
-
-
-def _flatten(step: Mapping, name: str) -> list[dict]:
-    if not step:
-        return []
-    inner = step.get(name, []) if isinstance(step, Mapping) else None
-    if not isinstance(inner, list):
-        raise ValueError(f"tokenizer.json: a step is {shown(step)}; expected an object")
-    if step.get("type") != "Sequence":
-        return [dict(step)]
-    return [step for part in inner for step in _flatten(part, name)]
 
 
 def strip_fast(name: object) -> object:

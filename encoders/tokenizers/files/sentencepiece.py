@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
@@ -12,7 +13,6 @@ from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_tok
 from encoder_zoo.encoders.tokenizers.files.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
-    describe_steps,
     find_charsmap,
     merge_scores,
     merges_by_score,
@@ -21,8 +21,13 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
 
+logger = logging.getLogger("encoder_zoo")
+
 SPACES = {"Regex": " {2,}"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+# White space of Unicode, without the space and U+0085, of which NMT's charsmap says nothing.
+WHITE_SPACE = (*range(9, 14), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029)
+WHITE_SPACE += (0x202F, 0x205F, 0x3000)
 # Settings of the model that are implemented.
 MODEL_SETTINGS = {
     "model_type": (spm.UNIGRAM, spm.BPE),
@@ -54,19 +59,8 @@ class SentencePieceFiles(WritesFiles):
     behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
 
     @classmethod
-    def from_files(cls, files: TokenizerFiles, **template) -> SentencePieceFiles:
-        """Build the tokenizer that files describe.
-
-        As in transformers, tokenizer.json takes precedence over the model file.
-
-        Args:
-            files: with tokenizer.json or the model file.
-            **template: `uses_segments` and `pair_separators`.
-
-        Raises:
-            FileNotFoundError: "FOLDER has no spiece.model and no tokenizer.json ..."
-            ValueError: "FILE: FIELD is ...; expected ..."
-        """
+    def _from_files(cls, files: TokenizerFiles, **template) -> SentencePieceFiles:
+        """See `WritesFiles`. As in transformers, tokenizer.json takes precedence."""
         roles = files.special_tokens_for(cls)
         own = [token for token, _ in (*cls.front, *cls.behind)]  # such as <s>NOTUSED
         _, added = files.split_added_tokens({}, [*roles.values(), *own])
@@ -79,11 +73,10 @@ class SentencePieceFiles(WritesFiles):
             tokens, merges, textless = read_bpe_model(files, roles)
             scores = cls._merge_scores(tokens, merges, textless)
         else:
-            files.expect("model", "type", "Unigram")
             tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
         normalizers = [step.get("type") for step in files.steps("normalizer")]
         cls._compare_model(files, tokens)
-        tokenizer = cls(
+        return cls(
             tokens,
             scores,
             precompiled_charsmap=find_charsmap(files),
@@ -92,8 +85,6 @@ class SentencePieceFiles(WritesFiles):
             remove_extra_whitespaces="Prepend" not in normalizers,
             **options,
         )
-        tokenizer._check_steps(files)
-        return tokenizer
 
     @classmethod
     def from_sentencepiece(
@@ -233,6 +224,39 @@ class SentencePieceFiles(WritesFiles):
             )
         return spm.write_model(model)
 
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """See `WritesFiles`: what only merges or strips spaces leaves the words as they are.
+
+        Metaspace alone splits as WhitespaceSplit before it would, after such steps and a charsmap
+        that makes spaces of other white space.
+        """
+        if self.only_spaces:
+            return normalizer, words
+        merges = [step for step in normalizer if step.get("pattern") == SPACES]
+        strips = [step for step in normalizer if step.get("type") == "Strip"]
+        left = [step for step in normalizer if step not in merges and step not in strips]
+        alone = [step.get("type") for step in words] == ["Metaspace"]
+        if merges and alone and self.joins_words:
+            if not any(step["strip_right"] for step in strips):
+                logger.warning(
+                    "tokenizer.json does not strip white space at the end of texts, for which "
+                    "transformers then has a token; here it is left out."
+                )
+            words = [{"type": "WhitespaceSplit"}, *words]
+        return left, words
+
+    @property
+    def joins_words(self) -> bool:
+        """Whether the charsmap makes spaces of all white space, as NMT's but for U+0085."""
+        rules = self.normalization_rules()
+        spaces = [chr(c) for c in WHITE_SPACE]
+        return all(rules.get(space, space) in (" ", "") for space in spaces)
+
+    def same_model(self, settings: dict) -> dict:
+        """See `WritesFiles`: with a token for every byte, no character is unknown."""
+        fused = settings.get("byte_fallback") and "fuse_unk" in settings
+        return {**settings, "fuse_unk": True} if fused else settings
+
     def _vocabulary_files(self) -> dict[str, bytes]:
         model = self._sentencepiece_model()
         return {self.model_file: spm.write_model(model)} if model else {}
@@ -314,31 +338,3 @@ class SentencePieceFiles(WritesFiles):
         without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
         without += [i for i in range(len(self.scores), len(self.vocabulary)) if i not in ids]
         return [*known, *(special_added_token(i, self.id_to_token(i)) for i in without)]
-
-    def _check_steps(self, files: TokenizerFiles) -> None:
-        """Raise an error if tokenizer.json has other steps than this tokenizer.
-
-        Steps that merge spaces or strip texts are ignored: words stay the same.
-        """
-        found = [
-            step
-            for step in files.steps("normalizer")
-            if self.only_spaces or (step.get("type") != "Strip" and step.get("pattern") != SPACES)
-        ]
-        expected = self._normalizers()
-        if found != expected:
-            raise files.mismatch(f"normalizer is {describe_steps(found)}", describe_steps(expected))
-        if not self.remove_extra_whitespaces:
-            files.expect("pre_tokenizer", "type", None)
-        for step in files.steps("pre_tokenizer"):
-            as_ours = (
-                step.get("replacement", "▁") == "▁"
-                and step.get("prepend_scheme", "always") == "always"
-                and step.get("add_prefix_space", True)
-                and step.get("split", True)
-            )
-            if step.get("type") not in ("WhitespaceSplit", "Metaspace") or not as_ours:
-                raise files.mismatch(
-                    f"pre_tokenizer has {describe_steps([step])}",
-                    "WhitespaceSplit, and Metaspace with ▁ always before a word",
-                )

@@ -14,14 +14,6 @@ from encoder_zoo.encoders.tokenizers.files.vocabularies import (
 )
 
 
-def describe_steps(steps: Sequence[Mapping]) -> str:
-    """Describe steps for an error message, without long values."""
-    parts = [
-        {k: v if len(str(v)) < 60 else f"{str(v)[:20]}..." for k, v in s.items()} for s in steps
-    ]
-    return ", ".join(map(str, parts))[:400] or "none"
-
-
 def find_charsmap(files: TokenizerFiles) -> str | None:
     """Return the precompiled normalizer of tokenizer.json; None if there is none."""
     for step in files.steps("normalizer"):
@@ -94,42 +86,21 @@ def read_bpe_model(
         roles: {our argument: special token}.
 
     Raises:
-        ValueError: "FILE: model.unk_token is '[UNK]'; expected '<unk>', this tokenizer's", "FILE:
-            model.merges[3] is ['a']; expected two tokens"
+        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
     """
     path = files.json_path
     model = files.part("model")
-    for field, expected in MODEL_SETTINGS.items():
-        if bool(model.get(field)) != expected:
-            raise ValueError(
-                f"{path}: model.{field} is {shown(model[field])}; SentencePiece's BPE has none, so "
-                "the ids would differ"
-            )
-    unknown = roles["unknown_token"]
-    if model.get("unk_token") != unknown:
-        raise ValueError(
-            f"{path}: model.unk_token is {shown(model.get('unk_token'))}; expected {unknown!r}, "
-            "this tokenizer's"
-        )
-    if not model.get("fuse_unk") and not model.get("byte_fallback"):
-        raise ValueError(
-            f"{path}: model.fuse_unk is False; expected True: SentencePiece makes one token of "
-            "neighbouring unknown characters, and without it the ids would differ"
-        )
     vocabulary = checked_vocabulary(model.get("vocab"), f"{path}: model.vocab")
     vocabulary, _ = files.split_added_tokens(vocabulary, roles.values())
     tokens = tokens_by_id(vocabulary)
     merges = read_merges(files)
+    unknown = roles["unknown_token"]
+    if any(unknown in merge.split(" ") for merge in merges):
+        raise ValueError(
+            f"{files.json_path}: model.unk_token is {shown(unknown)}, which texts hold; expected a "
+            "token without merges"
+        )
     return tokens, merges, {*roles.values(), *files.special_added_tokens()}
-
-
-# Settings of the model that are implemented; False also stands for a missing one.
-MODEL_SETTINGS = {
-    "dropout": False,
-    "continuing_subword_prefix": False,
-    "end_of_word_suffix": False,
-    "ignore_merges": False,
-}
 
 
 def merges_by_score(scores: Mapping[str, float]) -> list[str]:

@@ -60,6 +60,24 @@ def read_template(step: Mapping, name: str) -> Template | None:
     return _of_parts(step, name) if kind == "TemplateProcessing" else None
 
 
+def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
+    """Return the tokens that post-processors put around texts, each with the id it gets.
+
+    Example:
+        >>> template_ids([{"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}])
+        [('[CLS]', 2), ('[SEP]', 3)]
+    """
+    found = [tuple(step[name][:2]) for step in steps for name in ("cls", "sep") if name in step]
+    for step in steps:
+        special = step.get("special_tokens") if step.get("type") == "TemplateProcessing" else None
+        used = {name for part in ("single", "pair") for _, name, _ in _parts(step.get(part))}
+        for token, entry in (special or {}).items():
+            ids = entry.get("ids") if isinstance(entry, Mapping) else None
+            if token in used:
+                found.append((token, ids[0] if isinstance(ids, list) and len(ids) == 1 else ids))
+    return found
+
+
 def _first(pair: object) -> object:
     return pair[0] if isinstance(pair, list) and pair else None
 

@@ -15,19 +15,12 @@ class WordPieceFiles(WritesFiles):
     """Mixin: reads and writes the files of a WordPiece tokenizer."""
 
     @classmethod
-    def from_files(cls, files: TokenizerFiles, **template) -> WordPieceFiles:
+    def _from_files(cls, files: TokenizerFiles, **template) -> WordPieceFiles:
         """Build the tokenizer that files describe.
 
-        Settings come from tokenizer_config.json, then tokenizer.json. If neither has the setting
-        for lower-casing, texts are lower-cased unless the vocabulary has capital letters.
-
-        Args:
-            files: with vocab.txt or tokenizer.json.
-            **template: `uses_segments` and `pair_separators`.
-
-        Raises:
-            FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."
-            ValueError: "FILE: FIELD is ...; expected ..."
+        Settings come from tokenizer_config.json, then tokenizer.json; a tokenizer.json without a
+        normalizer means none. If no file has the setting for lower-casing, texts are lower-cased
+        unless the vocabulary has capital letters.
 
         Example:
             >>> from encoder_zoo import BertTokenizer
@@ -36,12 +29,12 @@ class WordPieceFiles(WritesFiles):
             >>> BertTokenizer.from_files(files).lowercase
             False
         """
-        files.expect("normalizer", "type", "BertNormalizer")
-        files.expect("normalizer", "clean_text", True)
-        files.expect("pre_tokenizer", "type", "BertPreTokenizer")
-        files.expect("model", "type", "WordPiece")
-        files.expect("model", "continuing_subword_prefix", "##")
-        files.expect("model", "max_input_chars_per_word", 100)
+        if "tokenizer.json" in files and files.names_class and not files.steps("normalizer"):
+            raise ValueError(
+                f"{files.json_path}: normalizer is null, but a {files.tokenizer_class}, which "
+                "tokenizer_config.json names, has one in transformers. Set tokenizer_class to "
+                '"PreTrainedTokenizerFast" to follow tokenizer.json'
+            )
         roles = files.special_tokens_for(cls)
         if "vocab.txt" in files:
             tokens = parse_vocabulary(files.contents["vocab.txt"])
@@ -57,22 +50,34 @@ class WordPieceFiles(WritesFiles):
             files.compare_added(vocabulary)
             vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
             tokens = tokens_by_id(vocabulary)
-        lowercase = files.setting("do_lower_case", "normalizer", "lowercase", bool)
+        lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
+        strips = files.setting("strip_accents", "strip_accents", "normalizer")
+        chinese = files.setting("tokenize_chinese_chars", "handle_chinese_chars", "normalizer")
+        cleans = [step.get("clean_text") for step in files.steps("normalizer")]
+        normalizes = "tokenizer.json" not in files or bool(cleans)
         if lowercase is None:
-            lowercase = not any(t != t.lower() for t in tokens if not t.startswith(("[", "<")))
-        strips = files.setting("strip_accents", "normalizer", "strip_accents", bool)
-        chinese = files.setting(
-            "tokenize_chinese_chars", "normalizer", "handle_chinese_chars", bool
-        )
+            capital = any(t != t.lower() for t in tokens if not t.startswith(("[", "<")))
+            lowercase = normalizes and not capital
         return cls(
             tokens,
             lowercase=lowercase,
             strip_accents=strips,
-            split_chinese_characters=True if chinese is None else chinese,
+            split_chinese_characters=normalizes if chinese is None else chinese,
+            clean_text=normalizes and (False not in cleans or files.names_class),
             added_tokens=added,
             **roles,
             **template,
         )
+
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """See `WritesFiles`: accents may follow the case, and no change is no step."""
+        alike = []
+        for step in normalizer:
+            if step.get("type") == "BertNormalizer" and step["strip_accents"] is None:
+                step = {**step, "strip_accents": step["lowercase"]}
+            if step.get("type") != "BertNormalizer" or True in step.values():
+                alike.append(step)
+        return alike, words
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": "".join(f"{token}\n" for token in self.vocabulary)}
@@ -84,6 +89,8 @@ class WordPieceFiles(WritesFiles):
             "strip_accents": self.strip_accents,
             "tokenize_chinese_chars": self.split_chinese_characters,
         }
+        if not self.clean_text:  # BertTokenizer does
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         if not self.uses_segments:  # BertTokenizer returns them by default
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         return settings
@@ -92,7 +99,7 @@ class WordPieceFiles(WritesFiles):
         return {
             "normalizer": {
                 "type": "BertNormalizer",
-                "clean_text": True,
+                "clean_text": self.clean_text,
                 "handle_chinese_chars": self.split_chinese_characters,
                 "strip_accents": self.strip_accents,
                 "lowercase": self.lowercase,

@@ -1,23 +1,65 @@
 """Writes a tokenizer as the files that transformers reads."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.steps import compare_steps
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class WritesFiles:
     """Mixin: writes the files that all tokenizers have.
 
-    Subclasses implement `_vocabulary_files`, `_settings` and `_steps`.
+    Subclasses implement `_from_files`, `_vocabulary_files`, `_settings` and `_steps`.
     """
 
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
         argument: names[:1] for argument, names in SPECIAL_TOKENS.items()
     }
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles, **template) -> Self:
+        """Build the tokenizer that files describe.
+
+        A tokenizer.json is followed in every step, or refused with the name of the step.
+
+        Args:
+            files: of the vocabulary, or tokenizer.json.
+            **template: `uses_segments` and `pair_separators`.
+
+        Raises:
+            FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."
+            ValueError: "FILE: FIELD is ...; expected ...", and see `files.steps.compare_steps`.
+        """
+        tokenizer = cls._from_files(files, **template)
+        if "tokenizer.json" in files:
+            compare_steps(files, tokenizer)
+        return tokenizer
+
+    @classmethod
+    def _from_files(cls, files: TokenizerFiles, **template) -> Self:
+        """Build the tokenizer; steps of tokenizer.json that it does not read are compared later."""
+        raise NotImplementedError
+
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """Return steps of tokenizer.json in one of the ways to write what they do here.
+
+        Args:
+            normalizer, words: the steps of normalizer and of pre_tokenizer, with all fields.
+        """
+        return normalizer, words
+
+    def same_model(self, settings: dict) -> dict:
+        """Return settings of a model in one of the ways to write what they do here."""
+        return settings
 
     def to_files(self) -> dict[str, str | bytes]:
         """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.

@@ -46,6 +46,7 @@ class ByteBPEGraph(TokenizerGraph):
     def __init__(self, tokenizer: RobertaTokenizer):
         super().__init__(tokenizer)
         self.add_prefix_space = tokenizer.add_prefix_space
+        self._trims = tokenizer.trim_offsets
         self._kinds = CodePointTable(byte_level_character_kinds())
         vocabulary, added = tokenizer.vocabulary, tokenizer.added_tokens
         spaces = np.zeros([tokenizer.vocabulary_size, 2], np.int32)  # none for added tokens
@@ -62,7 +63,7 @@ class ByteBPEGraph(TokenizerGraph):
         self._index_added_tokens(added)
 
     def _span_options(self) -> dict[str, bool]:
-        return {"trim_offsets": True, "keep_first_space": self.add_prefix_space}
+        return {"trim_offsets": self._trims, "keep_first_space": self.add_prefix_space}
 
     def _single_tokens(self, vocabulary: dict[str, int]) -> tuple[PackedWords, np.ndarray]:
         """Return the words that the merges make one token, as 1 + symbols, and their ids."""
@@ -113,6 +114,8 @@ class ByteBPEGraph(TokenizerGraph):
 
     def _trim_spans(self, tokens: Tokens) -> Tokens:
         """Remove the spaces around tokens from their spans, as RobertaProcessing does."""
+        if not self._trims:
+            return tokens
         ids, starts, ends, rows = tokens
         leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
         if self.add_prefix_space:  # the only space before a text counts as the added one
@@ -124,7 +127,7 @@ class ByteBPEGraph(TokenizerGraph):
 
 
 class ModernBPEGraph(ByteBPEGraph):
-    """The graph of a `ModernBertTokenizer`, which normalizes by NFC and keeps spans as they are."""
+    """The graph of a `ModernBertTokenizer`, which normalizes by NFC."""
 
     def __init__(self, tokenizer: RobertaTokenizer):
         self._normalizer = NFCNormalizer()  # which the base applies to added tokens
@@ -132,9 +135,3 @@ class ModernBPEGraph(ByteBPEGraph):
 
     def _normalize(self, chars: Characters) -> Characters:
         return self._normalizer(chars)
-
-    def _span_options(self) -> dict[str, bool]:
-        return {}
-
-    def _trim_spans(self, tokens: Tokens) -> Tokens:
-        return tokens

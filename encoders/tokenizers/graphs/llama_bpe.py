@@ -11,7 +11,6 @@ from encoder_zoo.encoders.tokenizers.files.byte_alphabet import alphabet_bytes
 from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPEGraph
 from encoder_zoo.encoders.tokenizers.segmentation.llama_words import llama_word_starts
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
-    Tokens,
     WordTokens,
     are_single_tokens,
 )
@@ -30,12 +29,6 @@ class LlamaBPEGraph(ByteBPEGraph):
     def __init__(self, tokenizer: RobertaTokenizer):
         super().__init__(tokenizer)
         self._long = self._long_tokens(tokenizer.vocabulary)
-
-    def _span_options(self) -> dict[str, bool]:
-        return {}
-
-    def _trim_spans(self, tokens: Tokens) -> Tokens:
-        return tokens
 
     def _word_starts(self, chars: Characters) -> tf.Tensor:
         return llama_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())

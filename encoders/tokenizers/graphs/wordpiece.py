@@ -44,7 +44,7 @@ class WordPieceGraph(TokenizerGraph):
     def __init__(self, tokenizer: BertTokenizer):
         super().__init__(tokenizer)
         strips, chinese = tokenizer.strips_accents, tokenizer.split_chinese_characters
-        self._options = (tokenizer.lowercase, strips, chinese)
+        self._options = (tokenizer.lowercase, strips, chinese, tokenizer.clean_text)
         tokens, continues, ids = _tokens_in_texts(tokenizer)
         numbers = character_numbers(tokens)
         added = tokenizer.added_tokens
@@ -55,7 +55,8 @@ class WordPieceGraph(TokenizerGraph):
         words, word_ids = tokens.where(~continues).concatenate(unknown), ids[~continues]
         self._word_table = WordTable(words, [*word_ids, self.unknown_token_id])
         vocabulary = {token: i for i, token in enumerate(tokenizer.vocabulary)}
-        self._word_lookup = WholeWordLookup(self._whole_words(vocabulary), tokenizer.lowercase)
+        words = self._whole_words(vocabulary)
+        self._word_lookup = WholeWordLookup(words, tokenizer.lowercase, tokenizer.clean_text)
         self._index_added_tokens(added)
 
     def _make_normalizers(self, numbers: np.ndarray, added: list[dict]) -> None:
@@ -92,8 +93,9 @@ class WordPieceGraph(TokenizerGraph):
         if self._numbers is None:
             return self._normalizer(chars)
         chars = self._to_codes(chars)
-        is_space = (chars.codes >= FIRST_SPACE) & (chars.codes < FIRST_DROPPED)
-        chars = chars._replace(codes=tf.where(is_space, FIRST_SPACE | ord(" "), chars.codes))
+        if self._options[3]:  # cleaning makes spaces of all white space
+            is_space = (chars.codes >= FIRST_SPACE) & (chars.codes < FIRST_DROPPED)
+            chars = chars._replace(codes=tf.where(is_space, FIRST_SPACE | ord(" "), chars.codes))
         # Chinese characters get a space on both sides, which added tokens may contain.
         repeats = 1 + 2 * self._chinese(unpack_codes(chars.codes))
         splits = tf.concat([[0], tf.cumsum(repeats)], 0)

@@ -22,6 +22,7 @@ class WholeWordLookup(tf.Module):
     Args:
         words: {word: id} of the words that normalization does not change and that are one token.
         lowercase: whether texts are lower-cased first.
+        clean_text: whether control characters are removed first.
 
     Example:
         >>> words = WholeWordLookup({"cats": 7, "!": 8}, lowercase=True)
@@ -30,8 +31,9 @@ class WholeWordLookup(tf.Module):
         [[7, 8, 8], [7, 1, 2, 7]]
     """
 
-    def __init__(self, words: Mapping[str, int], lowercase: bool):
+    def __init__(self, words: Mapping[str, int], lowercase: bool, clean_text: bool = True):
         super().__init__()
+        self._clean_text = clean_text
         self._lowercase = lowercase
         # TensorFlow refuses an empty table; a space is never looked up.
         keys, ids = tf.constant([" ", *words]), tf.constant([-1, *words.values()], tf.int32)
@@ -58,7 +60,8 @@ class WholeWordLookup(tf.Module):
 
     def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Split texts at ASCII spaces and punctuation: parts (P,) and row splits (B + 1,)."""
-        texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
+        if self._clean_text:
+            texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
         texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
         texts = tf.strings.regex_replace(texts, ALONE_IN_ASCII, r" \1 ")
         positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")

@@ -33,6 +33,7 @@ class BertNormalizer(tf.Module):
         lowercase: lower-case every character.
         strip_accents: decompose (NFD) and remove nonspacing marks.
         split_chinese: make every Chinese character a word.
+        clean_text: remove control characters.
         numbers: int32 (code points,), number to return for each character.
 
     Source: Devlin et al., "BERT" (2019), its released tokenization; the tables are those
@@ -40,10 +41,15 @@ class BertNormalizer(tf.Module):
     """
 
     def __init__(
-        self, lowercase: bool, strip_accents: bool, split_chinese: bool, numbers: np.ndarray
+        self,
+        lowercase: bool,
+        strip_accents: bool,
+        split_chinese: bool,
+        clean_text: bool,
+        numbers: np.ndarray,
     ):
         super().__init__()
-        tables = normalization_tables(lowercase, strip_accents, split_chinese)
+        tables = normalization_tables(lowercase, strip_accents, split_chinese, clean_text)
 
         def numbered(packed: np.ndarray) -> np.ndarray:
             called = packed & ~CODE_MASK | numbers[packed & CODE_MASK]
@@ -136,7 +142,7 @@ class NormalizationTables:
         expansion_splits: where each expansion starts.
     """
 
-    def __init__(self, lowercase: bool, strip_accents: bool, split_chinese: bool):
+    def __init__(self, lowercase: bool, strip_accents: bool, split_chinese: bool, clean_text: bool):
         self.parts = decompositions() if strip_accents else {}
         self.lower = unicode_data()["lowercase"] if lowercase else {}
         self.orders = combining_orders() if strip_accents else {}
@@ -147,8 +153,8 @@ class NormalizationTables:
         self.expansion_splits = [0]
 
         kinds = np.where(self.chinese, ALONE, self.kinds)
-        kinds[members("space")] = SPACE
-        kinds[members("dropped")] = DROPPED
+        kinds[members("space" if clean_text else "white_space")] = SPACE
+        kinds[members("dropped") & clean_text] = DROPPED
         kinds[SPECIALS.start :] = ALONE
         self.packed = (kinds << KIND_SHIFT | np.arange(len(kinds))).astype(np.int32)
         for code in sorted({*self.parts, *self.orders, *map(int, self.lower)}):
@@ -159,7 +165,7 @@ class NormalizationTables:
         """Return the words that normalization does not change and that stay one word.
 
         Example:
-            >>> tables = normalization_tables(True, strip_accents=True, split_chinese=True)
+            >>> tables = normalization_tables(True, True, split_chinese=True, clean_text=True)
             >>> tables.unchanged(["cafe", "café", "Cafe", "!", "a!", "中", "中国"])
             ['cafe', '!', '中']
         """
@@ -205,7 +211,7 @@ def combining_orders() -> dict[int, int]:
 
 @functools.lru_cache(maxsize=8)
 def normalization_tables(
-    lowercase: bool, strip_accents: bool, split_chinese: bool
+    lowercase: bool, strip_accents: bool, split_chinese: bool, clean_text: bool
 ) -> NormalizationTables:
     """Return the tables of a set of options, built once."""
-    return NormalizationTables(lowercase, strip_accents, split_chinese)
+    return NormalizationTables(lowercase, strip_accents, split_chinese, clean_text)
