@@ -67,14 +67,18 @@ def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
         >>> template_ids([{"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}])
         [('[CLS]', 2), ('[SEP]', 3)]
     """
-    found = [tuple(step[name][:2]) for step in steps for name in ("cls", "sep") if name in step]
+    found = []
     for step in steps:
-        special = step.get("special_tokens") if step.get("type") == "TemplateProcessing" else None
-        used = {name for part in ("single", "pair") for _, name, _ in _parts(step.get(part))}
-        for token, entry in (special or {}).items():
+        for pair in (step.get("cls"), step.get("sep")):
+            if isinstance(pair, list) and pair:
+                found.append((pair[0], pair[-1]))
+        special = step.get("special_tokens")
+        used = [name for part in ("single", "pair") for _, name, _ in _parts(step.get(part))]
+        for token, entry in special.items() if isinstance(special, Mapping) else ():
+            if token not in used:
+                continue
             ids = entry.get("ids") if isinstance(entry, Mapping) else None
-            if token in used:
-                found.append((token, ids[0] if isinstance(ids, list) and len(ids) == 1 else ids))
+            found.append((token, ids[0] if isinstance(ids, list) and len(ids) == 1 else ids))
     return found
 
 
