@@ -7,16 +7,20 @@ graph and without it, or is refused with the name of the part that was changed.
 
 import copy
 import json
+import pathlib
+import sys
 from collections import Counter
 
 import pytest
 import tensorflow as tf
-from test_library import KINDS, LETTERS, WORDS
 from tokenizers import Tokenizer
 
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer
+
+sys.path.append(str(pathlib.Path(__file__).parent))
+from test_library import KINDS, LETTERS, WORDS
 
 pytestmark = pytest.mark.eager
 
