@@ -43,7 +43,7 @@ class ByteBPEFiles(WritesFiles):
         parts = "pre_tokenizer", "post_processor"
         prefix = files.setting("add_prefix_space", "add_prefix_space", *parts)
         trims = files.setting("trim_offsets", "trim_offsets", "post_processor")
-        if trims is None and "tokenizer.json" in files and not files.names_class:
+        if trims is None and files.steps("post_processor"):
             trims = False
         return cls(
             vocabulary,
