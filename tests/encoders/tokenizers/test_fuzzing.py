@@ -389,7 +389,7 @@ def read_tokenizer(reader, files: dict[str, bytes]) -> None:
         name: parse_object(content, name) if name.endswith(".json") else content.decode()
         for name, content in files.items()
     }
-    reader.from_files(TokenizerFiles("folder", contents))
+    reader._from_files(TokenizerFiles("folder", contents))
 
 
 @pytest.mark.parametrize("name", READERS)
