@@ -9,6 +9,7 @@ import keras
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 
 if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 PATTERN = (
@@ -60,6 +61,13 @@ class EuroBertTokenizer(RobertaTokenizer):
         from encoder_zoo.encoders.tokenizers.graphs.llama_bpe import LlamaBPEGraph
 
         return LlamaBPEGraph(self)
+
+    @classmethod
+    def _from_files(cls, files: TokenizerFiles, **template) -> EuroBertTokenizer:
+        # The library would put a space before every word, not only before the first.
+        if any(step.get("add_prefix_space") for step in files.steps("pre_tokenizer")):
+            raise files.mismatch("pre_tokenizer has add_prefix_space", "none")
+        return super()._from_files(files, **template)
 
     def _vocabulary_files(self) -> dict[str, str]:
         return {}
