@@ -8,10 +8,10 @@ import logging
 import os
 import pathlib
 import re
-from typing import Any
+from typing import Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.tasks.annotations.conll import read_conll
 from encoder_zoo.tasks.annotations.rows import (
     EXPECTED,
@@ -28,12 +28,15 @@ logger = logging.getLogger("encoder_zoo")
 spacy = LazyModule("spacy", ".spacy files need the package spacy: `pip install spacy`.")
 
 CONLL = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".bmes", ".tsv", ".txt")
+Key = Annotated[
+    str, Rule(lambda v: isinstance(v, str) and v != "", "a key of the rows, such as 'text'")
+]
 TABLES = (".csv", ".parquet", ".xlsx", ".feather", ".arrow")
 
 
 @validate_arguments
 def read_annotations(
-    source: object, kind: Kind | None = None, text_key: str | None = None
+    source: object, kind: Kind | None = None, text_key: Key | None = None
 ) -> Annotations:
     """Read the annotations of a file or folder, or of rows, of any tool that is known.
 

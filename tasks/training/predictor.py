@@ -111,7 +111,7 @@ class Predictor(KerasSteps):
             **of_keras,
         }
         if of_keras.get(VALIDATION_OF_FIT):  # checked, preprocessed and divided by `fit`
-            with self.distribution.running(), self.counting(steps):
+            with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
         self._begin_evaluate(x, y)
         size = batch_size or BATCH_SIZE
@@ -130,7 +130,7 @@ class Predictor(KerasSteps):
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
         """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
         x, steps = self.distribution.divided(x, steps)
-        with self.distribution.running(), self.counting(steps):
+        with self.distribution.running(), self._counting(steps):
             return function(x, *args, steps=steps, **kwargs)
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):

@@ -67,7 +67,7 @@ class KerasSteps(RemembersEvaluation):
         return self.graphs.step_function(step)
 
     @contextlib.contextmanager
-    def counting(self, steps: int | None, done: int = 0):
+    def _counting(self, steps: int | None, done: int = 0):
         """Count the batches that Keras reads, so that no execution reads beyond an epoch.
 
         Args:

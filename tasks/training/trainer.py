@@ -295,7 +295,7 @@ class Trainer(Predictor):
             arguments = self.distribution.divided_arguments(arguments)
             if self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
-            with self.counting(data.steps_per_epoch, data.done):
+            with self._counting(data.steps_per_epoch, data.done):
                 history = super().fit(**arguments)
         self.recipe.report_still()
         return history

@@ -45,7 +45,7 @@ ELSEWHERE = {
     "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "cutoffs",
     "fingerprint",
     "classifier", "choices", "word", "as_words", "projections", "skiplist",
-    "query_prompt", "document_prompt", "indexes",
+    "query_prompt", "document_prompt", "indexes", "filepath", "normalizer", "settings",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
