@@ -161,7 +161,7 @@ class HookedModel(keras.Model):
         """
         return None
 
-    def next_execution(self) -> int:
+    def _next_execution(self) -> int:
         """Return how many batches the next call of a step's function takes, from 1 on.
 
         The default is Keras's, `steps_per_execution`, with which an epoch of an endless dataset,
@@ -176,12 +176,12 @@ class HookedModel(keras.Model):
         return self.step_function(step) or make()
 
     def _executing(self, make: Callable) -> Callable:
-        """Return Keras's function of several batches, with as many as `next_execution` says."""
+        """Return Keras's function of several batches, with as many as `_next_execution` says."""
         functions = {}
 
         def function(*arguments):
             whole = self.steps_per_execution
-            count = self.next_execution()
+            count = self._next_execution()
             if count not in functions:
                 functions[count] = make()
             try:

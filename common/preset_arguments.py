@@ -35,6 +35,7 @@ class BackbonePresetArguments(PresetArguments, total=False):
     pad_token_id: int  # RoBERTa and families after it
     sinusoidal_positions: bool  # DistilBERT
     embedding_dropout: float  # ModernBERT
+    classifier_activation: str
     local_attention: int
     global_every: int
     global_rope_theta: float
@@ -42,6 +43,8 @@ class BackbonePresetArguments(PresetArguments, total=False):
     pooling: str | Sequence[str]
     max_relative_positions: int  # DeBERTa
     convolution_activation: str
+    pooler_activation: str
+    summary_activation: str | None  # ELECTRA, XLNet
     activation_dropout: float  # BART
     decoder_start_token_id: int
     trained_length: int  # NomicBERT

@@ -214,7 +214,11 @@ def _cure_of_rows(y, x, rows: list | np.ndarray, missing: dict) -> str:
         each, row = f"(text, {labels})", f"text, {labels}"
     of_lists = any(isinstance(row, list | tuple | dict | np.ndarray) for row in rows)
     blank_rows = of_lists and any(map(is_blank, whole))
-    if not blank_rows and all(len(path) < 2 for path, _ in missing.values()):
+    of_values = all(
+        len(path) < 2 and not any(isinstance(key, str) for key in path)
+        for path, _ in missing.values()
+    )
+    if not blank_rows and of_values:
         there += [f"all({_condition(inner, 'label')} for label in labels)"] * bool(inner)
     else:  # in annotations, which have many forms
         row, source = f"row, ({row})", f"enumerate({source})"

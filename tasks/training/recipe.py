@@ -346,8 +346,14 @@ def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
 
 
 def _smallest(spec) -> tf.Tensor | None:
-    """Return zeros of a shape; two where any size may be, as Keras drops axes of one."""
-    return spec if spec is None else tf.zeros([size or 2 for size in spec.shape], spec.dtype)
+    """Return zeros of a shape; two where any size may be, as Keras drops axes of one.
+
+    The number of examples is two, too: labels may have one that is fixed where outputs have none.
+    """
+    if spec is None:
+        return None
+    sizes = [size or 2 for size in spec.shape]
+    return tf.zeros([2, *sizes[1:]] if sizes else [], spec.dtype)
 
 
 def has_accelerator() -> bool:

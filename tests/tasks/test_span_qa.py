@@ -392,7 +392,9 @@ class TestRefusals:
             answer_lists([None, answers])
 
     def test_answers_in_columns_of_different_lengths(self):
-        for starts in ([], None, 14):
+        with pytest.raises(ValueError, match=r"Row 1 has no label: it is None, at y\[1\]"):
+            answer_lists([None, {"text": ["Rome"], "answer_start": None}])
+        for starts in ([], 14):
             with pytest.raises(ValueError, match="^Example 1: expected one answer_start for each"):
                 answer_lists([None, {"text": ["Rome"], "answer_start": starts}])
 

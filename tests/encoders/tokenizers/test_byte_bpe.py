@@ -192,6 +192,10 @@ def test_configuration_round_trip():
         "pad_token": "<mask>",
         "mask_token": "</s>",
         "unknown_token": "<s>",
+        "trim_offsets": False,
+        "truncation_side": "left",
+        "padding_side": "left",
+        "model_max_length": 77,
     }
     tokenizer = RobertaTokenizer(**arguments)
     again = RobertaTokenizer.from_config(json.loads(json.dumps(tokenizer.get_config())))

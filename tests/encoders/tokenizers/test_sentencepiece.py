@@ -366,6 +366,9 @@ def test_configuration_round_trip(cls):
         "pair_separators": 3,
         "merges": ["z z"],
         "remove_extra_whitespaces": False,
+        "truncation_side": "left",
+        "padding_side": "left",
+        "model_max_length": 77,
     }
     if cls is AlbertTokenizer:
         arguments |= {"lowercase": False, "keep_accents": True}

@@ -226,6 +226,10 @@ def test_configuration_round_trip():
         "unknown_token": "<u>",
         "pair_separators": 2,
         "uses_segments": False,
+        "clean_text": False,
+        "truncation_side": "left",
+        "padding_side": "left",
+        "model_max_length": 77,
     }
     again = BertTokenizer.from_config(
         json.loads(json.dumps(BertTokenizer(**arguments).get_config()))
