@@ -15,6 +15,8 @@ from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count, chec
 logger = logging.getLogger("encoder_zoo")
 
 # transformers' classes for any kind of tokenizer, without "Fast": tokenizer.json has its steps.
+# What the classes of transformers do where tokenizer_config.json does not say it.
+CLASS_DEFAULTS = {"do_lower_case": True, "tokenize_chinese_chars": True}
 GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 # {our argument: names of that token in the files}; the first name takes precedence.
 SPECIAL_TOKENS = {
@@ -91,9 +93,10 @@ class TokenizerFiles:
     def setting(self, name: str, field: str, *parts: str) -> bool | None:
         """Return a setting of tokenizer_config.json or of tokenizer.json; None if neither has it.
 
-        If both have it, the precedence is that of transformers: tokenizer_config.json for a class
-        of one kind, and `steps` then have its value; tokenizer.json for a generic class, for which
-        tokenizer_config.json says nothing about steps.
+        If only tokenizer.json has it, that counts, where transformers' class takes its default: one
+        line of the log says so. If both have it, the precedence is that of transformers:
+        tokenizer_config.json for a class of one kind, and `steps` then have its value;
+        tokenizer.json for a generic class, of whose steps tokenizer_config.json says nothing.
 
         Args:
             name: of the setting in tokenizer_config.json.
@@ -108,6 +111,16 @@ class TokenizerFiles:
                 raise ValueError(f"{self.folder / file}: {name} is {shown(value)}; expected bool")
         generic = self.tokenizer_class in GENERIC_CLASSES and "tokenizer.json" in self
         if own is None or (generic and not steps):
+            default = CLASS_DEFAULTS.get(name)
+            if None not in (stated, default) and stated != default and not generic:
+                logger.warning(
+                    "%s: %s is %s in tokenizer.json, which counts. tokenizer_config.json does not "
+                    "say it, so that transformers takes %s: write it there, too.",
+                    self.folder.name,
+                    name,
+                    stated,
+                    default,
+                )
             return stated
         if steps and own != stated:
             logger.warning(

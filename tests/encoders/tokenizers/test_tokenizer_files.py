@@ -123,6 +123,16 @@ def test_lower_casing_is_read_or_seen_in_the_vocabulary(tmp_path, config, tokens
     assert read_bert_tokenizer(tmp_path).lowercase is lowercase
 
 
+def test_a_setting_that_only_tokenizer_json_has_is_pointed_out(tmp_path, caplog):
+    write_tokenizer(bert(lowercase=False), tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert not read_bert_tokenizer(tmp_path).lowercase and not caplog.text
+    del config["do_lower_case"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert not read_bert_tokenizer(tmp_path).lowercase
+    assert "do_lower_case is False in tokenizer.json, which counts" in caplog.text
+
+
 def test_settings_and_names_of_special_tokens(tmp_path):
     tokens = ["<p>", "<u>", "<c>", "<s>", "<m>", "é"]
     config = {"strip_accents": False, "tokenize_chinese_chars": False, "do_lower_case": True}
