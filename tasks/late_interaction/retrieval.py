@@ -13,7 +13,7 @@ from encoder_zoo.tasks.late_interaction.preprocessor import DOCUMENT, QUERY
 from encoder_zoo.tasks.late_interaction.scoring import max_sim
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.judgments import judged
-from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
+from encoder_zoo.tasks.retrieval.metrics import search_metrics
 from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.options import MultiVectorIndexOptions
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
@@ -99,8 +99,8 @@ class TokenVectorRetrieval(RanksTexts):
     ) -> dict[str, float]:
         """Return how near the top each query has its relevant documents, among all documents.
 
-        Documents with the same text count as one. Of documents with equal scores the first in the
-        list comes first.
+        Documents with the same text count as one. Those of equal scores have no order: a metric is
+        its mean over all orders of them.
 
         Args:
             queries: texts.
@@ -128,5 +128,8 @@ class TokenVectorRetrieval(RanksTexts):
         texts = judged(queries, documents, relevant)
         queries = self.embed(texts.queries, QUERY, batch_size)
         documents = TokenVectors.of(self.embed(texts.documents, DOCUMENT, batch_size), "float32")
-        rankings, _ = documents.nearest(queries, min(len(documents), max(*cutoffs, MAP_CUTOFF)))
-        return ranking_metrics(rankings, texts.relevant, cutoffs)
+
+        def search(some: list[int], k: int):
+            return zip(*documents.nearest([queries[i] for i in some], k), strict=True)
+
+        return search_metrics(search, texts.relevant, cutoffs, len(documents))

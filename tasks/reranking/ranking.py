@@ -12,7 +12,6 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.class_names import sigmoid
-from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.reranking.columns import list_scores, queries_and_texts, two_columns
@@ -65,17 +64,23 @@ class Ranking(RanksTexts):
         queries, texts = two_columns(queries if texts is None else (queries, texts))
         if isinstance(texts, str | bytes):
             return self.score([queries], [texts], batch_size)[0]
+        return self._shown(self._logits(queries, texts, batch_size))
+
+    def _logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
+        """Return the logits of pairs (N,), which also differ where their probabilities are 1."""
         if isinstance(queries, str | bytes):
             queries = [queries] * as_column(texts).shape[0]
         check_preprocessor(self, queries)
         columns = queries_and_texts((queries, texts))
         if not columns[0].shape[0]:
             return np.zeros(0, "float32")
-        logits = self.predict(columns, batch_size, verbose=0)[:, 0]
-        return sigmoid(logits) if self.activation == "sigmoid" else logits
+        return self.predict(columns, batch_size, verbose=0)[:, 0]
 
     def _scores_of_texts(self, query, texts, batch_size):
-        return self.score(query, texts, batch_size)
+        return self._logits(query, texts, batch_size)
+
+    def _shown(self, scores):
+        return sigmoid(scores) if self.activation == "sigmoid" else scores
 
     @validate_arguments
     def evaluate_ranking(
@@ -95,8 +100,9 @@ class Ranking(RanksTexts):
             batch_size: default 32.
 
         Returns:
-            "ndcg@10", "mrr@10" and "map@100", means over the queries that have a
-            relevant text.
+            "ndcg@10", "mrr@10" and "map@100", means over the queries that have a relevant text.
+            Texts are ordered by logits; those of equal ones have no order, and a metric is its mean
+            over all orders of them.
 
         Raises:
             ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 0 has the relevance -1.0. ...",
@@ -118,10 +124,12 @@ class Ranking(RanksTexts):
         useful = tf.reduce_any(relevance > 0, axis=1).numpy()
         if not useful.any():
             raise ValueError("No query has a relevant text. Expected numbers above 0 for some.")
-        scores = self.score(tf.gather(queries, row), texts.values, batch_size)
-        scores = texts.with_values(scores).to_tensor(ABSENT).numpy()  # (N, K)
-        rankings = np.argsort(-scores, axis=1, kind="stable")
+        logits = self._logits(tf.gather(queries, row), texts.values, batch_size)
+        rows = np.split(logits, texts.row_splits[1:-1].numpy())
+        rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]
+        orders = [np.argsort(-scores, kind="stable") for scores in rows]
+        scores = [scores[order] for scores, order in zip(rows, orders, strict=True)]
         grades = [dict(enumerate(gains)) for gains in relevance.to_list()]
         grades = [grade for grade, counts in zip(grades, useful, strict=True) if counts]
-        found = ranking_metrics(rankings[useful], grades, cutoffs=[10])
+        found = ranking_metrics(orders, grades, cutoffs=[10], scores=scores)
         return {name: found[name] for name in MEASURES}

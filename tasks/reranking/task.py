@@ -247,16 +247,21 @@ class Reranker(Ranking, RerankerPresets, ListScores):
             and their "score" (M,).
         """
 
-        def score(query, text):
+        def logits_of(query, text):
             examples = self.preprocessor.encode((query, text))
             ones = tf.ones_like(examples["token_ids"].row_lengths())
-            logits = in_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
-            return {"score": tf.sigmoid(logits) if self.activation == "sigmoid" else logits}
+            return in_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
+
+        def shown(logits):
+            return tf.sigmoid(logits) if self.activation == "sigmoid" else logits
+
+        def score(query, text):
+            return {"score": shown(logits_of(query, text))}
 
         def rank(query, text):
-            scores = score(tf.broadcast_to(query, tf.shape(text)), text)["score"]
-            order = tf.argsort(scores, direction="DESCENDING", stable=True)
-            return {"order": order, "score": tf.gather(scores, order)}
+            logits = logits_of(tf.broadcast_to(query, tf.shape(text)), text)
+            order = tf.argsort(logits, direction="DESCENDING", stable=True)  # they do not saturate
+            return {"order": order, "score": shown(tf.gather(logits, order))}
 
         rank.takes_other_shapes = True
         return {"serving_default": score, "rank": rank}

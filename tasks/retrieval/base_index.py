@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
@@ -12,8 +13,9 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.judgments import judged
-from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
+from encoder_zoo.tasks.retrieval.metrics import ranking_metrics, search_metrics
 from encoder_zoo.tasks.retrieval.options import Hit, RerankOptions
+from encoder_zoo.tasks.retrieval.ranking import order_and_scores
 from encoder_zoo.tasks.retrieval.top_k import reranked
 
 RERANKED = 50  # documents that a reranker scores
@@ -70,7 +72,8 @@ class Index(ABC):
     ) -> dict[str, float]:
         """Return how near the top a search has each query's relevant documents.
 
-        Documents with the same text count as one.
+        Documents with the same text count as one. Those of equal scores have no order: a metric is
+        its mean over all orders of them.
 
         Args:
             queries: texts.
@@ -106,47 +109,32 @@ class Index(ABC):
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(queries, names, relevant)
         number_of = {name: number for number, name in enumerate(texts.documents)}
-        wanted, deepest = min(max(*cutoffs, MAP_CUTOFF), len(texts.documents)), len(names)
-        if options.get("reranker") is not None:
-            wanted = deepest = options.get("candidates") or RERANKED
-        numbers = [number_of[name] for name in names]
-        rankings = np.full((len(texts.queries), wanted), -1)  # where fewer are found
-        found = self._distinct(texts.queries, numbers, wanted, deepest, options)
-        for row, ranking in zip(rankings, found, strict=True):
-            row[: len(ranking)] = ranking
-        return ranking_metrics(rankings, texts.relevant, cutoffs)
+        reranker, candidates = options.get("reranker"), options.get("candidates")
 
-    def _distinct(
-        self,
-        queries: list[str],
-        numbers: Sequence[int],
-        wanted: int,
-        deepest: int,
-        options: Mapping,
-    ) -> list[list[int]]:
-        """Return for each query the first different numbers of the documents that are found.
+        def search(some: list[int], k: int, **options):
+            for hits in self.search([texts.queries[i] for i in some], k, **options):
+                numbers = [number_of[names[hit["index"]]] for hit in hits]
+                yield numbers, [hit["score"] for hit in hits]
 
-        Queries whose first documents have the same texts too often are searched again, deeper.
+        if reranker is None:
+            plain = functools.partial(search, **options)
+            return search_metrics(plain, texts.relevant, cutoffs, len(number_of), len(names))
+        self._check_reranker(reranker, candidates)
+        others = {name: options[name] for name in options.keys() - {"reranker", "candidates"}}
+        read = search(range(len(texts.queries)), candidates or RERANKED, **others)
+        rankings, scores = [], []
+        for query, (numbers, _) in zip(texts.queries, read, strict=True):
+            documents = [texts.documents[number] for number in numbers]
+            order, ordering = order_and_scores(reranker, query, documents)
+            rankings.append([numbers[i] for i in order])
+            scores.append(ordering)
+        return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
-        Args:
-            queries: texts.
-            numbers: of the documents; those with the same text have the same one.
-            wanted: how many different ones, at most.
-            deepest: so many documents are found, at most.
-            options: of `search`.
-        """
-        found: dict[int, list[int]] = {}
-        left, depth = list(range(len(queries))), wanted
-        while left:
-            results = self.search([queries[i] for i in left], depth, **options)
-            searched = list(zip(left, results, strict=True))
-            for i, hits in searched:
-                found[i] = list(dict.fromkeys(numbers[hit["index"]] for hit in hits))[:wanted]
-            if depth >= deepest:
-                break
-            left = [i for i, hits in searched if len(hits) >= depth and len(found[i]) < wanted]
-            depth = min(4 * depth, deepest)
-        return [found[i] for i in range(len(queries))]
+    def _check_reranker(self, reranker: object, candidates: int | None) -> None:
+        if candidates is not None and reranker is None:
+            raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")
+        if reranker is not None and self.texts is None:
+            raise ValueError("A reranker reads texts, and this index holds vectors alone.")
 
     def _search(
         self,
@@ -159,10 +147,7 @@ class Index(ABC):
         """Return the hits, for `search`."""
         if isinstance(queries, str | bytes):
             return self._search([queries], top_k, reranker, candidates, **options)[0]
-        if candidates is not None and reranker is None:
-            raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")
-        if reranker is not None and self.texts is None:
-            raise ValueError("A reranker reads texts, and this index holds vectors alone.")
+        self._check_reranker(reranker, candidates)
         texts = checked_texts(queries, "queries", least=0)
         if not texts:
             return []

@@ -10,7 +10,7 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.retrieval.index_checks import checked_texts
 from encoder_zoo.tasks.retrieval.judgments import embedded, judged, nearest_documents
-from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, pearson, ranking_metrics, spearman
+from encoder_zoo.tasks.retrieval.metrics import pearson, search_metrics, spearman
 from encoder_zoo.tasks.retrieval.top_k import pair_scores
 
 
@@ -28,9 +28,9 @@ def evaluate_retrieval(
 ) -> dict[str, float]:
     """Return how near the top each query has its relevant documents, among all documents.
 
-    Documents with the same text count as one. Of equally near ones the first in the list comes
-    first. The similarities are computed in blocks: beside the vectors, memory does not grow with
-    the number of documents.
+    Documents with the same text count as one. Equally near ones have no order: a metric is its
+    mean over all orders of them. The similarities are computed in blocks: beside the vectors,
+    memory does not grow with the number of documents.
 
     Args:
         embedder: a `TextEmbedder`, or an object with its `embed` and `similarity_function`.
@@ -63,8 +63,11 @@ def evaluate_retrieval(
     texts = judged(queries, documents, relevant)
     queries = embedded(embedder, texts.queries, query_prompt, dim, batch_size)
     vectors = embedded(embedder, texts.documents, document_prompt, dim, batch_size)
-    rankings, _ = nearest_documents(embedder, queries, vectors, max(*cutoffs, MAP_CUTOFF))
-    return ranking_metrics(rankings, texts.relevant, cutoffs)
+
+    def search(some: list[int], k: int):
+        return zip(*nearest_documents(embedder, queries[some], vectors, k), strict=True)
+
+    return search_metrics(search, texts.relevant, cutoffs, len(vectors))
 
 
 @validate_arguments

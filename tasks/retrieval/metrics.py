@@ -5,23 +5,33 @@ Comment letters: Q queries, R ranks, N pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 MAP_CUTOFF = 100
+RANK_WIDTH = 5  # numbers of a rank, see `_ranks`
+AT_ONCE = 2**20  # documents found of some queries
 
 
 def ranking_metrics(
-    rankings: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
+    rankings: Iterable[Sequence[int]],
+    relevant: Sequence[Mapping[int, float]],
+    cutoffs: Sequence[int],
+    scores: Iterable[Sequence[float]] | None = None,
 ) -> dict[str, float]:
     """Return how well rankings have the relevant documents at their top, means over the queries.
 
+    Documents of equal scores have no order: a metric is its mean over all orders of them, so that
+    the order in which documents are listed does not count.
+
     Args:
-        rankings: (Q, R) indices of documents, the nearest first, without repeats.
+        rankings: for each of Q queries the indices of documents, the nearest first; of a document
+            that is there twice the first counts.
         relevant: for each query {index of a document: its grade}; above 0 is relevant, and each
             query has such a document.
         cutoffs: numbers k of ranks that are looked at.
+        scores: those of the rankings, falling; None: no two are equal.
 
     Returns:
         For each cutoff k "ndcg@k", normalized discounted cumulative gain, with the grade as gain;
@@ -30,39 +40,125 @@ def ranking_metrics(
         "map@100", the mean, over all relevant documents, of the precision at their ranks.
 
     Source: Järvelin and Kekäläinen 2002, Cumulated Gain-based Evaluation of IR Techniques; as in
-    trec_eval.
+    trec_eval. McSherry and Najork 2008, Computing Information Retrieval Performance Measures
+    Efficiently in the Presence of Tied Scores; nDCG as scikit-learn's `ndcg_score`.
 
     Example:
-        >>> found = ranking_metrics(np.array([[4, 1, 0]]), [{1: 1.0, 7: 1.0}], cutoffs=[3])
+        >>> found = ranking_metrics([[4, 1, 0]], [{1: 1.0, 7: 1.0}], cutoffs=[3])
         >>> {name: round(value, 3) for name, value in found.items()}
         {'ndcg@3': 0.387, 'mrr@3': 0.5, 'recall@3': 0.5, 'accuracy@3': 1.0, 'map@100': 0.25}
+        >>> found = ranking_metrics([[4, 1, 0]], [{1: 1.0}], [1], scores=[[0.5, 0.5, 0.5]])
+        >>> round(found["mrr@1"], 3)
+        0.333
     """
-    rankings = rankings[:, : max(*cutoffs, MAP_CUTOFF)]
-    rows = zip(rankings.tolist(), relevant, strict=True)
-    gains = np.array([[grades.get(document, 0.0) for document in row] for row, grades in rows])
+    rankings = list(rankings)
+    if scores is None:
+        scores = [range(0, -len(ranking), -1) for ranking in rankings]
+    depth = max(*cutoffs, MAP_CUTOFF)
+    rows = zip(rankings, scores, relevant, strict=True)
+    return _metrics(np.stack([_ranks(*row, depth) for row in rows]), relevant, cutoffs)
+
+
+def search_metrics(
+    search: Callable[[list[int], int], Iterable[tuple[Sequence[int], Sequence[float]]]],
+    relevant: Sequence[Mapping[int, float]],
+    cutoffs: Sequence[int],
+    documents: int,
+    deepest: int | None = None,
+) -> dict[str, float]:
+    """Return `ranking_metrics` of a search, which goes deeper while scores at the cut are equal.
+
+    Args:
+        search: from the numbers of some queries and a number k to the indices of the k nearest
+            documents of each query, or of fewer if no others are found, and their scores.
+        relevant, cutoffs: see `ranking_metrics`.
+        documents: how many different ones there are.
+        deepest: how many there are, with those that are there twice; None: as many.
+
+    Example:
+        >>> def search(queries, k):
+        ...     return [([0, 1, 2][:k], [1.0, 1.0, 0.5][:k]) for _ in queries]
+        >>> search_metrics(search, [{1: 1.0}], cutoffs=[1], documents=3)["accuracy@1"]
+        0.5
+    """
+    wanted = max(*cutoffs, MAP_CUTOFF)
+    deepest = documents if deepest is None else deepest
+    depth, left = min(wanted + 1, documents), list(range(len(relevant)))
+    ranks = np.zeros((len(relevant), RANK_WIDTH, wanted))
+    while left:
+        deeper, step = [], max(1, AT_ONCE // depth)
+        for start in range(0, len(left), step):
+            part = left[start : start + step]
+            for i, (found, scores) in zip(part, search(part, depth), strict=True):
+                ranks[i] = _ranks(found, scores, relevant[i], wanted)
+                if depth < deepest and len(found) >= depth:
+                    different = dict(zip(reversed(found), reversed(scores), strict=True))
+                    best = sorted(different.values(), reverse=True)[:wanted]
+                    cut = len(best) == wanted and best[-1] > scores[-1]
+                    if not cut and len(different) < documents:
+                        deeper.append(i)
+        left, depth = deeper, min(4 * depth, deepest)
+    return _metrics(ranks, relevant, cutoffs)
+
+
+def _ranks(
+    ranking: Sequence[int], scores: Sequence[float], grades: Mapping[int, float], depth: int
+) -> np.ndarray:
+    """Return for each rank what is known of the document there, (RANK_WIDTH, depth).
+
+    Returns:
+        Of the documents whose score is that of the rank: their mean gain, their number, how many
+        of them are relevant, and how many of them are before the rank; and how many relevant ones
+        are before them all. Ranks without a document are of one that is not relevant.
+    """
+    places = {}
+    for place, document in enumerate(np.asarray(ranking).tolist()):
+        places.setdefault(document, place)
+    ranks = np.zeros((RANK_WIDTH, depth))
+    ranks[1] = 1
+    if not places:
+        return ranks
+    gains = np.array([grades.get(document, 0.0) for document in places])
+    scores = np.asarray(scores)[[*places.values()]]
+    group = np.concatenate([[0], np.cumsum(scores[1:] != scores[:-1])])  # (R,) of equal scores
+    count, hits = np.bincount(group), np.bincount(group, gains > 0)
+    gain = np.bincount(group, gains) / count
+    inside = np.arange(len(group)) - (count.cumsum() - count)[group]
+    before = hits.cumsum() - hits
+    known = np.stack([gain[group], count[group], hits[group], inside, before[group]])
+    ranks[:, : len(group)] = known[:, :depth]
+    return ranks
+
+
+def _metrics(
+    ranks: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
+) -> dict[str, float]:
+    """Return the metrics of queries from what is known of their ranks, (Q, RANK_WIDTH, R)."""
+    gain, count, hits, inside, before = ranks.swapaxes(0, 1)  # (Q, R) each
     grades = [np.sort([grade for grade in row.values() if grade > 0])[::-1] for row in relevant]
     totals = np.array([len(row) for row in grades])
+    place = np.arange(1, ranks.shape[-1] + 1)
+    hit = hits / count  # the probability that the document there is relevant
+    # The probability that it is, where none before it is; and that none up to the rank is.
+    next_hit = np.minimum(hits / (count - inside), 1)
+    none = np.cumprod(1 - next_hit, axis=1)
+    first = np.concatenate([np.ones((len(none), 1)), none[:, :-1]], axis=1) * next_hit
+    # Relevant ones up to the rank, where the one there is relevant.
+    up_to = before + 1 + inside * (hits - 1) / np.maximum(count - 1, 1)
     found = {}
     for k in cutoffs:
-        hits = gains[:, :k] > 0
         ideal = [_discounted(row[:k]) for row in grades]
-        ranks = np.arange(1, hits.shape[1] + 1)
-        found[f"ndcg@{k}"] = _discounted(gains[:, :k]) / ideal
-        found[f"mrr@{k}"] = (hits / ranks).max(axis=1)
-        found[f"recall@{k}"] = hits.sum(axis=1) / totals
-        found[f"accuracy@{k}"] = hits.any(axis=1)
-    found[f"map@{MAP_CUTOFF}"] = _average_precision(gains[:, :MAP_CUTOFF] > 0, totals)
+        found[f"ndcg@{k}"] = _discounted(gain[:, :k]) / ideal
+        found[f"mrr@{k}"] = (first / place)[:, :k].sum(axis=1)
+        found[f"recall@{k}"] = hit[:, :k].sum(axis=1) / totals
+        found[f"accuracy@{k}"] = 1 - none[:, k - 1]
+    found[f"map@{MAP_CUTOFF}"] = (hit * up_to / place)[:, :MAP_CUTOFF].sum(axis=1) / totals
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
 def _discounted(gains: np.ndarray) -> np.ndarray:
     """Return the discounted cumulative gain of gains (..., R) in the order of the ranks."""
     return (gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(axis=-1)
-
-
-def _average_precision(hits: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    precisions = hits.cumsum(axis=1) / np.arange(1, hits.shape[1] + 1)
-    return (precisions * hits).sum(axis=1) / totals
 
 
 def pearson(a: np.ndarray, b: np.ndarray) -> float:

@@ -5,6 +5,9 @@ Comment letters: N texts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
@@ -17,8 +20,12 @@ class RanksTexts:
     """Mixin of tasks that rank texts."""
 
     def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
-        """Return the scores (N,) of texts for a query."""
+        """Return the scores (N,) of texts for a query, by which they are ordered."""
         raise NotImplementedError
+
+    def _shown(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores as `rank` returns them."""
+        return scores
 
     @validate_arguments
     def rank(
@@ -58,4 +65,26 @@ class RanksTexts:
         texts = checked_texts(texts, "texts")
         scores = self._scores_of_texts(query, texts, batch_size)
         order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        return [{"index": i, "score": scores[i].item(), "text": texts[i]} for i in order]
+        shown = self._shown(scores).tolist()
+        return [{"index": i, "score": shown[i], "text": texts[i]} for i in order]
+
+
+def order_and_scores(
+    reranker: Any, query: str, texts: list[str]
+) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the order in which a reranker has texts, and the scores that order them.
+
+    Args:
+        reranker: one of our tasks, whose logits differ also where probabilities are 1; or an object
+            with its `rank`.
+        query: a text.
+        texts: N of them.
+    """
+    if not texts:
+        return [], []
+    if isinstance(reranker, RanksTexts):
+        scores = reranker._scores_of_texts(query, texts, None)
+        order = np.argsort(-scores, kind="stable")
+        return order, scores[order]
+    ranked = reranker.rank(query, texts, top_k=len(texts))
+    return [one["index"] for one in ranked], [one["score"] for one in ranked]

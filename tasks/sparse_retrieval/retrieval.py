@@ -11,7 +11,7 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.retrieval.evaluation import checked_cutoffs
 from encoder_zoo.tasks.retrieval.judgments import judged
-from encoder_zoo.tasks.retrieval.metrics import MAP_CUTOFF, ranking_metrics
+from encoder_zoo.tasks.retrieval.metrics import search_metrics
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex, SparseIndexOptions
 from encoder_zoo.tasks.sparse_retrieval.postings import Postings
@@ -89,7 +89,7 @@ class SparseRetrieval(RanksTexts):
         """Return how near the top each query has its relevant documents, among all documents.
 
         Documents with the same text count as one. A document without a term of the query is not
-        found.
+        found. Those of equal scores have no order: a metric is its mean over all orders of them.
 
         Args:
             queries: texts.
@@ -126,13 +126,13 @@ class SparseRetrieval(RanksTexts):
         queries = self.embed(texts.queries, query_prompt, batch_size=batch_size)
         compared = [normalized_for(rows, self.similarity_function) for rows in (queries, documents)]
         postings = Postings(compared[1].T.tocsr())
-        k = min(len(postings), max(*cutoffs, MAP_CUTOFF))
-        rankings = np.full((len(texts.queries), k), -1)  # -1: of no document
-        for row, (indices, _) in zip(rankings, postings.nearest(compared[0], k), strict=True):
-            row[: len(indices)] = indices
+
+        def search(some: list[int], k: int):
+            return postings.nearest(compared[0][some], k)
+
         shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
         return {
-            **ranking_metrics(rankings, texts.relevant, cutoffs),
+            **search_metrics(search, texts.relevant, cutoffs, len(postings)),
             "query_terms": queries.nnz / queries.shape[0],
             "document_terms": documents.nnz / documents.shape[0],
             "flops": float(shares[0] @ shares[1]),

@@ -23,9 +23,10 @@ def random_case(seed, graded):
     return rankings, relevant
 
 
+@pytest.mark.parametrize("scored", [False, True])
 @pytest.mark.parametrize("graded", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_metrics_equal_trec_eval(seed, graded):
+def test_metrics_equal_trec_eval(seed, graded, scored):
     import pytrec_eval
 
     rankings, relevant = random_case(seed, graded)
@@ -43,7 +44,8 @@ def test_metrics_equal_trec_eval(seed, graded):
         name = measure.replace(".", "_")
         return np.mean([results[str(i)][name] for i in range(60)])
 
-    found = ranking_metrics(rankings, relevant, CUTOFFS)
+    scores = -np.sort(np.random.default_rng(seed).random(rankings.shape)) if scored else None
+    found = ranking_metrics(rankings, relevant, CUTOFFS, scores)
     expected = {"map@100": theirs("map_cut.100")}
     for k in CUTOFFS:
         expected[f"ndcg@{k}"] = theirs(f"ndcg_cut.{k}")

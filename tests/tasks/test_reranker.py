@@ -371,6 +371,56 @@ class TestEvaluateRanking:
             reranker.evaluate_ranking(QUERIES, TEXTS, [1] * 5)
 
 
+def with_logits_times(reranker, build, factor):
+    """The same reranker, whose logits are so many times as large."""
+    task = build()
+    task.set_weights(reranker.get_weights())
+    for weight in task.head.weights[-2:]:
+        weight.assign(weight * factor)
+    return task
+
+
+class TestSaturatedAndEqualScores:
+    def test_texts_are_ordered_by_logits(self, reranker, build):
+        """Where all probabilities are 1 or 0, as where none is."""
+        texts, relevance = [*TEXTS, "red"], [[0, 1, 0, 3, 0, 1]]
+        sure = with_logits_times(reranker, build, 1e6)
+        assert set(sure.score(QUERIES[0], texts)) <= {0, 1}
+        for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 0, 5, 1, 4, 2]):
+            listed, grades = [texts[i] for i in order], [[relevance[0][i] for i in order]]
+            ranked = [[r["text"] for r in m.rank(QUERIES[0], listed)] for m in (reranker, sure)]
+            assert ranked[0] == ranked[1]
+            found = [m.evaluate_ranking(QUERIES[:1], [listed], grades) for m in (reranker, sure)]
+            assert found[0] == pytest.approx(found[1])
+            index = ez.VectorIndex.from_vectors(Constant(), np.ones((6, 2), "float32"), listed)
+            judged = [dict(enumerate(grades[0]))]
+            searched = index.evaluate(QUERIES[:1], judged, cutoffs=[10], reranker=sure)
+            assert {name: searched[name] for name in found[0]} == pytest.approx(found[0])
+
+    def test_equal_scores_have_no_order(self, reranker, build):
+        metrics = pytest.importorskip("sklearn.metrics")
+        same = with_logits_times(reranker, build, 0.0)
+        expected = metrics.ndcg_score([[0, 2, 0, 1, 0]], [[0.5] * 5], k=10)
+        for grades in ([2, 1, 0, 0, 0], [0, 0, 0, 1, 2]):
+            found = same.evaluate_ranking(QUERIES[:1], [TEXTS], [grades])
+            assert found["ndcg@10"] == pytest.approx(expected)
+        found = [
+            same.evaluate_ranking(QUERIES[:1], [TEXTS], [grades])["mrr@10"]
+            for grades in ([1, 0, 0, 0, 0], [0, 0, 0, 0, 1])
+        ]
+        assert found == pytest.approx([(1 / np.arange(1, 6)).mean()] * 2)
+
+
+class Constant:
+    """An embedder of one vector for all texts."""
+
+    similarity_function = "dot"
+    embedding_dim = 2
+
+    def embed(self, texts, prompt=None, dim=None, batch_size=None):
+        return np.ones((len(texts), 2), "float32")
+
+
 class TestCheckpoints:
     def test_round_trip(self, build, tmp_path):
         task = build(activation="linear", max_length=9)

@@ -1,14 +1,17 @@
 """Metrics of retrieval and similarity, worked out by hand; evaluation on given vectors."""
 
 import inspect
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 import encoder_zoo as ez
 from encoder_zoo.common.validation import known_names
+from encoder_zoo.tasks.late_interaction.retrieval import TokenVectorRetrieval
 from encoder_zoo.tasks.retrieval.base_index import PlainIndex
 from encoder_zoo.tasks.retrieval.evaluation import evaluate_retrieval, evaluate_similarity
 from encoder_zoo.tasks.retrieval.judgments import judged
@@ -18,6 +21,7 @@ from encoder_zoo.tasks.retrieval.metrics import (
     ranking_metrics,
     spearman,
 )
+from encoder_zoo.tasks.sparse_retrieval.retrieval import SparseRetrieval
 
 
 class Embedder:
@@ -78,6 +82,134 @@ def test_the_ideal_ranking_has_the_best_metrics(seed):
     assert all(value == pytest.approx(1) for value in found.values())
     other = ranking_metrics(np.array([rng.permutation(ideal)]), [grades], [1, len(ideal)])
     assert all(other[name] <= value + 1e-12 for name, value in found.items())
+
+
+def orders_of_ties(scores):
+    """All orders of documents by falling scores."""
+    groups = [np.flatnonzero(scores == score) for score in sorted(set(scores), reverse=True)]
+    for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
+        yield [int(i) for part in parts for i in part]
+
+
+def by_hand(order, grades, k):
+    """The metrics of one order, without ties."""
+    gains = np.array([grades.get(i, 0.0) for i in order])
+    best = np.sort([g for g in grades.values() if g > 0])[::-1]
+    hits, total = gains > 0, len(best)
+    ranks = [rank for rank, hit in enumerate(hits, 1) if hit]
+    discounts = 1 / np.log2(np.arange(2, 2 + max(len(order), total)))
+    return {
+        f"ndcg@{k}": gains[:k]
+        @ discounts[: len(gains[:k])]
+        / (best[:k] @ discounts[: len(best[:k])]),
+        f"mrr@{k}": next((1 / rank for rank in ranks if rank <= k), 0.0),
+        f"recall@{k}": sum(rank <= k for rank in ranks) / total,
+        f"accuracy@{k}": float(any(rank <= k for rank in ranks)),
+        "map@100": sum(found / rank for found, rank in enumerate(ranks, 1)) / total,
+    }
+
+
+def tied_case(seed):
+    """Scores of 7 documents with ties, and grades; document 9 is relevant and not found."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 1 + seed % 4, 7).astype(float)
+    grades = dict(enumerate(rng.integers(0, 3, 7).astype(float)))
+    grades[int(rng.integers(7))] = 2.0
+    return scores, {**grades, **({9: 1.0} if seed % 3 == 0 else {})}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("k", [1, 2, 4, 7, 10])
+def test_metrics_with_ties_are_means_over_all_orders(seed, k):
+    scores, grades = tied_case(seed)
+    each = [by_hand(order, grades, k) for order in orders_of_ties(scores)]
+    expected = {name: np.mean([row[name] for row in each]) for name in each[0]}
+    rng = np.random.default_rng(seed)
+    for _ in range(3):  # however they are listed
+        listed = rng.permutation(7)
+        order = listed[np.argsort(-scores[listed], kind="stable")]
+        found = ranking_metrics([order], [grades], [k], [scores[order]])
+        assert found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ndcg_with_ties_is_that_of_scikit_learn(seed):
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(seed)
+    scores, grades = rng.integers(0, 1 + seed, (5, 30)) / 7, rng.integers(0, 4, (5, 30))
+    orders = np.argsort(-scores, axis=1)
+    relevant = [dict(enumerate(map(float, row))) for row in grades]
+    found = ranking_metrics(orders, relevant, [1, 5, 30], np.take_along_axis(scores, orders, 1))
+    for k in (1, 5, 30):
+        assert found[f"ndcg@{k}"] == pytest.approx(metrics.ndcg_score(grades, scores, k=k))
+
+
+def test_a_search_goes_deeper_while_scores_at_the_cut_are_equal():
+    """The relevant one of 600 documents is among 500 equal ones, after 3 better ones."""
+    scores = np.array([1.0] * 500 + [0.5] * 97 + [2.0] * 3, "float32")
+    for relevant in (0, 499):
+        found = Scored(scores).evaluate(["q"], [relevant], cutoffs=[1, 50])
+        places = np.arange(4, 504)
+        expected = {
+            **{"accuracy@1": 0, "recall@1": 0, "mrr@1": 0, "ndcg@1": 0},
+            "accuracy@50": 47 / 500,
+            "recall@50": 47 / 500,
+            "mrr@50": (1 / places[:47]).sum() / 500,
+            "ndcg@50": (1 / np.log2(1 + places[:47])).sum() / 500,
+            "map@100": (1 / places[:97]).sum() / 500,
+        }
+        assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("function", ["cosine", "dot", "euclidean", "manhattan"])
+def test_equally_near_passages_have_no_order(function):
+    """150 passages of one vector: the relevant one is anywhere among them."""
+    passages = [f"p{i}" for i in range(150)]
+    embedder = Embedder({"q": [1.0, 0.0], **{p: [0.6, 0.8] for p in passages}}, function)
+    results = [
+        evaluate_retrieval(embedder, ["q"], passages, [relevant], cutoffs=[10])
+        for relevant in (0, 99, 149)
+    ]
+    assert results[0] == results[1] == results[2]
+    assert results[0]["recall@10"] == pytest.approx(10 / 150)
+    assert results[0]["map@100"] == pytest.approx((1 / np.arange(1, 101)).sum() / 150)
+
+
+class Late(TokenVectorRetrieval):
+    """Finds all texts equal."""
+
+    def embed(self, texts, prompt, batch_size=None):
+        return [np.eye(2, dtype="float32")] * len(texts)
+
+
+class Sparse(SparseRetrieval):
+    """Finds all texts equal."""
+
+    similarity_function = "dot"
+
+    def embed(self, texts, prompt, batch_size=None):
+        return csr_array(np.ones((len(texts), 2), "float32"))
+
+
+@pytest.mark.parametrize("model", [Late(), Sparse()])
+def test_equal_scores_have_no_order_in_all_searches(model):
+    passages = [f"p{i}" for i in range(150)]
+    for relevant in (0, 149):
+        found = model.evaluate_retrieval(["q"], passages, [relevant], cutoffs=[10])
+        found = {name: found[name] for name in ("recall@10", "accuracy@10", "ndcg@10")}
+        ndcg = (1 / np.log2(np.arange(2, 12))).sum() / 150
+        expected = {"recall@10": 10 / 150, "accuracy@10": 10 / 150, "ndcg@10": ndcg}
+        assert found == pytest.approx(expected)
+
+
+def test_words_in_another_order_are_as_near():
+    pytest.importorskip("bm25s")
+    texts = ["a cat sat", "sat a cat", "cat sat a", "rivers run"]
+    for listed in itertools.permutations(range(4)):
+        index = ez.BM25Index([texts[i] for i in listed])
+        found = index.evaluate(["cat"], [[listed.index(0)]], cutoffs=[1, 3])
+        assert found["mrr@1"] == pytest.approx(1 / 3) and found["recall@3"] == pytest.approx(1)
+        assert found["map@100"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
 
 
 def test_correlations_by_hand():
@@ -253,7 +385,7 @@ class Longest:
 
     def rank(self, query, texts, top_k):
         order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))[:top_k]
-        return [{"index": i, "score": 0.0, "text": texts[i]} for i in order]
+        return [{"index": i, "score": float(len(texts[i])), "text": texts[i]} for i in order]
 
 
 def test_a_search_is_evaluated_as_its_vectors_are():
