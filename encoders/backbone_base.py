@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 import keras
 from keras import ops
 
-from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.quantization import QuantizationInConfig
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.encoders.attention_masks import AttentionMask, make_attention_mask
@@ -40,7 +40,7 @@ class BackboneBase(
     BackbonePresets,
     BackboneTraining,
     MakesLayers,
-    ConfigFromSignature,
+    QuantizationInConfig,
     keras.Model,
     metaclass=_BuiltAtOnce,
 ):

@@ -11,11 +11,13 @@ Example:
 """
 
 from encoder_zoo.common.version import __version__ as __version__
+from encoder_zoo.installed_backend import choose_installed_backend
 from encoder_zoo.keras_files import register_with_keras
 from encoder_zoo.names import ALIASES, HOMES, load
 
 __all__ = sorted([*HOMES, *ALIASES])
 
+choose_installed_backend()
 register_with_keras(HOMES)
 
 

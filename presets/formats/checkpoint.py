@@ -244,7 +244,8 @@ def check_not_quantized(model: keras.Model, path: str) -> None:
     if mode is not None:
         raise ValueError(
             f"{path} is quantized ({mode}), which presets do not support. Save the preset before "
-            "quantizing, or save the model with .save('...keras')."
+            "quantizing, or save the model with .save('...keras'), which keras.saving.load_model "
+            "opens."
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.quantization import QuantizationInConfig
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.encoders.backbone import Backbone
@@ -53,7 +53,7 @@ class TinyData(NamedTuple):
     y: object = None
 
 
-class Task(ConfigFromSignature, TaskPresets, Trainer, metaclass=NamesVariablesAlike):
+class Task(QuantizationInConfig, TaskPresets, Trainer, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:

@@ -321,7 +321,7 @@ def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbon
             "multiple of the heads, such as 0.25."
         )
     arguments = {
-        **backbone.get_config(),
+        **{n: value for n, value in backbone.get_config().items() if n != "quantized"},
         "name": "generator_backbone",
         "num_layers": max(1, round(depth * backbone.num_layers)),
         "hidden_dim": hidden_dim,

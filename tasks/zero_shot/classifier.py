@@ -256,8 +256,9 @@ class ZeroShotClassifier:
         if keras.config.backend() != "tensorflow":
             raise ValueError(
                 "Export needs Keras's TensorFlow backend. Received: a classifier on the backend "
-                f"{keras.config.backend()!r}. Export it in a process started with "
-                "KERAS_BACKEND=tensorflow."
+                f"{keras.config.backend()!r}. Save it with `save_to_preset('my_preset')`; then, in "
+                "a process started with KERAS_BACKEND=tensorflow:\n    import encoder_zoo as ez\n"
+                f"    ez.{type(self).__name__}.from_preset('my_preset').export('...', labels=[...])"
             )
         function = self.signatures(
             labels, hypothesis_template=hypothesis_template, multi_label=multi_label

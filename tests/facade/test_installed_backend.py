@@ -1,0 +1,69 @@
+"""The backend where KERAS_BACKEND is not set: README's snippet runs with what is installed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+README = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+HIDDEN = """
+import importlib.abc, sys
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {hidden}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+for name in {hidden}:
+    sys.modules[name] = None
+"""
+
+
+def run_without(hidden: set[str], code: str, home, **variables) -> subprocess.CompletedProcess:
+    """Run code where modules seem not to be installed and the home folder is another."""
+    environment = {n: v for n, v in os.environ.items() if n not in ("KERAS_BACKEND", "KERAS_HOME")}
+    return subprocess.run(
+        [sys.executable, "-c", HIDDEN.format(hidden=sorted(hidden)) + code],
+        env={**environment, "HOME": str(home), **variables},
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+TELL = "import encoder_zoo as ez, os; print(os.environ.get('KERAS_BACKEND'))"
+
+
+@pytest.mark.parametrize(
+    ("hidden", "file", "variables", "expected"),
+    [
+        ({"tensorflow"}, None, {}, "jax"),
+        ({"tensorflow", "jax"}, None, {}, "torch"),
+        ({"tensorflow"}, "tensorflow", {}, "jax"),  # Keras wrote it, when its import failed
+        ({"tensorflow"}, "torch", {}, "None"),  # Keras reads it
+        ({"tensorflow"}, None, {"KERAS_BACKEND": "torch"}, "torch"),
+        ({"tensorflow"}, None, {"KERAS_BACKEND": ""}, "jax"),
+        (set(), None, {}, "None"),
+    ],
+)
+def test_the_installed_backend_is_taken(hidden, file, variables, expected, tmp_path):
+    if file:
+        (tmp_path / ".keras").mkdir()
+        (tmp_path / ".keras" / "keras.json").write_text(json.dumps({"backend": file}))
+    done = run_without(hidden, TELL, tmp_path, **variables)
+    assert done.stdout.split() == [expected], done.stderr
+
+
+def test_without_a_backend_the_error_says_what_to_install(tmp_path):
+    done = run_without({"tensorflow", "jax", "torch"}, TELL, tmp_path)
+    assert done.returncode and "Install one: `pip install tensorflow`" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_first_snippet_of_readme_runs_without_tensorflow(tmp_path):
+    done = run_without({"tensorflow"}, README + "\nprint(ez.Classifier)", tmp_path)
+    assert done.returncode == 0 and "'label': 'good'" in done.stdout, done.stderr[-2000:]
