@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.tasks.sequence_classification.class_labels import class_indices
 
 if TYPE_CHECKING:
+    from encoder_zoo.tasks.few_shot.classifier import FewShotClassifier
     from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 
 MAX_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
@@ -24,7 +26,9 @@ SCORE = (
 )
 
 
-def errors(classifier: SequenceClassifier, x: object, y: object, top_k: int = 10) -> Picture:
+def errors(
+    classifier: SequenceClassifier | FewShotClassifier, x: object, y: object, top_k: int = 10
+) -> Picture:
     """Draw the texts that a classifier labels wrong, the most confident of the mistakes first.
 
     Labels that are wrong themselves are often among them.
@@ -53,7 +57,7 @@ def errors(classifier: SequenceClassifier, x: object, y: object, top_k: int = 10
         )
     texts = [column.numpy().tolist() for column in classifier.preprocessor.texts_of(x)]
     scores = classifier.predict_proba(x)
-    true = classifier.preprocessor.encode_labels(y).numpy()
+    true = class_indices(y, classifier.labels, classifier.num_classes).numpy()
     true = true.argmax(axis=1) if true.ndim == 2 else true
     if len(true) != len(scores):
         raise ValueError(f"{len(scores)} texts, but {len(true)} labels.")

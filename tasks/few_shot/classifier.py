@@ -6,7 +6,7 @@ Comment letters: N texts, D width of vectors, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import keras
 import numpy as np
@@ -17,6 +17,7 @@ from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
     Verbosity,
+    one_of,
     validate_arguments,
 )
 from encoder_zoo.encoders.backbone import Backbone
@@ -30,6 +31,7 @@ from encoder_zoo.tasks.base.class_names import (
     count_and_names,
     labels_from_config,
     resolve_num_classes,
+    sigmoid,
     softmax,
     validated_labels,
 )
@@ -38,16 +40,23 @@ from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.task import SCORES, TextEmbedder
 from encoder_zoo.tasks.few_shot.logistic import fit_logistic
 from encoder_zoo.tasks.few_shot.pairs import contrastive_pairs
+from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.sequence_classification.answering import LabelScore, labels_in_order
-from encoder_zoo.tasks.sequence_classification.class_labels import class_indices, learn_classes
+from encoder_zoo.tasks.sequence_classification.class_labels import (
+    class_indices,
+    learn_classes,
+    multi_label_targets,
+)
 from encoder_zoo.tasks.training.keyword_arguments import History
+from encoder_zoo.tasks.training.named_metrics import metric_by_name
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 HEAD = Module("Classifier", "9_Classifier")  # the folder in a preset, beside the embedder's modules
 LAYERS = {"head": "linear"}
+SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -68,6 +77,9 @@ class FewShotClassifier(TextEmbedder):
         num_classes: C; with `labels` their number.
         labels: names of the classes. Without `labels` and `num_classes`, the first `fit` learns
             them.
+        problem_type: "single_label_classification" (one class for each text), or
+            "multi_label_classification" (any number): then pairs are of texts that share a class
+            and of texts that share none, and the head is a logistic regression for each class.
         **kwargs: the others of `TextEmbedder`.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.
@@ -79,6 +91,12 @@ class FewShotClassifier(TextEmbedder):
         ...                    ["up", "up", "down", "down"], epochs=0)  # the head alone
         >>> classifier.classify("I like this.")["label"]
         'up'
+        >>> tagger = FewShotClassifier.from_preset("bert_nano_en_uncased_embedder",
+        ...                                        problem_type="multi_label_classification")
+        >>> _ = tagger.fit(["Good!", "It is late.", "Good, but late.", "Hello."],
+        ...                [["good"], ["late"], ["good", "late"], []], epochs=0)
+        >>> tagger.labels
+        ['good', 'late']
     """
 
     task_name = "text_embedder"  # as which other programs open it
@@ -92,9 +110,11 @@ class FewShotClassifier(TextEmbedder):
         preprocessor: TextEmbedderPreprocessor | None = None,
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
+        problem_type: Annotated[str, one_of(SINGLE, SEVERAL)] = SINGLE,
         **kwargs: Any,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        self.problem_type = problem_type
         self._set_classes(num_classes, labels)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
@@ -134,11 +154,13 @@ class FewShotClassifier(TextEmbedder):
 
         Args:
             texts: list, array, tensor or column of texts, some of each class.
-            labels: the class of each, by name or by number.
+            labels: the class of each, by name or by number; with several labels a text a list of
+                names for each, or rows of 0 and 1.
             batch_size: of pairs.
             epochs: passes over the pairs; 0 leaves the embedder as it is.
-            pairs_per_text: pairs of each text with others of its class, and as many with texts of
-                other classes, drawn anew for each call; `keras.utils.set_random_seed` fixes them.
+            pairs_per_text: pairs of each text with others that share a class, and as many with
+                texts that share none, drawn anew for each call; `keras.utils.set_random_seed`
+                fixes them.
             verbose, callbacks: Keras's, for the training on pairs.
 
         Returns:
@@ -147,21 +169,25 @@ class FewShotClassifier(TextEmbedder):
         Raises:
             ValueError: "Row 3 has the unknown label 'upp'. ...", "Every label is 'up'. ...",
                 "Expected one label for each text. ...", "Expected texts of two classes or more:
-                ..."
+                ...", "Every two texts share a label. ..."
         """
         column = only_column(texts)
         check_given(labels, texts)
         log_odd_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
-            count, names = count_and_names(learn_classes(labels))
-        classes = np.asarray(class_indices(labels, names, count))
-        _check_counts(len(column), classes)
-        _check_several(classes, names or range(count))
+            count, names = count_and_names(learn_classes(labels, self._takes_several))
+        hot = self._hot(len(column), labels, names, count)
+        _check_several(hot, names or range(count))
+        if epochs and self._takes_several and (hot @ hot.T > 0).all():
+            raise ValueError(
+                "Every two texts share a label. Expected some that share none, for pairs to learn "
+                "from; or epochs=0, which fits the head alone."
+            )
         if self.num_classes is None:  # not before: it cannot learn others after an error
             self._set_classes(count, names)
         seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
-        pairs = contrastive_pairs(classes, pairs_per_text, np.random.default_rng(seed))
+        pairs = contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
         history = super().fit(
             (tf.gather(column, pairs.first), tf.gather(column, pairs.second)),
             pairs.score,
@@ -170,8 +196,28 @@ class FewShotClassifier(TextEmbedder):
             verbose=verbose,
             callbacks=callbacks,
         )
-        self.head.set_weights(fit_logistic(self.embed(column), classes, self.num_classes))
+        self.head.set_weights(fit_logistic(self.embed(column), hot, self._probabilities))
         return history
+
+    @property
+    def _takes_several(self) -> bool:
+        return self.problem_type == SEVERAL
+
+    @property
+    def _probabilities(self) -> Callable[[np.ndarray], np.ndarray]:
+        return sigmoid if self._takes_several else softmax
+
+    def _hot(self, texts: int, labels, names: Sequence[str] | None, count: int) -> np.ndarray:
+        """Return 0 or 1 for each text and class, (N, C), from labels as `fit` takes them."""
+        if self._takes_several:
+            hot = multi_label_targets(labels, names, count)
+            expected = ". Expected 0 or 1 for each class, or a list of names."
+            hot = check_each(hot, tf.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected)
+            _check_counts(texts, hot[:, 0])
+            return hot.numpy()
+        classes = np.asarray(class_indices(labels, names, count))
+        _check_counts(texts, classes)
+        return np.eye(count)[classes]
 
     @validate_arguments
     def evaluate(
@@ -179,15 +225,23 @@ class FewShotClassifier(TextEmbedder):
     ) -> dict[str, float]:
         """Return the share of the texts that get their class, {"accuracy"}.
 
+        With several labels a text, the share of the right ones of all decisions, and "f1", the mean
+        of the F1 scores of the classes, as `SequenceClassifier` does.
+
         Args:
             texts, labels: as for `fit`.
             batch_size: default 32.
         """
         check_given(labels, texts)
-        scores = self.predict_proba(texts, batch_size)
-        classes = np.asarray(class_indices(labels, self.labels, self.num_classes))
-        _check_counts(len(scores), classes)
-        results = {"accuracy": float(np.mean(scores.argmax(axis=1) == classes))}
+        logits = self.predict(texts, batch_size)
+        hot = self._hot(len(logits), labels, self.labels, self.num_classes)
+        if self._takes_several:
+            f1 = metric_by_name("f1", "sigmoid", self.num_classes)
+            f1.update_state(hot, logits)
+            results = {"accuracy": float(np.mean((logits > 0) == hot)), "f1": float(f1.result())}
+        else:
+            right = logits.argmax(axis=1) == hot.argmax(axis=1)
+            results = {"accuracy": float(np.mean(right))}
         self._remember(results)
         return results
 
@@ -216,10 +270,12 @@ class FewShotClassifier(TextEmbedder):
     def predict_proba(self, texts: object, batch_size: PositiveInt | None = None) -> np.ndarray:
         """Return the probabilities of the classes of each text, (N, C) float32.
 
+        A row adds up to 1, or with several labels a text each has its own probability.
+
         Args:
             texts, batch_size: as for `predict`.
         """
-        return softmax(self.predict(texts, batch_size))
+        return self._probabilities(self.predict(texts, batch_size))
 
     @overload
     def classify(
@@ -244,7 +300,7 @@ class FewShotClassifier(TextEmbedder):
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
     ):
-        """Return the label of each text with its probability.
+        """Return the labels of each text with their probabilities.
 
         Args:
             texts: a text, or a list, array, tensor or column of texts.
@@ -252,16 +308,21 @@ class FewShotClassifier(TextEmbedder):
             top_k: return the best labels, so many, in place of the best one.
 
         Returns:
-            For every text `{"label", "score"}`; with `top_k` a list of such, the best first. A
-            label is its name, or its number where the classes have no names. For a single text its
-            answer alone.
+            For every text `{"label", "score"}`; with `top_k` a list of such, the best first. With
+            several labels a text: a list of those with a score of at least 0.5, or the `top_k`
+            best. A label is its name, or its number where the classes have no names. For a single
+            text its answer alone.
         """
         if isinstance(texts, str | bytes):
             return self.classify([texts], batch_size, top_k)[0]
         scores = self.predict_proba(texts, batch_size)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, : top_k or 1]
+        order = np.argsort(-scores, axis=1, kind="stable")
         rows = labels_in_order(self.class_names, scores, order)
-        return [row[0] for row in rows] if top_k is None else rows
+        if top_k is not None:
+            return [row[:top_k] for row in rows]
+        if self._takes_several:
+            return [[label for label in row if label["score"] >= 0.5] for row in rows]
+        return [row[0] for row in rows]
 
     def signatures(self) -> dict[str, Callable]:
         """Return `classify` of all classes for exports.
@@ -274,7 +335,8 @@ class FewShotClassifier(TextEmbedder):
         names = tf.constant([str(name) for name in self.class_names])
 
         def answer(text):
-            scores = tf.nn.softmax(self.head(embed(text)["embedding"]))
+            logits = self.head(embed(text)["embedding"])
+            scores = (tf.sigmoid if self._takes_several else tf.nn.softmax)(logits)
             scores, order = tf.math.top_k(scores, self.num_classes)
             return {"label": tf.gather(names, order), "score": scores}
 
@@ -285,16 +347,17 @@ class FewShotClassifier(TextEmbedder):
     @classmethod
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
         arguments = super().arguments_from_files(checkpoint, given)
-        if not _has_head(checkpoint) or {"labels", "num_classes"} & given.keys():
+        if not _takes_head(checkpoint, given):
             return arguments
         names = labels_from_config(checkpoint.config)
         labels = None if are_default_labels(names) else names
-        return {**arguments, "labels": labels, "num_classes": len(names)}
+        stored = {"num_classes": len(names), "problem_type": _problem_type(checkpoint)}
+        return {**arguments, "labels": labels, **stored}
 
     @validate_arguments
     def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
         super().load_from_files(checkpoint, given, allow_nonfinite)
-        if not _has_head(checkpoint) or {"labels", "num_classes"} & given.keys():
+        if not _takes_head(checkpoint, given):
             return
         weights = ModuleCheckpoint(checkpoint.files.root, HEAD)
         matched, misfits = match(weights, self, LAYERS)
@@ -314,8 +377,16 @@ class FewShotClassifier(TextEmbedder):
         return {**files, f"{HEAD.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"})}
 
 
-def _has_head(checkpoint: Checkpoint) -> bool:
-    return f"{HEAD.path}/{SAFETENSORS.file}" in checkpoint.files.root
+def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:
+    """Return whether there is a head, and the caller asks for no other one."""
+    there = f"{HEAD.path}/{SAFETENSORS.file}" in checkpoint.files.root
+    asked = given.get("problem_type", _problem_type(checkpoint))
+    others = {"labels", "num_classes"} & given.keys() or asked != _problem_type(checkpoint)
+    return there and not others
+
+
+def _problem_type(checkpoint: Checkpoint) -> str:
+    return checkpoint.config.get("problem_type") or SINGLE
 
 
 def _check_counts(count: int, classes: np.ndarray) -> None:
@@ -326,11 +397,11 @@ def _check_counts(count: int, classes: np.ndarray) -> None:
         )
 
 
-def _check_several(classes: np.ndarray, names: Sequence) -> None:
-    found = np.unique(classes)
-    if len(found) < 2:
-        of_class = f", all of the class {names[found[0]]!r}" if len(found) else ""
+def _check_several(hot: np.ndarray, names: Sequence) -> None:
+    if len(np.unique(hot, axis=0)) < 2:
+        found = [names[i] for i in np.flatnonzero(hot[0])] if len(hot) else []
+        of_class = f", all of the class{'es' * (len(found) > 1)} {', '.join(map(repr, found))}"
         raise ValueError(
             "Expected texts of two classes or more: pairs to learn from are of one class and of "
-            f"two. Received: {len(classes)} text{'s' * (len(classes) != 1)}{of_class}."
+            f"two. Received: {len(hot)} text{'s' * (len(hot) != 1)}{of_class * bool(found)}."
         )

@@ -6,6 +6,7 @@ Comment letters: N examples, D features, C classes.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,36 +19,37 @@ TOLERANCE = 1e-4  # of the largest number in the mean gradient
 
 
 def fit_logistic(
-    x: np.ndarray, classes: np.ndarray, num_classes: int
+    x: np.ndarray, hot: np.ndarray, activation: Callable[[np.ndarray], np.ndarray] = softmax
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return kernel (D, C) and bias (C,) with the least cross-entropy and half their square norm.
 
     That is the objective of scikit-learn's `LogisticRegression` of three classes and more, whose
-    bias is not penalized either. It is convex, and is minimized by accelerated gradient descent. A
-    warning says so if `MAX_STEPS` do not reach the minimum, as it does of vectors of large norm.
+    bias is not penalized either; with `sigmoid` of one for each class against the others, as in
+    `OneVsRestClassifier(LogisticRegression())`. It is convex, and is minimized by accelerated
+    gradient descent. A warning says so if `MAX_STEPS` do not reach the minimum, as it does of
+    vectors of large norm.
 
     Args:
         x: (N, D).
-        classes: (N,) int.
-        num_classes: C.
+        hot: (N, C) of 0 and 1, the classes of each example.
+        activation: `softmax` of one class for each example, `sigmoid` of any number.
 
     Source: Nesterov 1983; O'Donoghue and Candès 2015, Adaptive Restart for Accelerated Gradient
     Schemes, section 3.2, for the restart.
 
     Example:
-        >>> kernel, bias = fit_logistic(np.array([[-1.0], [1.0]]), np.array([0, 1]), 2)
+        >>> kernel, bias = fit_logistic(np.array([[-1.0], [1.0]]), np.eye(2))
         >>> (np.array([[-2.0], [2.0]]) @ kernel + bias).argmax(axis=1).tolist()
         [0, 1]
     """
     x = np.concatenate([x.astype("float64"), np.ones((len(x), 1))], axis=1)  # (N, D + 1)
-    hot = np.eye(num_classes)[classes]  # (N, C)
     penalty = np.ones((x.shape[1], 1))
     penalty[-1] = 0.0
     step = 1.0 / (0.5 * np.linalg.eigvalsh(x.T @ x)[-1] + 1.0)
-    weights = ahead = np.zeros((x.shape[1], num_classes))
+    weights = ahead = np.zeros((x.shape[1], hot.shape[1]))
     momentum = 1.0
     for _ in range(MAX_STEPS):
-        gradient = x.T @ (softmax(x @ ahead) - hot) + penalty * ahead
+        gradient = x.T @ (activation(x @ ahead) - hot) + penalty * ahead
         if np.abs(gradient).max() <= TOLERANCE * len(x):
             break
         new = ahead - step * gradient

@@ -1,6 +1,6 @@
 """Pairs of texts of one class, and of two, from few labelled texts.
 
-Comment letters: N texts, P pairs.
+Comment letters: N texts, C classes, P pairs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 
 
 class ContrastivePairs(NamedTuple):
-    """Indices of texts in pairs, and whether the two are of one class.
+    """Indices of texts in pairs, and whether the two share a class.
 
     Attributes:
         first, second: (P,) int, of N texts.
-        score: (P,) float32, 1 for one class and 0 for two.
+        score: (P,) float32, 1 if they share a class, else 0.
     """
 
     first: np.ndarray
@@ -24,30 +24,34 @@ class ContrastivePairs(NamedTuple):
 
 
 def contrastive_pairs(
-    classes: np.ndarray, pairs_per_text: int, rng: np.random.Generator
+    hot: np.ndarray, pairs_per_text: int, rng: np.random.Generator
 ) -> ContrastivePairs:
-    """Return pairs of each text with others, drawn at random: of its class, and as many of others.
+    """Return pairs of each text with others, drawn at random.
+
+    As many are with texts that share a class as with texts that share none; a text has no pairs of
+    a kind if there are no such texts.
 
     Args:
-        classes: (N,) int, two classes or more. The only text of a class has no pairs of one class.
+        hot: (N, C) of 0 and 1, the classes of each text; two different rows or more.
         pairs_per_text: pairs of each kind.
         rng: source of the draws.
 
-    Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.1.
+    Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.1; for
+    several classes a text, SetFit's code.
 
     Example:
-        >>> pairs = contrastive_pairs(np.array([0, 0, 1, 1]), 2, np.random.default_rng(0))
+        >>> pairs = contrastive_pairs(np.eye(2)[[0, 0, 1, 1]], 2, np.random.default_rng(0))
         >>> len(pairs.score), pairs.score.sum().item()
         (16, 8.0)
     """
     parts = []
-    for i, own in enumerate(classes):
-        alike = classes == own
-        of_class, of_others = np.flatnonzero(alike), np.flatnonzero(~alike)
-        for others, score in ((of_class[of_class != i], 1), (of_others, 0)):
-            if len(others):
-                few = len(others) < pairs_per_text
-                second = rng.choice(others, pairs_per_text, replace=few)
+    for i, own in enumerate(hot):
+        shared = hot @ own > 0  # (N,)
+        alike, others = np.flatnonzero(shared), np.flatnonzero(~shared)
+        for partners, score in ((alike[alike != i], 1), (others[others != i], 0)):
+            if len(partners):
+                few = len(partners) < pairs_per_text
+                second = rng.choice(partners, pairs_per_text, replace=few)
                 parts.append(
                     np.stack([np.full_like(second, i), second, np.full_like(second, score)])
                 )

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.base.class_names import softmax
+from encoder_zoo.tasks.base.class_names import sigmoid, softmax
 from encoder_zoo.tasks.few_shot.logistic import fit_logistic
 from encoder_zoo.tasks.few_shot.pairs import contrastive_pairs
 
@@ -35,7 +35,7 @@ def fitted(tiny):
 class TestPairs:
     def test_are_of_one_class_and_of_two_as_often_for_every_text(self):
         classes = np.array([0, 0, 0, 1, 1, 2])
-        pairs = contrastive_pairs(classes, 4, np.random.default_rng(0))
+        pairs = contrastive_pairs(np.eye(3)[classes], 4, np.random.default_rng(0))
         alike = classes[pairs.first] == classes[pairs.second]
         np.testing.assert_array_equal(alike, pairs.score == 1)
         assert (pairs.first != pairs.second).all()
@@ -45,7 +45,7 @@ class TestPairs:
             assert (scores == 1).sum() == (0 if i == 5 else 4) and (scores == 0).sum() == 4
 
     def test_do_not_repeat_while_there_are_others(self):
-        pairs = contrastive_pairs(np.repeat([0, 1], 9), 8, np.random.default_rng(0))
+        pairs = contrastive_pairs(np.eye(2)[np.repeat([0, 1], 9)], 8, np.random.default_rng(0))
         assert len(set(zip(pairs.first.tolist(), pairs.second.tolist(), strict=True))) == 18 * 16
 
 
@@ -55,7 +55,7 @@ class TestLogisticHead:
         """The gradient of its convex objective is zero."""
         rng = np.random.default_rng(seed)
         x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
-        kernel, bias = fit_logistic(x, classes, 4)
+        kernel, bias = fit_logistic(x, np.eye(4)[classes])
         errors = softmax(x @ kernel + bias) - np.eye(4)[classes]
         assert np.abs(x.T @ errors + kernel).max() < 2e-4 * 60
         assert np.abs(errors.sum(axis=0)).max() < 2e-4 * 60
@@ -65,15 +65,15 @@ class TestLogisticHead:
         rng = np.random.default_rng(0)
         x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
         theirs = linear_model.LogisticRegression(tol=1e-8, max_iter=10_000).fit(x, classes)
-        kernel, bias = fit_logistic(x, classes, 4)
+        kernel, bias = fit_logistic(x, np.eye(4)[classes])
         np.testing.assert_allclose(softmax(x @ kernel + bias), theirs.predict_proba(x), atol=2e-3)
 
     def test_warns_where_it_does_not_reach_the_optimum(self, caplog):
         rng = np.random.default_rng(0)
         x, classes = rng.normal(size=(60, 7)), rng.integers(0, 4, 60)
-        fit_logistic(x, classes, 4)
+        fit_logistic(x, np.eye(4)[classes])
         assert caplog.records == []
-        fit_logistic(x * np.float64([1e3, 1e2, 10, 1, 1, 1, 0.1]), classes, 4)
+        fit_logistic(x * np.float64([1e3, 1e2, 10, 1, 1, 1, 0.1]), np.eye(4)[classes])
         assert "head did not converge in 2000 steps: a number of its mean gradient" in caplog.text
 
 
@@ -96,7 +96,7 @@ class TestFit:
         before = classifier.embed(TEXTS)
         classifier.fit(TEXTS, LABELS, epochs=0, verbose=0)
         np.testing.assert_array_equal(classifier.embed(TEXTS), before)
-        kernel, bias = fit_logistic(before, np.array([0, 0, 0, 1, 1, 1, 2, 2]), 3)
+        kernel, bias = fit_logistic(before, np.eye(3)[[0, 0, 0, 1, 1, 1, 2, 2]])
         np.testing.assert_allclose(classifier.predict(TEXTS), before @ kernel + bias, atol=1e-5)
 
     @pytest.mark.parametrize(
@@ -149,6 +149,12 @@ class TestAnswers:
         classifier.fit(TEXTS, [0, 0, 0, 1, 1, 1, 2, 2], epochs=0, verbose=0)
         assert classifier.labels is None and classifier.classify("a b")["label"] in (0, 1, 2)
 
+    def test_wrong_ones_are_drawn(self, fitted):
+        wrong = [*LABELS[:7], "x"]
+        expected = [a["label"] for a in fitted.classify(TEXTS)]
+        count = sum(a != b for a, b in zip(expected, wrong, strict=True))
+        assert f"{count} of 8 texts" in str(ez.display.errors(fitted, TEXTS, wrong))
+
 
 class TestFiles:
     def test_a_preset_has_the_head_and_opens_as_an_embedder_too(self, fitted, tmp_path, caplog):
@@ -195,4 +201,144 @@ class TestFiles:
         labels = [[label.decode() for label in row] for row in found["label"].numpy()]
         assert labels == [[answer["label"] for answer in row] for row in expected]
         scores = [[answer["score"] for answer in row] for row in expected]
+        np.testing.assert_allclose(found["score"], scores, atol=1e-5)
+
+
+SEVERAL = {"problem_type": "multi_label_classification"}
+LISTS = [["x"], ["x"], ["x", "y"], ["y"], ["y"], [], ["z", "x"], ["z"]]
+MATRIX = np.array([[label in row for label in "xyz"] for row in LISTS], float)
+
+
+@pytest.fixture(scope="module")
+def several(tiny):
+    """With heads alone, of the encoder as it is."""
+    classifier = classifier_of(tiny, **SEVERAL)
+    classifier.fit(TEXTS, LISTS, epochs=0, verbose=0)
+    return classifier
+
+
+class TestSeveralLabels:
+    def test_pairs_share_a_label_or_none(self):
+        pairs = contrastive_pairs(MATRIX, 3, np.random.default_rng(0))
+        shared = MATRIX @ MATRIX.T > 0
+        np.testing.assert_array_equal(shared[pairs.first, pairs.second], pairs.score == 1)
+        assert (pairs.first != pairs.second).all()
+        of_none = pairs.score[pairs.first == 5]  # a text without labels shares none
+        assert of_none.tolist() == [0, 0, 0]
+        counts = [(pairs.score[pairs.first == i] == 1).sum() for i in range(8)]
+        assert counts == [3, 3, 3, 3, 3, 0, 3, 3]
+
+    def test_heads_are_those_of_scikit_learn(self, several):
+        linear_model = pytest.importorskip("sklearn.linear_model")
+        multiclass = pytest.importorskip("sklearn.multiclass")
+        theirs = multiclass.OneVsRestClassifier(
+            linear_model.LogisticRegression(tol=1e-8, max_iter=10_000)
+        )
+        rng = np.random.default_rng(0)
+        x, hot = rng.normal(size=(60, 7)), rng.integers(0, 2, (60, 4))
+        kernel, bias = fit_logistic(x, hot, sigmoid)
+        expected = theirs.fit(x, hot).predict_proba(x)
+        np.testing.assert_allclose(sigmoid(x @ kernel + bias), expected, atol=2e-3)
+        vectors = several.embed(TEXTS)
+        expected = theirs.fit(vectors, MATRIX).predict_proba(vectors)
+        np.testing.assert_allclose(several.predict_proba(TEXTS), expected, atol=2e-3)
+
+    def test_answers_are_all_labels_above_a_half(self, several):
+        scores = several.predict_proba(TEXTS)
+        found = several.classify(TEXTS)
+        for row, probabilities in zip(found, scores, strict=True):
+            expected = [i for i in np.argsort(-probabilities) if probabilities[i] >= 0.5]
+            assert [answer["label"] for answer in row] == ["xyz"[i] for i in expected]
+            got = [answer["score"] for answer in row]
+            np.testing.assert_allclose(got, probabilities[expected])
+        assert several.classify(TEXTS[0]) == found[0]
+        assert [len(row) for row in several.classify(TEXTS, top_k=2)] == [2] * 8
+
+    def test_training_learns_them(self, tiny):
+        classifier = classifier_of(tiny, **SEVERAL)
+        classifier.compile(learning_rate=0.02)
+        texts = ["a b", "a b a", "b a", "c d", "d c d", "d", "a c d b", "b d c a"]
+        lists = [["x"]] * 3 + [["y"]] * 3 + [["x", "y"]] * 2
+        history = classifier.fit(texts, lists, epochs=8, pairs_per_text=4, verbose=0)
+        assert history.history["loss"][-1] < history.history["loss"][0]
+        assert classifier.evaluate(texts, lists) == {"accuracy": 1.0, "f1": 1.0}
+        found = [sorted(a["label"] for a in row) for row in classifier.classify(texts)]
+        assert found == lists
+
+    def test_evaluation_is_that_of_scikit_learn(self, several):
+        metrics = pytest.importorskip("sklearn.metrics")
+        found = several.evaluate(TEXTS, LISTS)
+        given = several.predict_proba(TEXTS) >= 0.5
+        f1 = metrics.f1_score(MATRIX, given, average="macro", zero_division=0)
+        assert found == pytest.approx({"accuracy": (given == MATRIX).mean(), "f1": f1})
+
+    @pytest.mark.parametrize(
+        "labels", [MATRIX, MATRIX.astype(int).tolist(), MATRIX.astype(bool), "table", "array"]
+    )
+    def test_labels_come_as_rows_of_0_and_1_too(self, tiny, several, labels):
+        pandas = pytest.importorskip("pandas")
+        if isinstance(labels, str):
+            arrays = np.array(LISTS, object)
+            labels = pandas.DataFrame(MATRIX, columns=[*"xyz"]) if labels == "table" else arrays
+        classifier = classifier_of(tiny, **SEVERAL)
+        classifier.set_weights(several.get_weights()[: len(classifier.get_weights())])
+        classifier.fit(TEXTS, labels, epochs=0, verbose=0)
+        expected = several.predict_proba(TEXTS)
+        np.testing.assert_allclose(classifier.predict_proba(TEXTS), expected, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            (LABELS, "Row 0 is 'x'. With several labels a text, expected a list for each"),
+            (LISTS[:7], r"Expected one label for each text. Received: 8 texts"),
+            ([*LISTS[:7], None], "Row 7 has no label: it is None"),
+            ([*LISTS[:7], ["x", None]], r"Row 7 has no label: it is None, at y\[7\]\[1\]"),
+            ([*LISTS[:7], ["x", ""]], "Row 7 has no label: it is ''"),
+            ([["x", "y"]] * 8, "texts of two classes or more: .* all of the classes 'x', 'y'"),
+            ([["x"], ["x", "y"]] * 4, "Every two texts share a label. Expected .* epochs=0"),
+            ([[0.5, 1.0], [1, 0]] * 4, r"Row 0 is \[0.5, 1.0\]. Expected 0 or 1 for each class"),
+        ],
+    )
+    def test_of_wrong_labels_is_an_error(self, tiny, labels, message):
+        classifier = classifier_of(tiny, **SEVERAL)
+        with pytest.raises(ValueError, match=message):
+            classifier.fit(TEXTS, labels)
+        classifier.fit(TEXTS, LISTS, epochs=0, verbose=0)  # forgets the wrong ones
+        with pytest.raises(ValueError, match=r"Row 0 has the unknown label 'w'"):
+            classifier.evaluate(TEXTS, [["w"], *LISTS[1:]])
+
+    def test_the_error_for_lists_gives_advice_that_works(self, tiny):
+        with pytest.raises(ValueError, match='problem_type="multi_label_classification"'):
+            classifier_of(tiny).fit(TEXTS, LISTS)
+        classifier_of(tiny, **SEVERAL).fit(TEXTS, LISTS, epochs=0, verbose=0)
+
+    def test_a_class_that_all_texts_share_is_learned_by_the_head_alone(self, tiny, caplog):
+        classifier = classifier_of(tiny, **SEVERAL)
+        classifier.fit(TEXTS, [["x"], ["x", "y"]] * 4, epochs=0, verbose=0)
+        assert (classifier.predict_proba(TEXTS)[:, 0] > 0.9).all()
+        assert "did not converge" not in caplog.text
+
+    def test_a_preset_says_that_texts_have_several(self, several, tmp_path):
+        several.save_to_preset(tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert config["problem_type"] == "multi_label_classification"
+        again = ez.FewShotClassifier.from_preset(tmp_path)
+        assert again.problem_type == several.problem_type
+        assert again.classify(TEXTS) == several.classify(TEXTS)
+        same = ez.FewShotClassifier.from_preset(tmp_path, **SEVERAL)
+        assert same.classify(TEXTS) == several.classify(TEXTS)
+        other = ez.FewShotClassifier.from_preset(
+            tmp_path, problem_type="single_label_classification"
+        )
+        assert other.head is None  # of another kind
+
+    @pytest.mark.slow
+    def test_files_and_exports_answer_alike(self, several, tmp_path):
+        several.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        assert again.classify(TEXTS) == several.classify(TEXTS)
+        several.export(tmp_path / "1")
+        served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+        found = served(text=tf.constant(TEXTS))
+        scores = -np.sort(-several.predict_proba(TEXTS))
         np.testing.assert_allclose(found["score"], scores, atol=1e-5)

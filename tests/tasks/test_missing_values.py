@@ -217,6 +217,13 @@ CASES = {
         NAMES,
         containers(NAMES),
     ),
+    "few examples, several": (
+        "FewShotClassifier",
+        {**SEVERAL, "labels": ["down", "up"]},
+        TEXTS,
+        [["up"], []] * 2,
+        rows_of_names() | matrices(),
+    ),
 }
 
 
