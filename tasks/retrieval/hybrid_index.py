@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -217,8 +218,10 @@ def fused(rankings: Sequence[Sequence[int]], rank_constant: int) -> list[tuple[i
         >>> fused([[7, 3], [3]], rank_constant=1)  # 1/2; 1/3 + 1/2
         [(3, 0.8333333333333333), (7, 0.5)]
     """
-    scores: dict[int, float] = {}
+    parts: dict[int, list[float]] = {}
     for ranking in rankings:
         for rank, i in enumerate(ranking, 1):
-            scores[i] = scores.get(i, 0.0) + 1 / (rank_constant + rank)
-    return sorted(scores.items(), key=lambda item: -item[1])
+            parts.setdefault(i, []).append(1 / (rank_constant + rank))
+    # Rounded once: documents with the same ranks in other indexes have the same score.
+    scores = [(i, math.fsum(terms)) for i, terms in parts.items()]
+    return sorted(scores, key=lambda item: -item[1])

@@ -72,11 +72,11 @@ class RanksTexts:
 def order_and_scores(
     reranker: Any, query: str, texts: list[str]
 ) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the order in which a reranker has texts, and the scores that order them.
+    """Return the order in which a reranker has texts, and the falling scores that order them.
 
     Args:
         reranker: one of our tasks, whose logits differ also where probabilities are 1; or an object
-            with its `rank`.
+            with its `rank`, whose order counts and not its scores, which may have been rounded.
         query: a text.
         texts: N of them.
     """
@@ -87,4 +87,4 @@ def order_and_scores(
         order = np.argsort(-scores, kind="stable")
         return order, scores[order]
     ranked = reranker.rank(query, texts, top_k=len(texts))
-    return [one["index"] for one in ranked], [one["score"] for one in ranked]
+    return [one["index"] for one in ranked], range(0, -len(ranked), -1)

@@ -79,6 +79,14 @@ class TestFusion:
         index = HybridIndex([Fixed([3]), Fixed([0]), Fixed([1])])
         assert [hit["index"] for hit in index.search("q")] == [3, 0, 1]
 
+    def test_the_same_ranks_in_other_indexes_are_the_same_score(self):
+        """And have no order in metrics; a sum of floats in another order may differ."""
+        cycles = [[*range(i, 9), *range(i)] for i in range(9)]  # each at each rank once
+        index = HybridIndex([Fixed(ranking) for ranking in cycles])
+        assert len({hit["score"] for hit in index.search("q")}) == 1
+        for relevant in range(9):
+            assert index.evaluate(["q"], [relevant])["recall@1"] == pytest.approx(1 / 9)
+
     def test_the_constant_and_the_depth(self):
         first, second = Fixed([0, 1, 2]), Fixed([2, 1, 0])
         index = HybridIndex([first, second], rank_constant=1, depth=2)
