@@ -186,16 +186,19 @@ class FewShotClassifier(TextEmbedder):
             )
         if self.num_classes is None:  # not before: it cannot learn others after an error
             self._set_classes(count, names)
-        seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
-        pairs = contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
-        history = super().fit(
-            (tf.gather(column, pairs.first), tf.gather(column, pairs.second)),
-            pairs.score,
-            batch_size,
-            epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-        )
+        history = keras.callbacks.History()
+        history.on_train_begin()
+        if epochs:  # of none Keras's JAX and PyTorch trainers fail
+            seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
+            pairs = contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
+            history = super().fit(
+                (tf.gather(column, pairs.first), tf.gather(column, pairs.second)),
+                pairs.score,
+                batch_size,
+                epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+            )
         self.head.set_weights(fit_logistic(self.embed(column), hot, self._probabilities))
         return history
 

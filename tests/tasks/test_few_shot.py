@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
@@ -98,6 +99,22 @@ class TestFit:
         np.testing.assert_array_equal(classifier.embed(TEXTS), before)
         kernel, bias = fit_logistic(before, np.eye(3)[[0, 0, 0, 1, 1, 1, 2, 2]])
         np.testing.assert_allclose(classifier.predict(TEXTS), before @ kernel + bias, atol=1e-5)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("backend", ["jax", "torch"])
+    def test_without_epochs_works_on_all_backends(self, backend):
+        code = """
+            import encoder_zoo as ez
+
+            several = {"problem_type": "multi_label_classification"}
+            for arguments, labels in (({}, [*"xyxy"]), (several, [["x"], ["y"], ["x", "y"], []])):
+                classifier = ez.FewShotClassifier.from_preset(
+                    "bert_nano_en_uncased_embedder", **arguments
+                )
+                history = classifier.fit([*"abcd"], labels, epochs=0).history
+                print(history, classifier.evaluate([*"abcd"], labels)["accuracy"] > 0.4)
+        """
+        assert run(code, KERAS_BACKEND=backend).splitlines() == ["{} True"] * 2
 
     @pytest.mark.parametrize(
         ("labels", "message"),
