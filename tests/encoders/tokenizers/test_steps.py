@@ -230,9 +230,6 @@ def tried(kind):
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **roles}
     counts, wrong, graphs = Counter(), [], {}
     for part, name, changed in changes(content):
-        if (theirs := library_reads(changed)) is None:
-            counts["not a file"] += 1
-            continue
         counts["tried"] += 1
         try:
             ours = opened(changed, settings)
@@ -240,6 +237,10 @@ def tried(kind):
             counts["refused"] += 1
             if not any(said in str(error) for said in (part, "tokenizer.json", name.split(" ")[0])):
                 wrong.append((kind, part, name, f"not named: {error}"))
+            continue
+        # Not before: some files that are refused here abort the library's process.
+        if (theirs := library_reads(changed)) is None:
+            counts["not a file"] += 1
             continue
         # One graph for all that opens as the same tokenizer: to trace one takes a second.
         config = type(ours).__name__ + json.dumps(ours.get_config(), sort_keys=True)
