@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +12,8 @@ from encoder_zoo.common.wording import differing, shown
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count, checked_vocabulary
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
+
+logger = logging.getLogger("encoder_zoo")
 
 
 class ByteBPEFiles(WritesFiles):
@@ -45,7 +48,7 @@ class ByteBPEFiles(WritesFiles):
         trims = files.setting("trim_offsets", "trim_offsets", "post_processor")
         if trims is None and files.steps("post_processor"):
             trims = False
-        return cls(
+        tokenizer = cls(
             vocabulary,
             merges,
             add_prefix_space=bool(prefix),
@@ -54,6 +57,16 @@ class ByteBPEFiles(WritesFiles):
             **roles,
             **template,
         )
+        model = files.part("model")
+        if model and tokenizer.unknown_bytes and files.names_class and not model.get("unk_token"):
+            logger.warning(
+                "%s: some bytes have no token, and model.unk_token in tokenizer.json is null: "
+                "transformers leaves them out of texts, here they are %s.",
+                files.folder.name,
+                tokenizer.unknown_token,
+            )
+            model["unk_token"] = tokenizer.unknown_token
+        return tokenizer
 
     def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
         """See `WritesFiles`: spans are trimmed by the post-processor alone."""
