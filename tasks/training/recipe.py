@@ -108,8 +108,7 @@ class Recipe:
         default_rate = self._task.default_learning_rate
         logger.warning(
             "optimizer=%r trains at Keras's default learning rate of %g; that of this model is %g. "
-            "Pass keras.optimizers.%s(%g), or compile(learning_rate=...) without an "
-            "optimizer.",
+            "Pass keras.optimizers.%s(%g), or compile(optimizer='auto', learning_rate=...).",
             name,
             float(optimizer.learning_rate),
             default_rate,

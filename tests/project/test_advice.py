@@ -1,0 +1,730 @@
+"""Advice works: what the package's messages advise is carried out here, and ends well.
+
+Every string of the package with an advice, "Pass labels=[...]", has a case here that provokes the
+message and then does what it says, or a line in `NOT_EXECUTED` with the reason.
+"""
+
+import ast
+import contextlib
+import json
+import logging
+import re
+import shutil
+import tomllib
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+import tensorflow as tf
+from paths import ROOT
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny
+
+VERBS = (
+    "Add|Ask|Begin|Build|Call|Change|Check|Choose|Compile|Convert|Create|Define|Delete|Divide|Do|"
+    "Download|Drop|Encode|Export|Fill|Fine-tune|Fit|Get|Give|Group|Install|Keep|Leave|Load|Look|Lower|"
+    "Make|Map|Mark|Move|Name|Open|Pass|Pretrain|Put|Raise|Read|Register|Remove|Rename|Repeat|"
+    "Replace|Run|Save|Set|Shorten|Split|Start|Store|Take|Tokenize|Train|Try|Turn|Update|Upgrade|"
+    "Use|Wrap|Write"
+)
+ADVICE = re.compile(rf"(?:^|[.:;?!] |\n)(?:{VERBS})\b(?!_)|pip install|did you mean")
+
+
+def text_of(node: ast.AST) -> str:
+    """Return a string expression, with {} for what is filled in."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in node.values)
+    return text_of(node.left) + text_of(node.right) if isinstance(node, ast.BinOp) else ""
+
+
+def strings(node: ast.AST) -> list[str]:
+    """Return the strings of code, without docstrings."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return []
+    text = text_of(node)
+    return [text] if text else [s for n in ast.iter_child_nodes(node) for s in strings(n)]
+
+
+def advice() -> list[str]:
+    """Return the package's strings that advise something."""
+    wings = ("common", "encoders", "presets", "tasks", "facade")
+    files = [path for wing in wings for path in sorted((ROOT / wing).rglob("*.py"))]
+    found = [s for path in files for s in strings(ast.parse(path.read_text(encoding="utf-8")))]
+    return [s for s in found if ADVICE.search(s) and len(s.split()) > 3]
+
+
+# -- cases -------------------------------------------------------------------------------------
+
+EXECUTED, CASES = [], []
+
+
+def case(*fragments: str, slow: bool = False):
+    """Register a function that provokes messages with these words and does what they advise."""
+
+    def register(function):
+        marks = pytest.mark.slow if slow else ()
+        EXECUTED.extend(fragments)
+        CASES.append(pytest.param(function, fragments, marks=marks, id=function.__name__))
+        return function
+
+    return register
+
+
+class Said:
+    """Context managers that check that a message is said."""
+
+    def __init__(self, fragments: tuple[str, ...], caplog):
+        self.left, self.caplog = list(fragments), caplog
+
+    def _check(self, text: str, words: str | None = None) -> None:
+        words = words or self.left[0]
+        assert words in text, f"{words!r} is not in: {text}"
+        self.left.pop(0)
+
+    @contextlib.contextmanager
+    def __call__(self, words: str | None = None):
+        """Expect an error with the next fragment, or the words that it has after filling in."""
+        with pytest.raises(Exception) as error:
+            yield
+        self._check(str(error.value), words)
+
+    @contextlib.contextmanager
+    def logged(self):
+        """Expect a line of the log."""
+        with self.caplog.at_level(logging.INFO, logger="encoder_zoo"):
+            yield
+        self._check(self.caplog.text)
+
+
+TEXTS = ["one two", "three", "four five", "six"]
+BERT, SMALL = get_family("bert"), {"verbose": 0}
+
+
+def make(name: str, family=BERT, **arguments):
+    return tiny.task(family, getattr(ez, name), **arguments)
+
+
+def preprocessor(name: str, family=BERT, **arguments):
+    return getattr(ez, name).preprocessor_class(tiny.tokenizer(family), **arguments)
+
+
+def new(name: str, family=BERT, *, pooler=True, **arguments):
+    backbone = tiny.backbone(family, pooler=pooler)
+    return getattr(ez, name)(backbone, preprocessor(name, family), **arguments)
+
+
+@case("does not know its labels yet")
+def labels_are_given(said, folder):
+    with said():
+        new("SequenceClassifier").classify(TEXTS[0])
+    for arguments in ({"labels": ["no", "yes"]}, {"num_classes": 2}):
+        assert "label" in new("SequenceClassifier", **arguments).classify(TEXTS[0])
+
+
+@case("has no label: it is")
+def rows_without_labels_are_dropped(said, folder):
+    x, y = TEXTS, ["a", None, "b", "a"]
+    classifier = new("SequenceClassifier")
+    with said():
+        classifier.fit(x, y, **SMALL)
+    keep = [i for i, label in enumerate(y) if label is not None]
+    classifier.fit([x[i] for i in keep], [y[i] for i in keep], **SMALL)
+    assert classifier.labels == ["a", "b"]
+
+
+@case("The dataset is endless. Give the labels", slow=True)
+def an_endless_dataset_has_labels(said, folder):
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, ["a", "b", "a", "b"])).repeat().batch(2)
+    with said():
+        new("SequenceClassifier").fit(data, steps_per_epoch=1, **SMALL)
+    new("SequenceClassifier", labels=["a", "b"]).fit(data, steps_per_epoch=1, **SMALL)
+
+
+@case("The dataset is endless. Pass `steps_per_epoch`", slow=True)
+def an_endless_dataset_has_steps(said, folder):
+    data = tf.data.Dataset.from_tensor_slices((TEXTS, ["a", "b", "a", "b"])).repeat().batch(2)
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    with said():
+        classifier.fit(data, **SMALL)
+    assert classifier.fit(data, steps_per_epoch=1, **SMALL).history["loss"]
+
+
+@case("the weights are not those of this", slow=True)
+def weights_of_as_many_labels(said, folder):
+    three = new("SequenceClassifier", labels=["a", "b", "c"])
+    three.save_weights(folder / "w.weights.h5")
+    three.save(folder / "m.keras")
+    with said():
+        new("SequenceClassifier", labels=["a", "b"]).load_weights(folder / "w.weights.h5")
+    new("SequenceClassifier", labels=["a", "b", "c"]).load_weights(folder / "w.weights.h5")
+    assert keras.saving.load_model(folder / "m.keras").labels == ["a", "b", "c"]
+    three.save_to_preset(folder / "preset")
+    assert ez.SequenceClassifier.from_preset(folder / "preset").labels == ["a", "b", "c"]
+
+
+@case("Make one with the same tokenizer")
+def preprocessors_of_their_task(said, folder):
+    theirs = preprocessor("MaskedLM")
+    with said():
+        ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), theirs)
+    own = ez.SequenceClassifier.preprocessor_class(theirs.tokenizer)
+    ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), own)
+
+
+@case("reads the pooler's output. Build the backbone", "Pretraining reads the pooler's output")
+def heads_have_their_pooler(said, folder):
+    with said():
+        new("SequenceClassifier", pooler=False, labels=["a", "b"])
+    new("SequenceClassifier", pooler=True, labels=["a", "b"])
+    tiny.backbone(BERT, pooler=False).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
+    assert ez.SequenceClassifier.from_preset(folder / "p", labels=["a", "b"]).backbone.pooler
+    with said():
+        new("Pretraining", pooler=False)
+    new("Pretraining", pooler=True)
+
+
+@case("raw texts would be masked at random", slow=True)
+def raw_texts_are_not_masked_by_predict(said, folder):
+    task = make("MaskedLM")
+    with said():
+        task.predict(TEXTS)
+    assert task.fill_mask("one [MASK]", top_k=1)
+    assert task.evaluate(TEXTS, **SMALL) is not None
+
+
+@case("are frozen, so `fit` would train nothing", slow=True)
+def frozen_models_are_thawed(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    classifier.trainable = False
+    with said():
+        classifier.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
+    classifier.trainable = True
+    classifier.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
+
+
+@case("belongs to optimizer='auto'", "trains at Keras's default learning rate")
+def a_learning_rate_has_its_optimizer(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    with said():
+        classifier.compile(optimizer=keras.optimizers.Adam(), learning_rate=1e-3)
+    classifier.compile(optimizer=keras.optimizers.Adam(1e-3))
+    classifier.compile(optimizer="auto", learning_rate=1e-3)
+    with said.logged():
+        classifier.compile(optimizer="adam")
+    said.caplog.clear()
+    classifier.compile(optimizer=keras.optimizers.Adam(5e-5))
+    classifier.compile(optimizer="auto", learning_rate=5e-5)
+    assert not said.caplog.text
+
+
+@case("The learning rate is 0 in all", slow=True)
+def a_schedule_that_has_ended(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    y = ["a", "b", "a", "b"]
+    classifier.compile(optimizer=keras.optimizers.SGD(0.0))
+    with said():
+        classifier.fit(TEXTS, y, **SMALL)
+    classifier.compile(optimizer=keras.optimizers.SGD(0.1))
+    classifier.fit(TEXTS, y, **SMALL)
+    classifier.compile(optimizer="auto")
+    classifier.fit(TEXTS, y, **SMALL)
+
+
+@case("so `fit` would train nothing. Give those", slow=True)
+def weights_above_zero(said, folder):
+    classifier, y = new("SequenceClassifier", labels=["a", "b"]), ["a", "b", "a", "b"]
+    with said():
+        classifier.fit(TEXTS, y, sample_weight=[0.0] * 4, **SMALL)
+    classifier.fit(TEXTS, y, sample_weight=[1.0, 0, 0, 0], **SMALL)
+    classifier.fit(TEXTS, y, **SMALL)
+
+
+@case(
+    "predict_proba is of classes", "this classifier predicts numbers. Use sample_weight", slow=True
+)
+def numbers_have_no_classes(said, folder):
+    scorer = new("SequenceClassifier", num_classes=1, problem_type="regression")
+    with said():
+        scorer.predict_proba(TEXTS)
+    assert len(scorer.predict(TEXTS, **SMALL)) == 4
+    with said():
+        scorer.fit(TEXTS, [0.0, 1, 2, 3], class_weight={0: 2.0}, **SMALL)
+    scorer.fit(TEXTS, [0.0, 1, 2, 3], sample_weight=[1.0, 2, 1, 1], **SMALL)
+
+
+@case("class_weight is of each label by itself", slow=True)
+def class_weight_of_several_labels(said, folder):
+    multi = new("SequenceClassifier", labels=["a", "b"], problem_type="multi_label_classification")
+    y, loss = np.eye(2)[[0, 1, 0, 1]], keras.losses.BinaryCrossentropy(from_logits=True)
+    multi.compile(loss=loss)
+    with said():
+        multi.fit(TEXTS, y, class_weight={0: 2.0, 1: 1.0}, **SMALL)
+    multi.fit(TEXTS, y, sample_weight=[1.0, 2, 1, 1], **SMALL)
+    multi.compile(loss="auto")
+    multi.fit(TEXTS, y, class_weight={0: 2.0, 1: 1.0}, **SMALL)
+
+
+@case("There are no tags to learn the labels from", "Every tag is", slow=True)
+def tags_have_labels(said, folder):
+    words = [["one", "two"], ["three"]]
+    with said():
+        new("TokenClassifier", pooler=False).fit([[], []], [[], []], **SMALL)
+    with said():
+        new("TokenClassifier", pooler=False).fit(words, [["O", "O"], ["O"]], **SMALL)
+    tagger = new("TokenClassifier", pooler=False, labels=["O", "B-X", "I-X"])
+    tagger.fit(words, [["O", "O"], ["O"]], **SMALL)
+
+
+@case("The tags are numbers, such as", slow=True)
+def numbers_of_tags_have_names(said, folder):
+    words, tags = [["one", "two"], ["three"]], [[0, 1], [0]]
+    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
+    with said():
+        new("TokenClassifier", pooler=False).fit(words, tags, **SMALL)
+    for arguments in ({"labels": ["O", "B-PER"]}, {"num_classes": 2}):
+        tagger = ez.TokenClassifier.from_preset(folder / "p", **arguments)
+        tagger.fit(words, tags, **SMALL)
+
+
+@case("Spans need names of labels", slow=True)
+def spans_have_names(said, folder):
+    spans = [[{"start": 0, "end": 3, "label": "X"}], []]
+    with said():
+        new("TokenClassifier", pooler=False, num_classes=3).fit(TEXTS[:2], spans, **SMALL)
+    new("TokenClassifier", pooler=False, labels=["O", "B-X", "I-X"]).fit(TEXTS[:2], spans, **SMALL)
+
+
+@case("x has the splits", slow=True)
+def one_split_is_passed(said, folder):
+    splits = {"train": pd.DataFrame({"text": TEXTS, "label": ["a", "b", "a", "b"]})}
+    splits["test"] = splits["train"]
+    classifier = new("SequenceClassifier")
+    with said():
+        classifier.fit(splits, **SMALL)
+    classifier.fit(splits["train"]["text"], splits["train"]["label"], **SMALL)
+
+
+@case(
+    "Expected one of texts, or two of pairs of texts",
+    "Two columns are a pair of texts",
+    slow=True,
+)
+def columns_of_texts_are_named(said, folder):
+    table = pd.DataFrame({"id": [1, 2], "a": ["one", "two"], "b": ["three", "four"]})
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    with said():
+        classifier.predict(table)
+    own = preprocessor("SequenceClassifier", text_columns=["a", "b"])
+    named = ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), own, labels=["a", "b"])
+    assert len(named.predict(table, **SMALL)) == 2
+    numbered = table.assign(a=[7, 8])[["a", "b"]]
+    with said():
+        classifier.predict(numbered)
+    assert len(classifier.predict(numbered["b"], **SMALL)) == 2
+
+
+@case("There are no low-rank updates", "Adapters alone are saved of")
+def adapters_are_saved(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    with said():
+        classifier.save_adapters(folder / "a")
+    classifier.backbone.enable_lora(2)
+    classifier.save_adapters(folder / "a")
+    masked = make("MaskedLM")
+    masked.backbone.enable_lora(2)
+    with said():
+        masked.save_adapters(folder / "m")
+    masked.save_to_preset(folder / "m")
+
+
+@case("which presets do not support. Save the preset before")
+def quantized_tasks_are_saved_by_keras(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    classifier.save_to_preset(folder / "before")
+    classifier.quantize("int8", filters="logits")
+    with said():
+        classifier.save_to_preset(folder / "after")
+    classifier.save(folder / "m.keras")
+    inputs = tiny.examples(BERT)
+    loaded = keras.saving.load_model(folder / "m.keras")
+    np.testing.assert_array_equal(loaded(inputs), classifier(inputs))
+    assert ez.SequenceClassifier.from_preset(folder / "before").labels == ["a", "b"]
+
+
+@case("LiteRT takes no quantized task", slow=True)
+def litert_quantizes_itself(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    again = new("SequenceClassifier", labels=["a", "b"])
+    classifier.quantize("int8", filters="logits")
+    with said():
+        classifier.export(folder / "m.tflite", "litert")
+    again.export(folder / "m.tflite", "litert", optimizations=[tf.lite.Optimize.DEFAULT])
+    assert (folder / "m.tflite").exists()
+
+
+@case("has no preprocessor, so it cannot take text. Pass preprocessor", slow=True)
+def exports_have_a_preprocessor(said, folder):
+    backbone = tiny.backbone(BERT, pooler=True)
+    with said():
+        ez.SequenceClassifier(backbone, labels=["a", "b"]).export(folder / "1")
+    own = preprocessor("SequenceClassifier")
+    ez.SequenceClassifier(backbone, own, labels=["a", "b"]).export(folder / "1")
+    assert (folder / "1" / "saved_model.pb").exists()
+
+
+@case("Save to a folder of its own", "Load it with that class or with Backbone.from_preset")
+def presets_are_saved_and_loaded(said, folder):
+    backbone = tiny.backbone(BERT)
+    with contextlib.chdir(folder), said():
+        backbone.save_to_preset(".")
+    backbone.save_to_preset(folder / "own", tokenizer=tiny.tokenizer(BERT))
+    with said():
+        ez.RobertaBackbone.from_preset(folder / "own")
+    assert ez.BertBackbone.from_preset(folder / "own").num_layers == backbone.num_layers
+    assert ez.Backbone.from_preset(folder / "own").num_layers == backbone.num_layers
+
+
+@case("is a link out of the preset", "is not text in UTF-8", "is a Git-LFS pointer")
+def files_of_presets(said, folder):
+    preset = folder / "preset"
+    tiny.backbone(BERT).save_to_preset(preset, tokenizer=tiny.tokenizer(BERT))
+    vocabulary, kept = preset / "vocab.txt", folder / "kept.txt"
+    shutil.move(vocabulary, kept)
+    vocabulary.symlink_to(kept)
+    with said():
+        ez.Tokenizer.from_preset(preset)
+    vocabulary.unlink()
+    vocabulary.write_bytes(kept.read_bytes() + b"\xff\n")
+    for name in ("tokenizer.json", "encoder_zoo.json"):
+        (preset / name).unlink(missing_ok=True)
+    with said():
+        ez.Tokenizer.from_preset(preset)
+    shutil.copy(kept, vocabulary)
+    tokens = ez.Tokenizer.from_preset(preset).vocabulary_size
+    assert tokens == tiny.tokenizer(BERT).vocabulary_size
+    weights = preset / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with said():
+        ez.Backbone.from_preset(preset)
+    weights.write_bytes(whole)  # as `git lfs pull` does
+    ez.Backbone.from_preset(preset)
+
+
+@case(
+    "Get it again",
+    "is cut off: {}. Download it again",
+    "Pass allow_nonfinite=True to load it all the same",
+)
+def weights_of_presets(said, folder):
+    backbone = tiny.backbone(BERT)
+    backbone.save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
+    weights = folder / "p" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-8])
+    with said():
+        ez.Backbone.from_preset(folder / "p")
+    (folder / "p" / "encoder_zoo.json").unlink()
+    with said("is cut off: "):
+        ez.Backbone.from_preset(folder / "p")
+    weights.write_bytes(whole)
+    ez.Backbone.from_preset(folder / "p")
+    backbone.weights[0].assign(backbone.weights[0] * np.nan)
+    backbone.save_to_preset(folder / "n", tokenizer=tiny.tokenizer(BERT))
+    with said():
+        ez.Backbone.from_preset(folder / "n")
+    ez.Backbone.from_preset(folder / "n", allow_nonfinite=True)
+
+
+@case("id2label names ")
+def labels_as_many_as_outputs(said, folder):
+    new("SequenceClassifier", labels=["a", "b"]).save_to_preset(folder / "p")
+    config = json.loads((folder / "p" / "config.json").read_text())
+    (folder / "p" / "encoder_zoo.json").unlink()
+    config |= {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+    (folder / "p" / "config.json").write_text(json.dumps(config))
+    with said():
+        ez.SequenceClassifier.from_preset(folder / "p")
+    for arguments in ({"labels": ["a", "b"]}, {"num_classes": 2}):
+        assert ez.SequenceClassifier.from_preset(folder / "p", **arguments).num_classes == 2
+
+
+@case("no model_type, and weights and tokenizer may be")
+def config_with_model_type(said, folder):
+    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
+    file = folder / "p" / "config.json"
+    (folder / "p" / "encoder_zoo.json").unlink()
+    config = json.loads(file.read_text())
+    family = config.pop("model_type")
+    config.pop("architectures", None)
+    file.write_text(json.dumps(config))
+    with said():
+        ez.Backbone.from_preset(folder / "p")
+    file.write_text(json.dumps({**config, "model_type": family}))
+    ez.Backbone.from_preset(folder / "p")
+
+
+@case("has no head that tells replaced tokens", "has no second head for pairs")
+def families_have_their_pretraining(said, folder):
+    electra = get_family("electra")
+    with said():
+        new("ReplacedTokenDetection", pooler=False)
+    new("Pretraining"), new("MaskedLM", pooler=False)
+    with said():
+        new("Pretraining", electra)
+    new("MaskedLM", electra, pooler=False)
+    new("ReplacedTokenDetection", electra, pooler=False)
+
+
+@case("A beam reads the start token behind", "has no head with a beam")
+def beams_are_left_out(said, folder):
+    xlnet = get_family("xlnet")
+    with said():
+        ez.SpanQA(tiny.backbone(xlnet), preprocessor("SpanQA"), beam=(2, 2))
+    ez.SpanQA(tiny.backbone(xlnet), preprocessor("SpanQA"))
+    with said():
+        new("SpanQA", beam=(2, 2))
+    new("SpanQA")
+
+
+@case("explain takes one context for a question", slow=True)
+def one_context_is_explained(said, folder):
+    task, passages = make("SpanQA"), ["one two", "three four"]
+    with said():
+        task.explain("one", passages)
+    answer = task.answer("one", passages)
+    assert task.explain("one", passages[answer["passage"]])
+
+
+@case("rank takes one query", "is of pairs, and x has a list of texts", slow=True)
+def rerankers_take_one_query(said, folder):
+    task = make("Reranker")
+    with said():
+        task.rank(["one", "two"], TEXTS)
+    assert [task.rank(query, TEXTS) for query in ("one", "two")]
+    x, y = (["one", "two"], [["three", "four"], ["five", "six"]]), [[1, 0], [0, 1]]
+    task.compile(loss="binary_crossentropy")
+    with said():
+        task.fit(x, y, **SMALL)
+    for loss in ("auto", ez.losses.LambdaLoss()):
+        task.compile(loss=loss)
+        task.fit(x, y, **SMALL)
+
+
+@case("and a Reranker has one output")
+def rerankers_have_one_output(said, folder):
+    new("SequenceClassifier", labels=["a", "b", "c"]).save_to_preset(folder / "p")
+    with said():
+        ez.Reranker.from_preset(folder / "p")
+    assert ez.SequenceClassifier.from_preset(folder / "p").num_classes == 3
+    own = ez.Reranker.preprocessor_class(ez.Tokenizer.from_preset(folder / "p"))
+    ez.Reranker(ez.Backbone.from_preset(folder / "p"), own)
+
+
+@case(
+    "is for a reranker. Pass reranker=",
+    "and no index: saving would delete",
+    "is the index of another embedder",
+    "The embedder has changed since the index was built",
+    slow=True,
+)
+def indexes(said, folder):
+    embedder = make("TextEmbedder")
+    index = embedder.index(TEXTS)
+    with said():
+        index.search("one", candidates=3)
+    assert index.search("one", candidates=3, reranker=make("Reranker"))
+    (folder / "other").mkdir()
+    (folder / "other" / "notes.txt").write_text("mine")
+    with said():
+        index.save(folder / "other")
+    index.save(folder / "other" / "index")
+    other = tiny.moved(make("TextEmbedder"))
+    with said():
+        ez.VectorIndex.load(folder / "other" / "index", other)
+    assert ez.VectorIndex.load(folder / "other" / "index", embedder).search("one")
+    other.index(TEXTS).save(folder / "again")
+    assert ez.VectorIndex.load(folder / "again", other).search("one")
+    tiny.moved(embedder)
+    with said():
+        index.save(folder / "changed")
+    embedder.index(TEXTS).save(folder / "changed")
+
+
+@case("This FewShotClassifier has no classes yet", slow=True)
+def few_shot_classes(said, folder):
+    few = ez.FewShotClassifier(tiny.backbone(BERT, pooler=False), preprocessor("TextEmbedder"))
+    with said():
+        few.classify("one")
+    few.fit(TEXTS, ["a", "b", "a", "b"])
+    assert few.classify("one")["label"] in "ab"
+
+
+@case("Load it with dtype='float32'", "This is the result of for_cpu", slow=True)
+def for_cpu_in_float32(said, folder):
+    new("SequenceClassifier", labels=["a", "b"]).save_to_preset(folder / "p")
+    half = ez.SequenceClassifier.from_preset(folder / "p", dtype="mixed_bfloat16")
+    with said():
+        half.for_cpu()
+    whole = ez.SequenceClassifier.from_preset(folder / "p", dtype="float32")
+    fast = whole.for_cpu()
+    with said():
+        fast.fit(TEXTS, ["a", "b", "a", "b"])
+    whole.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
+    assert whole.for_cpu().classify("one")
+
+
+@case("has no {}. Use {}", "; did you mean {}?")
+def names_of_other_libraries(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    with said("has no 'save_pretrained'. Use save_to_preset"):
+        classifier.save_pretrained(folder / "p")
+    classifier.save_to_preset(folder / "p")
+    with said("; did you mean '[MASK]'?"):
+        tiny.tokenizer(BERT).token_to_id("[MASKK]")
+    assert tiny.tokenizer(BERT).token_to_id("[MASK]")
+
+
+PACKAGES = "packages are not installed in a test; that they are by these names is tested below"
+NETWORK = "about the hub or its access, which a test has not"
+RACE = "only while another process writes or dies"
+DEVICES = "needs several devices or workers"
+STRANGERS = "of files that others' libraries write, which the default tests have not"
+FOLLOWS = "what training or files gave: the advice is to make it again"
+NOT_YET = "not carried out yet"
+
+NOT_EXECUTED = {
+    "This needs TensorFlow, which is not installed": PACKAGES,
+    "texts are tokenized by the library tokenizers, which": PACKAGES,
+    "training this vocabulary needs the package": PACKAGES,
+    "files need the package spacy": PACKAGES,
+    "This needs the package pyarrow": PACKAGES,
+    "Charts are drawn by matplotlib": PACKAGES,
+    "BM25 needs the package bm25s": PACKAGES,
+    "needs the package faiss-cpu": PACKAGES,
+    "pool_factor needs the package scipy": PACKAGES,
+    "The format 'onnx' needs the package tf2onnx": PACKAGES,
+    "for_cpu needs the package ai-edge-litert": PACKAGES,
+    "Sparse vectors need the package scipy": PACKAGES,
+    "encoder_zoo needs a backend of Keras": PACKAGES,
+    "needs scikit-learn, which is not installed": PACKAGES,
+    "is no list of a repository's files": NETWORK,
+    "the download broke off": NETWORK,
+    "has changed since its files were listed": NETWORK,
+    "not in the cache and the hub cannot be reached": NETWORK,
+    "the hub asks for a token (401). Set HF_TOKEN": NETWORK,
+    "the hub refuses access (403)": NETWORK,
+    "is in the repository, not in the wheel": "needs a wheel; tests have the repository",
+    "is a mount point": "needs a mount",
+    "times while it was opened. Load it when": RACE,
+    "was changed while it was read": RACE,
+    "was replaced by another corpus since it was opened": RACE,
+    "was replaced while it was loaded. Load it again": RACE,
+    "this SavedModel was replaced while it was loaded": RACE,
+    "was replaced while the training was continued": RACE,
+    "This process was forked from one that had used TensorFlow": RACE,
+    "Another worker of this training has gone": RACE,
+    "in every worker on its own": DEVICES,
+    "keras.distribution splits every batch over": DEVICES,
+    "Several processes take parts of batches": DEVICES,
+    "Under tf.distribute Keras's optimizers do not support": DEVICES,
+    "Received: an index whose embedder is on the backend": "needs another backend's process",
+    "Received: a task on the backend": "needs another backend's process",
+    "ez.{}.from_preset('my_preset').export(": "the end of the line above",
+    "Received: a classifier on the backend": "needs another backend's process",
+    "init_lora_weights is": STRANGERS,
+    "normalization is True, which is not implemented": STRANGERS,
+    "Expected a DTypePolicy: quantized weights": STRANGERS,
+    "Download the file again.": STRANGERS,
+    "Load it with PyTorch and save it again": STRANGERS,
+    "Save it again there": STRANGERS,
+    "Save it again elsewhere": STRANGERS,
+    "KerasHub has no": STRANGERS,
+    "the dense layers start from random weights": FOLLOWS,
+    "the projection starts from random weights": FOLLOWS,
+    "has no pooler: it starts from random weights": FOLLOWS,
+    "keeps the labels that the checkpoint has": FOLLOWS,
+    "is damaged. Write to another folder": FOLLOWS,
+    "they were changed meanwhile. Write to another folder": FOLLOWS,
+    "is damaged or changed: its size or checksum": FOLLOWS,
+    "it is damaged. Call its verify()": FOLLOWS,
+    "<!-- Written by encoder_zoo. Delete this line": "of the model card, tested with it",
+    "which puts no special tokens around texts": NOT_YET,
+    "normalizer is null, but a": NOT_YET,
+    "missing ({}), the first is row": NOT_YET,
+    "The family name {} is taken": NOT_YET,
+    "The task name {} is taken": NOT_YET,
+    "make vectors of {}. Leave dim out": NOT_YET,
+    "has {}, which the vocabulary lacks": NOT_YET,
+    "whose ids are of other tokens": NOT_YET,
+    "Pass those of texts and labels to fit": NOT_YET,
+    "is a folder without .ann and .txt files": NOT_YET,
+    "has tags in {}": NOT_YET,
+    "annotations that differ": NOT_YET,
+    "has under data {}": NOT_YET,
+    "keeps the outputs of all examples": NOT_YET,
+    "answers with the columns": NOT_YET,
+    "holds answers of another run": NOT_YET,
+    "an integer of 64 bits in a column to keep": NOT_YET,
+    "of the whole column cannot hold": NOT_YET,
+    "is not complete: it has {} files so far": NOT_YET,
+    "was made with another tokenizer than this task has": NOT_YET,
+    "belongs to another corpus": NOT_YET,
+    "Give the texts that were asked about": NOT_YET,
+    "its answers mean something else": NOT_YET,
+    "The teacher has {} attention heads": NOT_YET,
+    "Nothing is learned of labels with objectives": NOT_YET,
+    "and the last of projections has": NOT_YET,
+    "Name those that hold them": NOT_YET,
+    "Name the columns of questions, choices": NOT_YET,
+    "Drop such rows before they are batched": NOT_YET,
+    "Split them into shorter texts": NOT_YET,
+    "It would be taken for": NOT_YET,
+    "Name two of them: fit(": NOT_YET,
+    "Split long texts into passages": NOT_YET,
+    "which has no add. Make a HybridIndex": NOT_YET,
+    "which cannot be saved in another": NOT_YET,
+    "Shorten it, or take longer windows": NOT_YET,
+    "belongs to another run: {}. Give this run": NOT_YET,
+    "is complete; the log says what is wrong": NOT_YET,
+    "BackupAndRestore continues training on texts": NOT_YET,
+    "Name them in the order of the checkpoint's card": NOT_YET,
+    "Load a checkpoint that was trained on NLI": NOT_YET,
+}
+
+
+def test_packages_that_are_advised_have_these_names():
+    """They are those of pyproject.toml's extras, which pip installs."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = extras["optional-dependencies"].values()
+    named = [*extras["dependencies"], *(name for names in optional for name in names)]
+    known = {re.split(r"[\[><=;~ ]", name)[0].lower() for name in named}
+    advised = {
+        name
+        for message in advice()
+        for line in re.findall(r"pip install ([\w -]+)`", message)
+        for name in line.split()
+        if not name.startswith("-")
+    }
+    assert len(advised) > 10 and advised <= known, advised - known
+
+
+def test_every_advice_is_carried_out_or_has_a_reason_why_not():
+    messages = advice()
+    known = [*EXECUTED, *NOT_EXECUTED]
+    unknown = [m for m in messages if not any(fragment in m for fragment in known)]
+    assert not unknown, "\n".join(unknown)
+    stale = [fragment for fragment in known if not any(fragment in m for m in messages)]
+    assert not stale, stale
+
+
+@pytest.mark.parametrize(("function", "fragments"), CASES)
+def test_the_advice_ends_well(function, fragments, tmp_path, caplog):
+    said = Said(fragments, caplog)
+    function(said, tmp_path)
+    assert not said.left, f"not said: {said.left}"
