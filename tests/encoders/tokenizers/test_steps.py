@@ -43,6 +43,7 @@ ROLES = ("[MASK]", "[CLS]", "[SEP]", "[UNK]", "<s>", "<mask>", "</s>", "<unk>", 
 # Kinds whose spans or ids the library gives otherwise on purpose; see `test_library.DIFFERENT`.
 FILES = [kind for kind in KINDS if kind not in ("bertweet", "nfc")]
 USUAL = ("wordpiece", "byte_bpe")
+SLOW = ("modern_bpe", "xlm_roberta", "albert", "gemma", "bpe")
 STEPS = {
     "normalizer": [
         *({"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents")),
@@ -252,7 +253,16 @@ def tried(kind):
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=[] if kind in USUAL else pytest.mark.slow) for kind in FILES],
+    [
+        *USUAL,
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW),
+        # Variants of these, which take some minutes: `-m peers` and this file.
+        *(
+            pytest.param(kind, marks=pytest.mark.peers)
+            for kind in FILES
+            if kind not in (*USUAL, *SLOW)
+        ),
+    ],
 )
 def test_every_change_is_done_or_refused(kind):
     counts, wrong = tried(kind)
