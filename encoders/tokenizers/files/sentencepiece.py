@@ -76,7 +76,7 @@ class SentencePieceFiles(WritesFiles):
             tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
         normalizers = [step.get("type") for step in files.steps("normalizer")]
         cls._compare_model(files, tokens)
-        return cls(
+        tokenizer = cls(
             tokens,
             scores,
             precompiled_charsmap=find_charsmap(files),
@@ -85,6 +85,14 @@ class SentencePieceFiles(WritesFiles):
             remove_extra_whitespaces="Prepend" not in normalizers,
             **options,
         )
+        normalized = [token["content"] for token in added if token["normalized"]]
+        if normalized and not tokenizer.library_is_equal:
+            # The library puts no "▁" before what follows such a token.
+            raise files.mismatch(
+                f"added_tokens: {shown(normalized[0])} is looked for in the normalized text",
+                "only tokens with normalized: false where spaces are kept or characters composed",
+            )
+        return tokenizer
 
     @classmethod
     def from_sentencepiece(
