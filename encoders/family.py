@@ -178,68 +178,6 @@ class HeadAlias:
 
 
 @dataclasses.dataclass(frozen=True)
-class KerasHubHead:
-    """KerasHub's names for a task of a family and the layers of its head.
-
-    Attributes:
-        task: name of the class.
-        groups: {attribute path in the task: group in the h5 file}.
-        built_in: {argument of the task: its fixed value in KerasHub's class}.
-    """
-
-    task: str
-    groups: Mapping[str, str]
-    built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class KerasHubNames:
-    """KerasHub's names for a family and its layers, and the fixed values of its classes.
-
-    Attributes:
-        backbone: name of the class.
-        built_in: {backbone argument: its fixed value in KerasHub's class}.
-        groups: {attribute path in the backbone: group in the h5 file}.
-        heads: {head, see `Family.heads`: the task that has it}.
-        tokenizer: name of the class.
-        tokenizer_file_names: {file of a Hugging Face folder: the same file there}.
-        tokenizer_settings: {setting in tokenizer_config.json: (KerasHub's name, its default)}.
-        tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
-        tokenizer_built_in: {attribute of our tokenizer: its fixed value in KerasHub's}.
-        arguments: {backbone argument: KerasHub's name, if different}; arguments with one name are
-            one argument there.
-        blocks: {list of blocks in the backbone: prefix of their groups}.
-    """
-
-    backbone: str
-    built_in: Mapping[str, object]
-    groups: Mapping[str, str]
-    heads: Mapping[str, KerasHubHead]
-    tokenizer: str
-    tokenizer_file_names: Mapping[str, str]
-    tokenizer_settings: Mapping[str, tuple[str, object]]
-    tokenizer_arguments: Mapping[str, str]
-    tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    blocks: Mapping[str, str] = dataclasses.field(
-        default_factory=lambda: {"blocks": "transformer_encoder"}
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Tf1Names:
-    """The names of a family's layers in checkpoints of TensorFlow 1.
-
-    Attributes:
-        config_file: name of the configuration's file.
-        parts: (regular expression, replacement) in the names of variables, in order.
-    """
-
-    config_file: str
-    parts: tuple[tuple[str, str], ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Family:
     """The differences between a family of encoders and others, as data.
 
@@ -279,8 +217,6 @@ class Family:
         learning_rate: recommended peak in fine-tuning, of the paper.
         weight_decay: of AdamW in fine-tuning, likewise.
         layer_decay: ratio of a layer's learning rate to that of the layer above, likewise.
-        keras_hub: names in KerasHub's files, if KerasHub has the family.
-        tf1: names in TensorFlow 1 checkpoints, if there are any.
         tiny: backbone arguments of a small model for tests, beside those of all families.
     """
 
@@ -314,8 +250,6 @@ class Family:
     learning_rate: float = LEARNING_RATE
     weight_decay: float = WEIGHT_DECAY
     layer_decay: float = 1.0
-    keras_hub: KerasHubNames | None = None
-    tf1: Tf1Names | None = None
     tiny: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Mapping) -> dict:

@@ -161,7 +161,7 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     _check_files(files, _TOKENIZER_FILES)
     path = files.path / CONFIG
     if CONFIG not in files and (family := tf1.family_in(files)):
-        path = files.path / family.tf1.config_file
+        path = tf1.config_file(files, family)
         config = {"model_type": family.name, **files.read_json(path.name)}
     else:
         config = files.read_json(CONFIG) if CONFIG in files else {}

@@ -10,9 +10,6 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
     CONSTANTS,
-    KERAS_HUB_BLOCKS,
-    KERAS_HUB_EMBEDDINGS,
-    KERAS_HUB_MASKED_LM,
     KEYS_WITH_SEGMENTS,
     RULES,
     TOKEN_IDS,
@@ -22,8 +19,6 @@ from encoder_zoo.encoders.family import (
     Head,
     HeadAlias,
     Hidden,
-    KerasHubHead,
-    KerasHubNames,
     PairHead,
 )
 from encoder_zoo.encoders.rules import Size
@@ -102,35 +97,6 @@ class AlbertBackbone(Backbone):
 
 _LAYER = "encoder.albert_layer_groups.{}.albert_layers.0"
 
-_KERAS_HUB = KerasHubNames(
-    backbone="AlbertBackbone",
-    built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
-    groups={
-        **KERAS_HUB_EMBEDDINGS,
-        "embeddings.projection": "dense",
-        **KERAS_HUB_BLOCKS,
-        "pooler_dense": "dense_1",
-    },
-    heads={
-        "ForSequenceClassification": KerasHubHead(
-            "AlbertTextClassifier", {"head.output_dense": "dense"}
-        ),
-        "ForMaskedLM": KerasHubHead(
-            "AlbertMaskedLM",
-            KERAS_HUB_MASKED_LM["groups"],
-            {"head_activation": "gelu_pytorch_tanh", "head_layer_norm_epsilon": 1e-5},
-        ),
-    },
-    tokenizer="AlbertTokenizer",
-    tokenizer_file_names={"spiece.model": "vocabulary.spm"},
-    # It normalises as the model says, and nothing else.
-    tokenizer_settings={
-        "do_lower_case": ("lowercase", False),
-        "keep_accents": ("keep_accents", True),
-    },
-    tokenizer_arguments={"proto": "proto"},
-    tokenizer_built_in={"lowercase": False, "keep_accents": True},
-)
 # Lan et al. 2020, table 14: 0.1 of the classifier's input is dropped, also without other dropout.
 _CLASSIFIER = Head("classifier", dropout="classifier_dropout_prob", default_dropout=0.1)
 _POOLED_CLASSIFIER = dataclasses.replace(_CLASSIFIER, pooled=True)
@@ -194,7 +160,6 @@ FAMILY = Family(
             "ForSequenceClassification", "sop_classifier.classifier", ("in_order", "swapped")
         )
     },
-    keras_hub=_KERAS_HUB,
     tiny={"embedding_dim": 6},
 )
 AlbertBackbone.family = FAMILY

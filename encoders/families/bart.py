@@ -14,9 +14,8 @@ from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.families.bert import TOKEN_IDS, keras_hub_blocks
-from encoder_zoo.encoders.families.roberta import KERAS_HUB_BYTE_BPE
-from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
+from encoder_zoo.encoders.families.bert import TOKEN_IDS
+from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.last_tokens import last_tokens
 from encoder_zoo.encoders.positions import positions_in_texts, text_indices
 from encoder_zoo.encoders.rules import Size
@@ -288,38 +287,6 @@ _DECODER_BLOCK = {
     "cross_norm": "encoder_attn_layer_norm",
 }
 
-_PROJECTION = "_self_attention_layer/{}_dense"
-_KERAS_HUB = KerasHubNames(
-    backbone="BartBackbone",
-    built_in={
-        "activation": "gelu",
-        "activation_dropout": 0.0,
-        "decoder_start_token_id": 2,
-        "layer_norm_epsilon": 1e-5,
-    },
-    groups={
-        "embeddings.token_embedding": "reversible_embedding",
-        "embeddings.position_embedding": "position_embedding",
-        "embeddings.norm": "layer_normalization",
-        "decoder_embeddings.position_embedding": "position_embedding_1",
-        "decoder_embeddings.norm": "layer_normalization_1",
-        **keras_hub_blocks("transformer_encoder_{}", _PROJECTION),
-        **keras_hub_blocks("transformer_decoder_{}", _PROJECTION, blocks="decoder_blocks"),
-        **{
-            f"decoder_blocks.{{}}.cross_attention.{name}_dense": (
-                f"transformer_decoder_{{}}/_cross_attention_layer/{name}_dense"
-            )
-            for name in ("query", "key", "value", "output")
-        },
-        "decoder_blocks.{}.cross_norm": "transformer_decoder_{}/_cross_attention_layer_norm",
-    },
-    heads={},  # it generates texts
-    tokenizer="BartTokenizer",
-    **KERAS_HUB_BYTE_BPE,
-    arguments={"num_decoder_layers": "num_layers"},
-    blocks={"blocks": "transformer_encoder", "decoder_blocks": "transformer_decoder"},
-)
-
 
 def read_config(config: Mapping) -> dict:
     """Return a configuration with transformers' defaults for fields that are missing.
@@ -419,7 +386,6 @@ FAMILY = Family(
             class_suffix="ForConditionalGeneration",
         ),
     },
-    keras_hub=_KERAS_HUB,
     tiny={"num_decoder_layers": 1},
 )
 BartBackbone.family = FAMILY

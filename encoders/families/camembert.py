@@ -34,6 +34,5 @@ FAMILY = dataclasses.replace(
     # RoBERTa's, whose architecture it is: Liu et al. 2019, table 10.
     learning_rate=2e-5,
     weight_decay=0.1,
-    keras_hub=None,
 )
 CamembertBackbone.family = FAMILY

@@ -18,14 +18,8 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.convolution import ConvolutionWidth, TextConvolution
 from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.families.bert import (
-    CONFIG_KEYS,
-    KERAS_HUB_HIDDEN,
-    KERAS_HUB_MASKED_LM,
-    MASKED_LM,
-    keras_hub_blocks,
-)
-from encoder_zoo.encoders.family import Family, Generator, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
+from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.relative_shift import by_distance
 from encoder_zoo.encoders.layers import activate
@@ -327,36 +321,6 @@ _LEFT_OUT = {
     "pos_att_type": None,
 }
 
-_BLOCK = "disentangled_attention_encoder_{}"
-_KERAS_HUB = KerasHubNames(
-    backbone="DebertaV3Backbone",
-    built_in={
-        "activation": "gelu",
-        "layer_norm_epsilon": 1e-7,
-        "terms": [*TERMS],
-        "convolution_width": 0,
-    },
-    groups={
-        "embeddings.token_embedding": "reversible_embedding",
-        "embeddings.norm": "layer_normalization",
-        "relative_embedding": "relative_embedding",
-        "relative_norm": "relative_embedding/layer_norm",
-        **keras_hub_blocks(_BLOCK, "_self_attention_layer/_{}_dense"),
-    },
-    heads={
-        "ForSequenceClassification": KerasHubHead("DebertaV3TextClassifier", KERAS_HUB_HIDDEN),
-        "ForMaskedLM": KerasHubHead("DebertaV3MaskedLM", **KERAS_HUB_MASKED_LM),
-    },
-    tokenizer="DebertaV3Tokenizer",
-    tokenizer_file_names={"spm.model": "vocabulary.spm"},
-    tokenizer_settings={},
-    tokenizer_arguments={"proto": "proto"},
-    arguments={
-        "position_buckets": "bucket_size",
-        "max_relative_positions": "max_sequence_length",
-    },
-    blocks={"blocks": _BLOCK.removesuffix("_{}")},
-)
 _CLASSIFIER = Head(
     "classifier",
     Hidden("pooler.dense", activation_argument="pooler_activation"),
@@ -445,7 +409,6 @@ FAMILY = Family(
     },
     # He et al. 2023, DeBERTaV3, section 3.1: as wide, but half as deep.
     generator=Generator(width=1.0, depth=0.5),
-    keras_hub=_KERAS_HUB,
     tiny={"position_buckets": 8, "max_relative_positions": 16, "convolution_width": 3},
 )
 DebertaV2Backbone.family = FAMILY

@@ -7,14 +7,7 @@ import numpy as np
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.families.bert import (
-    KERAS_HUB_BLOCKS,
-    KERAS_HUB_HIDDEN,
-    KERAS_HUB_MASKED_LM,
-    KERAS_HUB_TWO_TABLES,
-    KERAS_HUB_WORDPIECE,
-)
-from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 
@@ -73,17 +66,6 @@ def sinusoids(rows: int, width: int) -> np.ndarray:
     return np.where(column % 2, np.cos(angles), np.sin(angles)).astype("float32")
 
 
-_KERAS_HUB = KerasHubNames(
-    backbone="DistilBertBackbone",
-    built_in={"activation": "gelu", "layer_norm_epsilon": 1e-12},
-    groups={**KERAS_HUB_TWO_TABLES, **KERAS_HUB_BLOCKS},
-    heads={
-        "ForSequenceClassification": KerasHubHead("DistilBertTextClassifier", KERAS_HUB_HIDDEN),
-        "ForMaskedLM": KerasHubHead("DistilBertMaskedLM", **KERAS_HUB_MASKED_LM),
-    },
-    tokenizer="DistilBertTokenizer",
-    **KERAS_HUB_WORDPIECE,
-)
 _CLASSIFIER = Head(
     "classifier",
     Hidden("pre_classifier", "relu"),
@@ -142,6 +124,5 @@ FAMILY = Family(
             tied_bias="vocab_projector.bias",
         ),
     },
-    keras_hub=_KERAS_HUB,
 )
 DistilBertBackbone.family = FAMILY

@@ -10,14 +10,11 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
     CONSTANTS,
-    KERAS_HUB_BLOCKS,
-    KERAS_HUB_EMBEDDINGS,
-    KERAS_HUB_WORDPIECE,
     KEYS_WITH_SEGMENTS,
     RULES,
     TENSORS,
 )
-from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubNames
+from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.rules import Activation, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
@@ -106,17 +103,6 @@ def summary_constants(vector: str) -> dict[str, object]:
     return {"summary_type": vector, "summary_use_proj": True}
 
 
-_KERAS_HUB = KerasHubNames(
-    backbone="ElectraBackbone",
-    built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
-    # Its pooler, which ELECTRA itself does not have, is left where it is.
-    groups={**KERAS_HUB_EMBEDDINGS, "embeddings.projection": "dense", **KERAS_HUB_BLOCKS},
-    heads={},
-    tokenizer="ElectraTokenizer",
-    arguments={"vocabulary_size": "vocab_size"},
-    **KERAS_HUB_WORDPIECE,
-)
-
 FAMILY = Family(
     name="electra",
     backbone=ElectraBackbone,
@@ -161,7 +147,6 @@ FAMILY = Family(
             tied_bias="generator_lm_head.bias",
         ),
     },
-    keras_hub=_KERAS_HUB,
     tiny={"embedding_dim": 6, "summary_activation": "tanh"},
 )
 ElectraBackbone.family = FAMILY

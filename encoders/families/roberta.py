@@ -11,16 +11,12 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.embeddings import Embeddings
 from encoder_zoo.encoders.families.bert import (
     CONSTANTS,
-    KERAS_HUB_BLOCKS,
-    KERAS_HUB_HIDDEN,
-    KERAS_HUB_MASKED_LM,
-    KERAS_HUB_TWO_TABLES,
     KEYS_WITH_SEGMENTS,
     RULES,
     TENSORS,
     TOKEN_IDS,
 )
-from encoder_zoo.encoders.family import Family, Head, Hidden, KerasHubHead, KerasHubNames
+from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.positions import positions_in_texts
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
@@ -96,29 +92,6 @@ class RobertaBackbone(Backbone):
         )
 
 
-KERAS_HUB_BYTE_BPE = {
-    "tokenizer_file_names": {"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
-    "tokenizer_settings": {"add_prefix_space": ("add_prefix_space", False)},
-    "tokenizer_arguments": {name: name for name in ("vocabulary", "merges", "add_prefix_space")},
-}
-_KERAS_HUB = KerasHubNames(
-    backbone="RobertaBackbone",
-    built_in={
-        "activation": "gelu",
-        "layer_norm_epsilon": 1e-5,
-        "pad_token_id": 1,
-        "num_segments": 1,
-    },
-    groups={**KERAS_HUB_TWO_TABLES, **KERAS_HUB_BLOCKS},
-    heads={
-        "ForSequenceClassification": KerasHubHead("RobertaTextClassifier", KERAS_HUB_HIDDEN),
-        "ForMaskedLM": KerasHubHead("RobertaMaskedLM", **KERAS_HUB_MASKED_LM),
-    },
-    tokenizer="RobertaTokenizer",
-    **KERAS_HUB_BYTE_BPE,
-)
-
-
 def read_config(config: Mapping) -> dict:
     """Return a configuration with transformers' epsilon, BERT's, where it has none.
 
@@ -161,6 +134,5 @@ FAMILY = Family(
             tied_bias="lm_head.bias",
         ),
     },
-    keras_hub=_KERAS_HUB,
 )
 RobertaBackbone.family = FAMILY

@@ -26,18 +26,6 @@ class XLMRobertaBackbone(roberta.RobertaBackbone):
     """
 
 
-_HEADS = roberta.FAMILY.keras_hub.heads
-_KERAS_HUB = dataclasses.replace(
-    roberta.FAMILY.keras_hub,
-    backbone="XLMRobertaBackbone",
-    heads={
-        name: dataclasses.replace(head, task=f"XLM{head.task}") for name, head in _HEADS.items()
-    },
-    tokenizer="XLMRobertaTokenizer",
-    tokenizer_file_names={"sentencepiece.bpe.model": "vocabulary.spm"},
-    tokenizer_settings={},
-    tokenizer_arguments={"proto": "proto"},
-)
 FAMILY = dataclasses.replace(
     roberta.FAMILY,
     name="xlm-roberta",
@@ -47,6 +35,5 @@ FAMILY = dataclasses.replace(
     # RoBERTa's, whose architecture it is: Liu et al. 2019, table 10.
     learning_rate=2e-5,
     weight_decay=0.1,
-    keras_hub=_KERAS_HUB,
 )
 XLMRobertaBackbone.family = FAMILY

@@ -1,7 +1,7 @@
 """Reads KerasHub presets: JSON as plain data, weights as arrays.
 
 The files name Python modules and classes. Modules are never imported, and class names are looked up
-in the records of the families.
+in a table.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
+from encoder_zoo.presets.formats.kerashub_names import KERAS_HUB
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
 
@@ -48,8 +49,8 @@ def files() -> set[str]:
 
 def tokenizer_file_names() -> set[str]:
     """Return the names of the files of a KerasHub preset's tokenizer."""
-    named = [f.keras_hub.tokenizer_file_names.values() for f in all_families() if f.keras_hub]
-    return {_TOKENIZER, *(f"{_ASSETS}/{name}" for names in named for name in names)}
+    named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
+    return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
 
 
 class KerasHubCheckpoint(Checkpoint):
@@ -73,7 +74,7 @@ class KerasHubCheckpoint(Checkpoint):
         self.config_file = files.path / CONFIG
         description = files.read_json(CONFIG)
         self.family = _family_of(files, description.get("class_name"))
-        self._names = self.family.keras_hub
+        self._names = KERAS_HUB[self.family.name]
         keys = self.family.config_keys
         self.config_names = {
             theirs: self._names.arguments.get(ours, ours) for ours, theirs in keys.items()
@@ -178,14 +179,14 @@ def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
         return None
     if (name := files.read_json(_TOKENIZER).get("class_name")) is None:
         return None
-    named = {f.keras_hub.tokenizer: f for f in all_families() if f.keras_hub}
-    return _look_up(named, name, files.path / _TOKENIZER)
+    named = {names.tokenizer: family for family, names in KERAS_HUB.items()}
+    return get_family(_look_up(named, name, files.path / _TOKENIZER))
 
 
 def _family_of(files: FolderFiles, name: object) -> Family:
     """Return the family of a backbone's class in config.json."""
-    families = {f.keras_hub.backbone: f for f in all_families() if f.keras_hub}
-    return _look_up(families, name, files.path / CONFIG)
+    families = {names.backbone: family for family, names in KERAS_HUB.items()}
+    return get_family(_look_up(families, name, files.path / CONFIG))
 
 
 def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
@@ -194,7 +195,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
     Raises:
         ValueError: "FILE: class_name is 'RobertaTokenizer'. Expected BertTokenizer ..."
     """
-    path, names = files.path / _TOKENIZER, family.keras_hub
+    path, names = files.path / _TOKENIZER, KERAS_HUB[family.name]
     if _TOKENIZER not in files:
         return None
     description = files.read_json(_TOKENIZER)
@@ -252,7 +253,7 @@ def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
             f"{path}: dtype is a {dtype['class_name']}. Expected a DTypePolicy: quantized weights "
             "are not read. Save the preset before quantizing."
         )
-    names, keys = family.keras_hub.arguments, family.config_keys
+    names, keys = KERAS_HUB[family.name].arguments, family.config_keys
     known = {theirs: names.get(ours, ours) for ours, theirs in keys.items()}
     known = {theirs: config[name] for theirs, name in known.items() if name in config}
     if "dropout" in config:  # one for both

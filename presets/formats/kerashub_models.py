@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.keras_private import own_trainable_variables
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import CustomHeadRecord, KerasHubNames
+from encoder_zoo.encoders.family import CustomHeadRecord
 from encoder_zoo.encoders.layers import ACTIVATIONS
 from encoder_zoo.presets.formats.checkpoint import (
     block_indices,
@@ -21,6 +21,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     layer_at,
     numbered,
 )
+from encoder_zoo.presets.formats.kerashub_names import KERAS_HUB, KerasHubNames
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
 logger = logging.getLogger("encoder_zoo")
@@ -136,12 +137,12 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
 
 
 def _names(backbone: Backbone) -> KerasHubNames:
-    if backbone.family.keras_hub is None:
+    if backbone.family.name not in KERAS_HUB:
         raise ValueError(
             f"KerasHub has no {type(backbone).__name__}, or its format is not known here. Save "
             'with format="huggingface".'
         )
-    return backbone.family.keras_hub
+    return KERAS_HUB[backbone.family.name]
 
 
 def _class(name: str) -> type:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import math
 import pathlib
@@ -14,12 +15,42 @@ import tempfile
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.arrays import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
+
+@dataclasses.dataclass(frozen=True)
+class Tf1Names:
+    """The names of a family's layers in checkpoints of TensorFlow 1.
+
+    Attributes:
+        config_file: name of the configuration's file.
+        parts: (regular expression, replacement) in the names of variables, in order.
+    """
+
+    config_file: str
+    parts: tuple[tuple[str, str], ...]
+
+
+# {family name: the names in its checkpoints}
+TF1 = {
+    "bert": Tf1Names(
+        config_file="bert_config.json",
+        parts=(
+            (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
+            (r"^cls/seq_relationship/output_weights$", "cls/seq_relationship/weight"),
+            (r"^cls/seq_relationship/output_bias$", "cls/seq_relationship/bias"),
+            # Fine-tuned by the same code, `run_squad.py` and `run_classifier.py`.
+            (r"^cls/squad/output_weights$", "qa_outputs/weight"),
+            (r"^cls/squad/output_bias$", "qa_outputs/bias"),
+            (r"^output_weights$", "classifier/weight"),
+            (r"^output_bias$", "classifier/bias"),
+        ),
+    )
+}
 # (regular expression, replacement) in the names of all families.
 _PARTS = (
     (r"encoder/layer_(\d+)/", r"encoder/layer/\1/"),
@@ -34,14 +65,19 @@ _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 def files() -> list[str]:
     """Return patterns of the names of a checkpoint's files, without the tokenizer's."""
-    configs = [family.tf1.config_file for family in all_families() if family.tf1]
+    configs = [names.config_file for names in TF1.values()]
     return [*configs, "*.index", "*.data-*"]
 
 
 def family_in(files: FolderFiles) -> Family | None:
     """Return the family of the TensorFlow 1 checkpoint in a folder; None if there is none."""
-    known = (family for family in all_families() if family.tf1)
-    return next((family for family in known if family.tf1.config_file in files), None)
+    found = (name for name, names in TF1.items() if names.config_file in files)
+    return next((get_family(name) for name in found), None)
+
+
+def config_file(files: FolderFiles, family: Family) -> pathlib.Path:
+    """Return the path of the configuration in a folder of `family_in`."""
+    return files.path / TF1[family.name].config_file
 
 
 class Tf1Checkpoint(Checkpoint):
@@ -61,8 +97,8 @@ class Tf1Checkpoint(Checkpoint):
         self.files = files
         self.family = family
         self.settings = {}
-        self.config_file = files.path / family.tf1.config_file
-        self.config = {"model_type": family.name, **files.read_json(family.tf1.config_file)}
+        self.config_file = config_file(files, family)
+        self.config = {"model_type": family.name, **files.read_json(self.config_file.name)}
         stem = _stem(files)
         parts = [name for name in files.listed if fnmatch.fnmatchcase(name, f"{stem}.data-*")]
         copies = files.keep(tempfile.TemporaryDirectory())
@@ -129,6 +165,6 @@ def _translate(name: str, family: Family) -> str:
         'encoder.layer.3.output.LayerNorm.weight'
     """
     name = name.removeprefix(f"{family.prefix}/")
-    for old, new in (*_PARTS, *family.tf1.parts):
+    for old, new in (*_PARTS, *TF1[family.name].parts):
         name = re.sub(old, new, name)
     return name.replace("/", ".")

@@ -40,7 +40,6 @@ OURS = registries()
     class_prefix="Toy",
     prefix="toy",
     tensors={**ez.RobertaBackbone.family.tensors, "final_layer": "final.LayerNorm"},
-    keras_hub=None,
 )
 class ToyBackbone(ez.RobertaBackbone):
     """RoBERTa with a LayerNorm behind its last block."""

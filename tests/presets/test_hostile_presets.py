@@ -406,7 +406,6 @@ def test_settings_of_kerashubs_tokenizer_are_applied_or_refused(tmp_path, settin
             checkpoint.stored_tokenizer()
 
     checkpoint.family = get_family("bert")
-    checkpoint._names = checkpoint.family.keras_hub
     read()
     edit(folder / "tokenizer.json", lambda content: content["config"].update({setting: value}))
     with pytest.raises(ValueError, match=rf"tokenizer.json: config.{setting} is"):

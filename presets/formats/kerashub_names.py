@@ -1,0 +1,273 @@
+"""KerasHub's names for families and their layers: `KERAS_HUB`, one entry per family that it has."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasHubHead:
+    """KerasHub's names for a task of a family and the layers of its head.
+
+    Attributes:
+        task: name of the class.
+        groups: {attribute path in the task: group in the h5 file}.
+        built_in: {argument of the task: its fixed value in KerasHub's class}.
+    """
+
+    task: str
+    groups: Mapping[str, str]
+    built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasHubNames:
+    """KerasHub's names for a family and its layers, and the fixed values of its classes.
+
+    Attributes:
+        backbone: name of the class.
+        built_in: {backbone argument: its fixed value in KerasHub's class}.
+        groups: {attribute path in the backbone: group in the h5 file}.
+        heads: {head, see `Family.heads`: the task that has it}.
+        tokenizer: name of the class.
+        tokenizer_file_names: {file of a Hugging Face folder: the same file there}.
+        tokenizer_settings: {setting in tokenizer_config.json: (KerasHub's name, its default)}.
+        tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
+        tokenizer_built_in: {attribute of our tokenizer: its fixed value in KerasHub's}.
+        arguments: {backbone argument: KerasHub's name, if different}; arguments with one name are
+            one argument there.
+        blocks: {list of blocks in the backbone: prefix of their groups}.
+    """
+
+    backbone: str
+    built_in: Mapping[str, object]
+    groups: Mapping[str, str]
+    heads: Mapping[str, KerasHubHead]
+    tokenizer: str
+    tokenizer_file_names: Mapping[str, str]
+    tokenizer_settings: Mapping[str, tuple[str, object]]
+    tokenizer_arguments: Mapping[str, str]
+    tokenizer_built_in: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    blocks: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"blocks": "transformer_encoder"}
+    )
+
+
+_LAYERS = ("query", "key", "value", "output")  # of an attention
+
+
+def _blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, str]:
+    """Return {attribute path in the backbone: group in the h5 file} of the blocks.
+
+    Args:
+        block: group of a block, with {} for its number.
+        projection: that of the attention's dense layers, with {} for "query" and the like.
+        blocks: attribute of the backbone with their list.
+    """
+    paths = {
+        **{f"attention.{name}_dense": projection.format(name) for name in _LAYERS},
+        "attention_norm": "_self_attention_layer_norm",
+        "intermediate_dense": "_feedforward_intermediate_dense",
+        "output_dense": "_feedforward_output_dense",
+        "output_norm": "_feedforward_layer_norm",
+    }
+    return {f"{blocks}.{{}}.{ours}": f"{block}/{theirs}" for ours, theirs in paths.items()}
+
+
+_PROJECTION = "_self_attention_layer/{}_dense"
+_ENCODER = _blocks("transformer_encoder_{}", _PROJECTION)
+_DEBERTA_BLOCK = "disentangled_attention_encoder_{}"
+_TWO_TABLES = {  # without segments
+    "embeddings.token_embedding": "token_and_position_embedding/token_embedding",
+    "embeddings.position_embedding": "token_and_position_embedding/position_embedding",
+    "embeddings.norm": "layer_normalization",
+}
+_THREE_TABLES = {
+    "embeddings.token_embedding": "reversible_embedding",
+    "embeddings.position_embedding": "position_embedding",
+    "embeddings.segment_embedding": "embedding",
+    "embeddings.norm": "layer_normalization",
+}
+_POOLED_CLASSIFIER = {"head.output_dense": "dense"}
+_CLASSIFIER = {"head.hidden.dense": "dense", "head.output_dense": "dense_1"}
+_MASKED_LM = {
+    "head.hidden.dense": "masked_lm_head/_intermediate_dense",
+    "head.hidden.norm": "masked_lm_head/_intermediate_layer_norm",
+    "head.bias": "masked_lm_head",
+}
+# In most families the head's GELU is the exact one, and its epsilon this, whatever the blocks have.
+_MASKED_LM_BUILT_IN = {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5}
+_WORDPIECE = {
+    "tokenizer_file_names": {"vocab.txt": "vocabulary.txt"},
+    "tokenizer_settings": {
+        "do_lower_case": ("lowercase", False),
+        "strip_accents": ("strip_accents", False),
+        "unk_token": ("oov_token", "[UNK]"),
+    },
+    "tokenizer_arguments": {
+        "vocabulary": "vocabulary",
+        "lowercase": "lowercase",
+        "strip_accents": "strips_accents",
+        "oov_token": "unknown_token",
+    },
+    "tokenizer_built_in": {"split_chinese_characters": True},  # its files have no word for it
+}
+_BYTE_BPE = {
+    "tokenizer_file_names": {"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
+    "tokenizer_settings": {"add_prefix_space": ("add_prefix_space", False)},
+    "tokenizer_arguments": {name: name for name in ("vocabulary", "merges", "add_prefix_space")},
+}
+_ROBERTA = KerasHubNames(
+    backbone="RobertaBackbone",
+    built_in={
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-5,
+        "pad_token_id": 1,
+        "num_segments": 1,
+    },
+    groups={**_TWO_TABLES, **_ENCODER},
+    heads={
+        "ForSequenceClassification": KerasHubHead("RobertaTextClassifier", _CLASSIFIER),
+        "ForMaskedLM": KerasHubHead("RobertaMaskedLM", _MASKED_LM, _MASKED_LM_BUILT_IN),
+    },
+    tokenizer="RobertaTokenizer",
+    **_BYTE_BPE,
+)
+
+# {family name: KerasHub's names}
+KERAS_HUB = {
+    "bert": KerasHubNames(
+        backbone="BertBackbone",
+        # KerasHub's BERT has the tanh GELU also where the original weights had the exact one.
+        built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
+        groups={**_THREE_TABLES, **_ENCODER, "pooler_dense": "dense"},
+        heads={
+            "ForSequenceClassification": KerasHubHead("BertTextClassifier", _POOLED_CLASSIFIER),
+            "ForMaskedLM": KerasHubHead("BertMaskedLM", _MASKED_LM, _MASKED_LM_BUILT_IN),
+        },
+        tokenizer="BertTokenizer",
+        **_WORDPIECE,
+    ),
+    "roberta": _ROBERTA,
+    "electra": KerasHubNames(
+        backbone="ElectraBackbone",
+        built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
+        # Its pooler, which ELECTRA itself does not have, is left where it is.
+        groups={**_THREE_TABLES, "embeddings.projection": "dense", **_ENCODER},
+        heads={},
+        tokenizer="ElectraTokenizer",
+        arguments={"vocabulary_size": "vocab_size"},
+        **_WORDPIECE,
+    ),
+    "distilbert": KerasHubNames(
+        backbone="DistilBertBackbone",
+        built_in={"activation": "gelu", "layer_norm_epsilon": 1e-12},
+        groups={**_TWO_TABLES, **_ENCODER},
+        heads={
+            "ForSequenceClassification": KerasHubHead("DistilBertTextClassifier", _CLASSIFIER),
+            "ForMaskedLM": KerasHubHead("DistilBertMaskedLM", _MASKED_LM, _MASKED_LM_BUILT_IN),
+        },
+        tokenizer="DistilBertTokenizer",
+        **_WORDPIECE,
+    ),
+    "albert": KerasHubNames(
+        backbone="AlbertBackbone",
+        built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
+        groups={
+            **_THREE_TABLES,
+            "embeddings.projection": "dense",
+            **_ENCODER,
+            "pooler_dense": "dense_1",
+        },
+        heads={
+            "ForSequenceClassification": KerasHubHead("AlbertTextClassifier", _POOLED_CLASSIFIER),
+            "ForMaskedLM": KerasHubHead(
+                "AlbertMaskedLM",
+                _MASKED_LM,
+                {"head_activation": "gelu_pytorch_tanh", "head_layer_norm_epsilon": 1e-5},
+            ),
+        },
+        tokenizer="AlbertTokenizer",
+        tokenizer_file_names={"spiece.model": "vocabulary.spm"},
+        # It normalises as the model says, and nothing else.
+        tokenizer_settings={
+            "do_lower_case": ("lowercase", False),
+            "keep_accents": ("keep_accents", True),
+        },
+        tokenizer_arguments={"proto": "proto"},
+        tokenizer_built_in={"lowercase": False, "keep_accents": True},
+    ),
+    "xlm-roberta": dataclasses.replace(
+        _ROBERTA,
+        backbone="XLMRobertaBackbone",
+        heads={
+            name: dataclasses.replace(head, task=f"XLM{head.task}")
+            for name, head in _ROBERTA.heads.items()
+        },
+        tokenizer="XLMRobertaTokenizer",
+        tokenizer_file_names={"sentencepiece.bpe.model": "vocabulary.spm"},
+        tokenizer_settings={},
+        tokenizer_arguments={"proto": "proto"},
+    ),
+    "deberta-v2": KerasHubNames(
+        backbone="DebertaV3Backbone",
+        built_in={
+            "activation": "gelu",
+            "layer_norm_epsilon": 1e-7,
+            "terms": ["c2p", "p2c"],
+            "convolution_width": 0,
+        },
+        groups={
+            "embeddings.token_embedding": "reversible_embedding",
+            "embeddings.norm": "layer_normalization",
+            "relative_embedding": "relative_embedding",
+            "relative_norm": "relative_embedding/layer_norm",
+            **_blocks(_DEBERTA_BLOCK, "_self_attention_layer/_{}_dense"),
+        },
+        heads={
+            "ForSequenceClassification": KerasHubHead("DebertaV3TextClassifier", _CLASSIFIER),
+            "ForMaskedLM": KerasHubHead("DebertaV3MaskedLM", _MASKED_LM, _MASKED_LM_BUILT_IN),
+        },
+        tokenizer="DebertaV3Tokenizer",
+        tokenizer_file_names={"spm.model": "vocabulary.spm"},
+        tokenizer_settings={},
+        tokenizer_arguments={"proto": "proto"},
+        arguments={
+            "position_buckets": "bucket_size",
+            "max_relative_positions": "max_sequence_length",
+        },
+        blocks={"blocks": _DEBERTA_BLOCK.removesuffix("_{}")},
+    ),
+    "bart": KerasHubNames(
+        backbone="BartBackbone",
+        built_in={
+            "activation": "gelu",
+            "activation_dropout": 0.0,
+            "decoder_start_token_id": 2,
+            "layer_norm_epsilon": 1e-5,
+        },
+        groups={
+            "embeddings.token_embedding": "reversible_embedding",
+            "embeddings.position_embedding": "position_embedding",
+            "embeddings.norm": "layer_normalization",
+            "decoder_embeddings.position_embedding": "position_embedding_1",
+            "decoder_embeddings.norm": "layer_normalization_1",
+            **_ENCODER,
+            **_blocks("transformer_decoder_{}", _PROJECTION, blocks="decoder_blocks"),
+            **{
+                f"decoder_blocks.{{}}.cross_attention.{name}_dense": (
+                    f"transformer_decoder_{{}}/_cross_attention_layer/{name}_dense"
+                )
+                for name in _LAYERS
+            },
+            "decoder_blocks.{}.cross_norm": "transformer_decoder_{}/_cross_attention_layer_norm",
+        },
+        heads={},  # it generates texts
+        tokenizer="BartTokenizer",
+        **_BYTE_BPE,
+        arguments={"num_decoder_layers": "num_layers"},
+        blocks={"blocks": "transformer_encoder", "decoder_blocks": "transformer_decoder"},
+    ),
+}
