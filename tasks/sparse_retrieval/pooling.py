@@ -73,15 +73,18 @@ def term_weights(
 
     # The largest logit does not change if padding repeats a token, the bias is added after it, and
     # the activation is of it alone.
-    first = POOLINGS["cls"](x, mask)
-    x = ops.where(mask[..., None] > 0, x, first[:, None])
+    first = POOLINGS["cls"](x, mask)[:, None]
+
+    def repeated(x, mask):
+        return ops.where(mask[..., None] > 0, x, first)
 
     if training and sparse_gradients and head.tied:
         table = ops.convert_to_tensor(backbone.embeddings.token_embedding.embeddings)
-        return function(with_bias(head, largest_logits(head(x), table, POSITIONS)))
+        x = head(repeated(x, mask))
+        return function(with_bias(head, largest_logits(x, table, POSITIONS)))
 
     def largest(x, mask):
-        return ops.max(project(backbone, head, x), axis=1)
+        return ops.max(project(backbone, head, repeated(x, mask)), axis=1)
 
     found = _over_positions(largest, ops.maximum, x, mask, training)
     return function(with_bias(head, found))
@@ -92,16 +95,25 @@ def _over_positions(function: Callable, join: Callable, x, mask, training) -> ke
     length = ops.shape(x)[1]
     if training or (isinstance(length, int) and length <= POSITIONS):
         return function(x, mask)
-    start = POSITIONS
-    found = function(x[:, :start], mask[:, :start])
-    if isinstance(length, int):
-        for start in range(POSITIONS, length, POSITIONS):
-            part = slice(start, start + POSITIONS)
-            found = join(found, function(x[:, part], mask[:, part]))
+    number = -(-length // POSITIONS)
+    size = -(-length // number)
+    # Of equal size: XLA fills a slice that reaches beyond the end of a loop's tensor with zeros.
+    x, mask = (_divided(values, number, size) for values in (x, mask))
+    found = function(x[0], mask[0])
+    if isinstance(number, int):
+        for i in range(1, number):
+            found = join(found, function(x[i], mask[i]))
         return found
 
-    def step(start, found):
-        part = slice(start, start + POSITIONS)
-        return start + POSITIONS, join(found, function(x[:, part], mask[:, part]))
+    def step(i, found):
+        return i + 1, join(found, function(x[i], mask[i]))
 
-    return ops.while_loop(lambda start, _: start < length, step, (start, found))[1]
+    return ops.while_loop(lambda i, _: i < number, step, (1, found))[1]
+
+
+def _divided(values, number, size):
+    """Divide (B, L, ...) into (P, B, l, ...), with zeros behind."""
+    batch, length, *rest = ops.shape(values)
+    widths = [[0, 0], [0, number * size - length], *([0, 0] for _ in rest)]
+    values = ops.reshape(ops.pad(values, widths), (batch, number, size, *rest))
+    return ops.moveaxis(values, 0, 1)

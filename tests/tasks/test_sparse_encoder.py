@@ -1,5 +1,6 @@
 """SparseEncoder: SPLADE by its formula, sparse vectors, every form of training, search methods."""
 
+import itertools
 import logging
 
 import keras
@@ -87,8 +88,11 @@ class TestPooling:
         monkeypatch.setattr(pooling, "POSITIONS", 2)
         np.testing.assert_allclose(encoder(inputs), expected, rtol=1e-5, atol=1e-6)
         specs = {name: tf.TensorSpec([None, None], v.dtype) for name, v in inputs.items()}
-        graph = tf.function(encoder, input_signature=[specs], autograph=False)
-        np.testing.assert_allclose(graph(inputs), expected, rtol=1e-5, atol=1e-6)
+        options = {"input_signature": [specs], "autograph": False}
+        for size, jit_compile in itertools.product((2, 3, 100), (False, True)):
+            monkeypatch.setattr(pooling, "POSITIONS", size)
+            graph = tf.function(encoder, jit_compile=jit_compile, **options)
+            np.testing.assert_allclose(graph(inputs), expected, rtol=1e-5, atol=1e-6)
 
     def test_tokens_of_a_prompt_can_be_left_out(self, build):
         settings = {"prompts": {"query": "query :"}, "include_prompt": False}
