@@ -101,15 +101,23 @@ def check_config(
 
 
 def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> None:
-    """Raise an error if `label2id` is not the inverse of `id2label`."""
+    """Raise an error if `label2id` is not the inverse of `id2label`, or has no inverse."""
     names, numbers = config.get("id2label"), config.get("label2id")
-    if names is not None and numbers is not None:
+    if numbers is None or numbers == {}:
+        return
+    is_object = isinstance(numbers, Mapping)
+    # Some files have the numbers as strings.
+    found = {label: str(number) for label, number in numbers.items()} if is_object else {}
+    if names:
         inverse = {label: int(i) for i, label in names.items()}
+        same = found == {label: str(i) for label, i in inverse.items()}
         # If two classes have one name, `label2id` has only one of them.
-        same = isinstance(numbers, Mapping) and (
-            len(inverse) < len(names) or dict(numbers) == inverse
-        )
-        expect(same, "label2id", f"the names in id2label with their numbers, {shown(inverse)}")
+        holds = is_object and (same or len(inverse) < len(names))
+        expect(holds, "label2id", f"the names in id2label with their numbers, {shown(inverse)}")
+    else:
+        expected = sorted(str(i) for i in range(len(found)))
+        words = 'an object such as {"negative": 0, "positive": 1}, or null'
+        expect(is_object and sorted(found.values()) == expected, "label2id", words)
 
 
 def _rules(family: Family) -> dict[str, Rule]:

@@ -22,6 +22,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     match,
     unexpected,
 )
+from encoder_zoo.presets.formats.preset_files import PYTORCH, SAFETENSORS
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.formats.relabelled import RelabelledCheckpoint
 from encoder_zoo.presets.opening import Safeguards
@@ -34,6 +35,18 @@ _OUTPUTS = {"ForMultipleChoice": 1, "ForQuestionAnswering": 2}
 # Heads that an encoder brings from its pretraining: that a new one takes their place is no news.
 _PRETRAINED = ("ForMaskedLM", "ForPreTraining")
 _MAX_SHOWN = 8  # names of tensors in a log line
+# Ends of the names of files that may hold a head by itself.
+_HEAD_FILES = (".bin", ".ckpt", ".h5", ".joblib", ".pickle", ".pkl", ".pt", ".pth", ".safetensors")
+# The same model for other frameworks, and the state of a training.
+_OTHER_FILES = (
+    SAFETENSORS.file,
+    PYTORCH.file,
+    "tf_model.h5",
+    "training_args.bin",
+    "optimizer.pt",
+    "scheduler.pt",
+    "scaler.pt",
+)
 
 
 def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -> str | None:
@@ -53,7 +66,11 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     """
     family, suffix = checkpoint.family, cls.checkpoint_class_suffix
     head, config = cls.head_of(family), dict(checkpoint.config)
-    if names := _names_of_classes(config):
+    names = _names_of_classes(config)
+    if names and cls.has_classes and len(set(names)) < len(names):
+        _check_named_by_caller(checkpoint, names, given)
+        names = default_labels(len(names))
+    if names:
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
     checkpoint.config = config
     if not _holds(checkpoint, head):
@@ -94,13 +111,21 @@ def _names_of_classes(config: Mapping) -> list[str] | None:
     """Return the names of classes in config.json: LABEL_0, ... if there is only their number."""
     if names := config.get("id2label"):
         return [names[key] for key in sorted(names, key=int)]
-    numbers = config.get("label2id")
-    if isinstance(numbers, Mapping) and numbers:
-        by_number = {number: name for name, number in numbers.items()}
-        if set(by_number) == set(range(len(numbers))):
-            return [by_number[i] for i in range(len(numbers))]
+    if numbers := config.get("label2id"):
+        return sorted(numbers, key=lambda name: int(numbers[name]))
     count = config.get("num_labels") or config.get("_num_labels")
     return default_labels(count) if count else None
+
+
+def _check_named_by_caller(checkpoint: Checkpoint, names: Sequence[str], given: Mapping) -> None:
+    """Raise an error if two classes have one name, unless the caller names or counts them."""
+    if given.get("labels") is None and given.get("num_classes") is None:
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(
+            f"{checkpoint.config_file}: id2label has the name {twice!r} more than once. Pass the "
+            f"names of all {len(names)} classes in their order, labels=[...], or "
+            f"num_classes={len(names)}."
+        )
 
 
 def _holds(checkpoint: Checkpoint, head: Head) -> bool:
@@ -204,9 +229,12 @@ def restore_head(
     matched, misfits = match(checkpoint, task, task.head_record.tensors if task.head else {})
     if head.tied_bias_may_be_absent and misfits.get(head.tied_bias) == "missing":
         del misfits[head.tied_bias]
+    absent = _absent_biases(matched, misfits)
+    misfits = {name: what for name, what in misfits.items() if name not in absent}
+    has_parts = matched if head.tied_bias else f"{head.output}.weight" in checkpoint.shapes
     if other_class:
         reason = f"the checkpoint's is of {other_class}"
-    elif misfits and all(what == "missing" for what in misfits.values()):
+    elif misfits and not has_parts and all(what == "missing" for what in misfits.values()):
         is_custom = any(name.startswith(f"{CUSTOM_HEAD}.") for name in checkpoint.shapes)
         own = "the checkpoint's is of a layer that head=... takes"
         reason = own if is_custom else "the checkpoint has none"
@@ -216,6 +244,8 @@ def restore_head(
     if not reason:
         _check_tied(checkpoint, head)
         copy(checkpoint, matched, safeguards.allow_nonfinite)
+        if head.output:
+            _report_differences(checkpoint, task, absent)
         if new_pooler:
             message = "%s has no pooler: it starts from random weights. Fine-tune before use."
             logger.warning(message, checkpoint.folder.name)
@@ -223,17 +253,47 @@ def restore_head(
     kept = set() if other_class else _keep_hidden(checkpoint, task, matched, safeguards)
     if task.head:
         task.new_head = tuple(np.array(whole_array(weight)) for weight in task.head.weights)
-    unused = _unused_tensors(checkpoint, head, kept)
+    family = checkpoint.family
+    pretrained = _layers_of(family.heads[name] for name in _PRETRAINED if name in family.heads)
+    pretrained |= {alias.output for alias in family.aliases.values()}
+    unused = _unused_tensors(checkpoint, pretrained - _layers_of([head]), kept)
+    unread = _unread_files(checkpoint)
     logger.warning(
-        "%s: the head of %s starts from random weights: %s%s%s.%s Fine-tune before use.",
+        "%s: the head of %s starts from random weights: %s%s%s.%s%s Fine-tune before use.",
         checkpoint.folder.name,
         type(task).__name__,
         reason,
         "; the pooler too" if new_pooler else "",
         f", but for {_listed(kept)}" if kept else "",
         f" Not used: {unused}." if unused else "",
+        f" Not read: {unread}." if unread else "",
     )
     return kept
+
+
+def _absent_biases(matched: Mapping, misfits: Mapping[str, str]) -> list[str]:
+    """Return the biases that the checkpoint lacks of layers whose weights it has: they are 0."""
+    return [
+        name
+        for name, what in misfits.items()
+        if what == "missing"
+        and name.endswith(".bias")
+        and f"{name.removesuffix('.bias')}.weight" in matched
+    ]
+
+
+def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequence[str]) -> None:
+    """Log what the checkpoint lacks of a trained head, and which layers no head here has."""
+    folder, name = checkpoint.folder.name, type(task).__name__
+    if absent:
+        message = "%s has no %s: the head of %s has 0 there."
+        logger.warning(message, folder, _listed(absent), name)
+    if unused := _unused_tensors(checkpoint, _layers_of(checkpoint.family.heads.values()), ()):
+        message = (
+            "%s: %s does not use %s, which no head of %s has: the model that was saved may answer "
+            "otherwise."
+        )
+        logger.warning(message, folder, name, unused, type(task.backbone).__name__)
 
 
 def _keep_hidden(
@@ -256,17 +316,33 @@ def _keep_hidden(
     return set(task.kept_weights)
 
 
-def _unused_tensors(checkpoint: Checkpoint, head: Head, kept: set[str]) -> str:
-    """Return the names of the tensors that are neither the encoder's nor its pretraining's."""
+def _layers_of(heads: Iterable[Head]) -> set[str]:
+    """Return the names of the layers of heads in a checkpoint."""
+    return {name for head in heads for name in (*head.tensors.values(), head.output) if name}
+
+
+def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str]) -> str:
+    """Return the names of the tensors that are neither the encoder's nor of these layers."""
     family = checkpoint.family
     known = {name.split(".")[0] for name in (*family.tensors.values(), family.pooler or "")}
-    for record in (family.heads[name] for name in _PRETRAINED if name in family.heads):
-        known |= {*record.tensors.values(), record.output}
-    known |= {alias.output for alias in family.aliases.values()}
-    known -= {*head.tensors.values(), head.output}
+    known |= layers
     stems = tuple(f"{name}." for name in known)
     found = unexpected(checkpoint, (*known, *kept, *family.pretraining_only))
     return _listed(name for name in found if not name.startswith(stems))
+
+
+def _unread_files(checkpoint: Checkpoint) -> str:
+    """Return the names of the files in the folder that may hold a head, and are not read.
+
+    Those of a training's state, or of the same model for other frameworks, are left out.
+    """
+    return _listed(
+        name
+        for name in checkpoint.files.listed
+        if name.endswith(_HEAD_FILES)
+        and name not in (*checkpoint.weight_files, *_OTHER_FILES)
+        and not name.startswith(("rng_state", "pytorch_model-"))
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

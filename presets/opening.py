@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import logging
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
 
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.presets import adapters
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.manifest import read_manifest
@@ -29,6 +31,8 @@ from encoder_zoo.presets.formats.preset_files import (
 from encoder_zoo.presets.formats.sentence_transformers import encoder_files
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 from encoder_zoo.presets.registry import listed_settings, resolve
+
+logger = logging.getLogger("encoder_zoo")
 
 _TOKENIZER_FILES = [CONFIG, MANIFEST, *tokenizer_file_names()]
 
@@ -77,6 +81,13 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     names = [*preset_files(), *module_files(), *kerashub.files(), *tf1.files()]
     checkpoint = open_files(OpenFolder(folder, names), safeguards)
     checkpoint.listed_settings = listed_settings(source)
+    if adapters.CONFIG in checkpoint.files.listed:
+        logger.warning(
+            "%s: the adapters in %s are not applied. A task applies them: load_adapters(%r).",
+            checkpoint.folder.name,
+            adapters.CONFIG,
+            os.fspath(folder),
+        )
     return checkpoint
 
 

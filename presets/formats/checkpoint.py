@@ -44,6 +44,7 @@ class Checkpoint(ABC):
         config_file: the file that `config` is read from.
         config: contents of `config.json`, or their translation.
         config_names: {field of `config`: its name in the file, if different}.
+        weight_files: names of the files with its tensors.
         shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
         settings: contents of `encoder_zoo.json`, {} if there is none.
         listed_settings: of its entry in `list_presets()`, see `registry.listed_settings`.
@@ -56,6 +57,7 @@ class Checkpoint(ABC):
     config_file: pathlib.Path
     config: dict
     config_names: Mapping[str, str] = MappingProxyType({})
+    weight_files: frozenset[str] = frozenset()
     shapes: dict[str, tuple[int, ...]]
     settings: dict
     listed_settings: Mapping[str, object] = MappingProxyType({})

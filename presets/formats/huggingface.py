@@ -65,6 +65,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         self.config_file = files.path / CONFIG
         self.config = dict(files.read_json(CONFIG))
         weights = open_weights(files)
+        self.weight_files = frozenset(pathlib.Path(file.path).name for file in weights)
         raw_names = [name for file in weights for name in file.shapes]
         if "model_type" not in self.config:
             self.config["model_type"] = _guess_family(raw_names, files)

@@ -86,6 +86,7 @@ class KerasHubCheckpoint(Checkpoint):
         }
         self._tensors: dict[str, tuple[Hdf5File, str]] = {}
         self._kernels: set[str] = set()
+        self.weight_files = frozenset({WEIGHTS, TASK_WEIGHTS})
         self.shapes = {}
         file = Hdf5File(files.file(WEIGHTS))
         kinds = self._names.blocks.items()

@@ -88,7 +88,7 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         (B, C) float logits, or the numbers themselves for regression.
 
     Raises:
-        ValueError: if `labels` and `num_classes` disagree.
+        ValueError: if `labels` and `num_classes` disagree; for one class that is not a number.
 
     Source: Devlin et al. 2019, section 4.1; Liu et al. 2019's code for RoBERTa's head, which has
     a tanh layer of its own instead of the pooler.
@@ -137,6 +137,12 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
             num_classes = 1
         self._set_head(head)
         self._set_classes(num_classes, labels)
+        if self.num_classes == 1 and problem_type == "single_label_classification":
+            raise ValueError(
+                "A classifier of one class always answers it. Pass problem_type='regression', or "
+                "'multi_label_classification' for yes or no. Received: one class, "
+                f"problem_type={problem_type!r}."
+            )
 
     @classmethod
     def tiny_data(cls) -> TinyData:

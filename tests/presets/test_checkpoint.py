@@ -245,7 +245,7 @@ def as_tensorflow_1(folder, tensors: dict, head: dict[str, str]) -> None:
 def tensorflow_1(golden, tmp_path):
     """`tensorflow_1("Bert_Model", head)`: a stored checkpoint in TensorFlow 1's format."""
 
-    def convert(name: str, head: dict[str, str]):
+    def convert(name: str, head: dict[str, str], added: dict | None = None):
         checkpoint = golden(name)
         folder = tmp_path / "uncased_L-2_H-8_A-2"
         folder.mkdir()
@@ -255,7 +255,8 @@ def tensorflow_1(golden, tmp_path):
             num_hidden_layers type_vocab_size vocab_size"""
         (folder / "bert_config.json").write_text(json.dumps({n: config[n] for n in names.split()}))
         shutil.copy(checkpoint.folder / "vocab.txt", folder)
-        as_tensorflow_1(folder, load_file(checkpoint.folder / "model.safetensors"), head)
+        tensors = load_file(checkpoint.folder / "model.safetensors")
+        as_tensorflow_1(folder, {**tensors, **(added or {})}, head)
         checkpoint.folder = folder
         return checkpoint
 
@@ -287,6 +288,56 @@ def test_a_tensorflow_1_masked_lm_head_and_classifier_are_read(tensorflow_1):
     }
     checkpoint = tensorflow_1("Bert_ForMaskedLM", head)
     assert_computes(ez.MaskedLM.from_preset(checkpoint.folder), checkpoint, "logits")
+
+
+CLASSIFIER_1 = {"classifier.weight": "output_weights", "classifier.bias": "output_bias"}
+SQUAD_1 = {
+    "qa_outputs.weight": "cls/squad/output_weights",
+    "qa_outputs.bias": "cls/squad/output_bias",
+}
+NER_1 = {"classifier.weight": "loss/output_weights", "classifier.bias": "loss/output_bias"}
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "task", "named"),
+    [
+        ("Bert_ForQuestionAnswering", SQUAD_1, "SpanQA", None),
+        ("Bert_ForQuestionAnswering", SQUAD_1, "SequenceClassifier", "qa_outputs.bias, qa_out"),
+        ("Bert_ForSequenceClassification", CLASSIFIER_1, "TokenClassifier", "classifier.bias, cl"),
+        ("Bert_ForSequenceClassification", CLASSIFIER_1, "MaskedLM", "classifier.bias, classif"),
+        ("Bert_ForTokenClassification", NER_1, "TokenClassifier", "loss.output_bias, loss.output"),
+    ],
+)
+def test_a_tensorflow_1_head_is_taken_or_named(tensorflow_1, caplog, name, head, task, named):
+    model = getattr(ez, task).from_preset(tensorflow_1(name, head).folder)
+    assert ("random weights" in caplog.text) == bool(named)
+    if named:
+        assert f"Not used: {named}" in caplog.text
+        assert model.new_head is not None or model.head is None
+
+
+def test_a_tensorflow_1_next_sentence_head_is_taken(tensorflow_1, caplog):
+    rng = np.random.default_rng(0)
+    layers = {"dense.weight": (8, 8), "dense.bias": (8,)}
+    layers |= {"LayerNorm.weight": (8,), "LayerNorm.bias": (8,)}
+    shapes = {f"cls.predictions.transform.{name}": shape for name, shape in layers.items()}
+    shapes |= {"cls.predictions.bias": (79,)}
+    shapes |= {"cls.seq_relationship.weight": (2, 8), "cls.seq_relationship.bias": (2,)}
+    added = {name: rng.normal(size=shape).astype("float32") for name, shape in shapes.items()}
+    stems = {"Norm.weight": "Norm/gamma", "Norm.bias": "Norm/beta", "dense.weight": "dense/kernel"}
+    names = {}
+    for name in shapes:
+        original = name
+        for ours, theirs in stems.items():
+            original = original.replace(ours, theirs)
+        names[name] = original.replace(".", "/")
+    names["cls.predictions.bias"] = "cls/predictions/output_bias"
+    names["cls.seq_relationship.weight"] = "cls/seq_relationship/output_weights"
+    names["cls.seq_relationship.bias"] = "cls/seq_relationship/output_bias"
+    model = ez.Pretraining.from_preset(tensorflow_1("Bert_Model", names, added).folder)
+    assert "random weights" not in caplog.text
+    kernel = keras.ops.convert_to_numpy(model.pair_head.output_dense.kernel)
+    np.testing.assert_array_equal(kernel.T, added["cls.seq_relationship.weight"])
 
 
 def test_a_damaged_tensorflow_1_checkpoint_is_refused_by_name(tensorflow_1):

@@ -1,7 +1,9 @@
 """A head that a checkpoint's weights hold is taken, whatever its config.json says of it."""
 
+import ast
 import json
 import logging
+import re
 import shutil
 
 import keras
@@ -193,6 +195,216 @@ def test_weights_of_another_count_of_classes_are_refused(edited, tmp_path):
     three = ez.SequenceClassifier.from_preset(base, num_classes=3)  # as the errors advise
     three.load_weights(tmp_path / "three.weights.h5")
     np.testing.assert_array_equal(three.head.output_dense.kernel, trained.head.output_dense.kernel)
+
+
+def rewrite(folder, change) -> None:
+    """Write the tensors that `change(name, value)` returns for each, by name."""
+    file = folder / "model.safetensors"
+    changed = [change(name, value) for name, value in load_file(file).items()]
+    save_file({name: value for tensors in changed for name, value in tensors.items()}, file)
+
+
+@pytest.mark.parametrize(
+    "name, absent",
+    [
+        ("Bert_ForSequenceClassification", "classifier.bias"),
+        ("Roberta_ForSequenceClassification", "classifier.dense.bias, classifier.out_proj.bias"),
+        ("Bert_ForTokenClassification", "classifier.bias"),
+    ],
+)
+def test_a_head_without_biases_is_taken(edited, caplog, name, absent):
+    checkpoint = edited(name)
+    names = absent.split(", ")
+    biases = load_file(checkpoint.folder / "model.safetensors")
+    rewrite(checkpoint.folder, lambda n, value: {} if n in names else {n: value})
+    task = getattr(ez, {"S": "SequenceClassifier", "T": "TokenClassifier"}[name.split("For")[1][0]])
+    model = task.from_preset(checkpoint.folder)
+    assert model.new_head is None
+    assert f"has no {absent}: the head of {task.__name__} has 0 there." in caplog.text
+    bias = biases[names[-1]]
+    assert not np.any(model.head.output_dense.bias)
+    if len(names) == 1:  # the outputs are those of the trained head, without its bias
+        model.head.output_dense.bias.assign(bias)
+        assert_trained(model, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "name, change, message",
+    [
+        (  # an output layer alone, of a head of two layers
+            "DistilBert_ForSequenceClassification",
+            lambda n, v: {} if n.startswith("pre_classifier") else {n: v},
+            "random weights: pre_classifier.weight (missing); pre_classifier.bias (missing). "
+            "Not used: classifier.bias, classifier.weight",
+        ),
+        (  # torch's Sequential
+            "Bert_ForSequenceClassification",
+            lambda n, v: {n.replace("classifier.", "classifier.1."): v},
+            "the checkpoint has none. Not used: classifier.1.bias, classifier.1.weight",
+        ),
+        (  # inside of peft
+            "Bert_ForSequenceClassification",
+            lambda n, v: {n.replace("classifier.", "classifier.modules_to_save.default."): v},
+            "Not used: classifier.modules_to_save.default.bias, classifier.modules_to_save",
+        ),
+        (
+            "Bert_ForSequenceClassification",
+            lambda n, v: {n.replace("classifier.", "net.classifier."): v},
+            "Not used: net.classifier.bias, net.classifier.weight",
+        ),
+        (
+            "Bert_ForSequenceClassification",
+            lambda n, v: {n: np.concatenate([v, v], 1) if n == "classifier.weight" else v},
+            "classifier.weight (is (3, 16), expected (3, 8)). Not used: classifier.bias, class",
+        ),
+    ],
+)
+def test_why_a_head_is_new_is_named(edited, caplog, name, change, message):
+    checkpoint = edited(name)
+    rewrite(checkpoint.folder, change)
+    model = ez.SequenceClassifier.from_preset(checkpoint.folder)
+    assert model.new_head is not None
+    assert message in caplog.text
+
+
+def test_layers_after_or_beside_a_head_are_named(edited, caplog):
+    """transformers, too, opens it and logs the names."""
+    checkpoint = edited("Bert_ForTokenClassification")
+    crf = {"crf.transitions": np.zeros((3, 3), "float32")}
+    rewrite(checkpoint.folder, lambda n, v: {n: v, **(crf if n == "classifier.bias" else {})})
+    assert_trained(ez.TokenClassifier.from_preset(checkpoint.folder), checkpoint)
+    assert "TokenClassifier does not use crf.transitions, which no head of Bert" in caplog.text
+
+
+def test_heads_in_files_that_are_not_read_are_named(edited, caplog):
+    checkpoint = edited("Bert_Model")
+    for name in ("model_head.pkl", "classifier.bin", "optimizer.pt", "tf_model.h5"):
+        (checkpoint.folder / name).write_bytes(b"1")
+    ez.SequenceClassifier.from_preset(checkpoint.folder, labels=["a", "b"])
+    assert "has none. Not read: classifier.bin, model_head.pkl. Fine-tune" in caplog.text
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_head_in_a_shard_of_its_own(edited, caplog, indexed):
+    checkpoint = edited("Bert_ForSequenceClassification")
+    file = checkpoint.folder / "model.safetensors"
+    tensors = load_file(file)
+    head = {name: value for name, value in tensors.items() if name.startswith("classifier")}
+    shards = [{n: v for n, v in tensors.items() if n not in head}, head]
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, checkpoint.folder / name)
+    pairs = zip(names, shards if indexed else shards[:1], strict=indexed)
+    index = {"weight_map": {tensor: name for name, shard in pairs for tensor in shard}}
+    (checkpoint.folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    file.unlink()
+    model = ez.SequenceClassifier.from_preset(checkpoint.folder)
+    if indexed:
+        assert_trained(model, checkpoint)
+    else:
+        assert f"the checkpoint has none. Not read: {names[1]}." in caplog.text
+
+
+def test_a_pickled_head(edited):
+    torch = pytest.importorskip("torch")
+    checkpoint = edited("Bert_ForSequenceClassification")
+    file = checkpoint.folder / "model.safetensors"
+    tensors = {name: torch.tensor(value) for name, value in load_file(file).items()}
+    torch.save(tensors, checkpoint.folder / "pytorch_model.bin")
+    file.unlink()
+    assert_trained(ez.SequenceClassifier.from_preset(checkpoint.folder), checkpoint)
+
+
+def test_adapters_beside_the_weights_are_named(edited, caplog):
+    folder = edited("Bert_ForSequenceClassification").folder
+    trained = ez.SequenceClassifier.from_preset(folder)
+    trained.enable_lora(2)
+    trained.save_adapters(folder)
+    caplog.clear()
+    again = ez.SequenceClassifier.from_preset(folder)
+    assert "the adapters in adapter_config.json are not applied" in caplog.text
+    [advice] = re.findall(r"load_adapters\((.*)\)", caplog.text)
+    again.load_adapters(ast.literal_eval(advice))
+
+
+@pytest.mark.parametrize(
+    "fields, labels",
+    [
+        ({"id2label": None, "label2id": {"a": "0", "c": "2", "b": "1"}}, ["a", "b", "c"]),
+        ({"id2label": {}, "label2id": {"a": 0, "c": 2, "b": 1}}, ["a", "b", "c"]),
+        ({"label2id": {"O": "0", "B-PER": "1", "I-PER": "2"}}, ["O", "B-PER", "I-PER"]),
+        ({"id2label": {"2": "c", "0": "a", "1": "b"}, "label2id": None}, ["a", "b", "c"]),
+        ({"id2label": {}, "label2id": {}}, None),
+    ],
+)
+def test_names_of_classes(edited, fields, labels):
+    checkpoint = edited("Bert_ForSequenceClassification", **fields)
+    model = ez.SequenceClassifier.from_preset(checkpoint.folder)
+    assert model.labels == labels
+    assert_trained(model, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"id2label": None, "label2id": {"a": 1, "b": 2, "c": 3}}, "label2id is .*Expected an obj"),
+        ({"id2label": None, "label2id": {"a": 0, "b": 2, "c": 5}}, "label2id is .*Expected an obj"),
+        ({"id2label": None, "label2id": ["a", "b", "c"]}, "label2id is .*Expected an object"),
+        ({"id2label": {"1": "a", "2": "b", "3": "c"}, "label2id": None}, "id2label is .*Expected"),
+        ({"id2label": {"0": "a", "1": "b", "02": "c"}, "label2id": None}, "id2label is .*Expected"),
+        ({"label2id": {"O": 2, "B-PER": 1, "I-PER": 0}}, "label2id is .*Expected the names in id2"),
+        ({"problem_type": "several"}, "problem_type is 'several'"),
+        ({"num_labels": "3", "id2label": None, "label2id": None}, "num_labels is '3'"),
+    ],
+)
+def test_names_of_classes_that_cannot_be_are_refused(edited, fields, message):
+    checkpoint = edited("Bert_ForSequenceClassification", **fields)
+    with pytest.raises(ValueError, match=message):
+        ez.SequenceClassifier.from_preset(checkpoint.folder)
+
+
+def test_one_name_of_two_classes_is_refused_and_the_advice_works(edited):
+    fields = {"id2label": {"0": "a", "1": "a", "2": "b"}, "label2id": None}
+    checkpoint = edited("Bert_ForSequenceClassification", **fields)
+    with pytest.raises(ValueError, match="id2label has the name 'a' more than once. Pass the"):
+        ez.SequenceClassifier.from_preset(checkpoint.folder)
+    for advised in ({"labels": ["b", "a", "c"]}, {"num_classes": 3}):
+        model = ez.SequenceClassifier.from_preset(checkpoint.folder, **advised)
+        assert_trained(model, checkpoint)
+
+
+def test_one_class_is_refused(edited):
+    checkpoint = edited("Bert_ForMultipleChoice", problem_type="single_label_classification")
+    with pytest.raises(ValueError, match="A classifier of one class always answers it"):
+        ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=1)
+    for advised in ("regression", "multi_label_classification"):
+        ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=1, problem_type=advised)
+
+
+@pytest.mark.filterwarnings("ignore")  # KerasHub's own
+@pytest.mark.parametrize("head", ["TextClassifier", "MaskedLM"])
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_heads_of_keras_hub_are_taken_or_named(tmp_path, caplog, family, head):
+    keras_hub = pytest.importorskip("keras_hub")
+    sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    backbone = getattr(keras_hub.models, f"{family}Backbone")(9, **sizes, max_sequence_length=8)
+    is_classifier = head == "TextClassifier"
+    given = {"num_classes": 3} if is_classifier else {}
+    there = getattr(keras_hub.models, family + head)(backbone, preprocessor=None, **given)
+    for weight in there.weights:
+        weight.assign(weight + 0.1)
+    there.save_to_preset(str(tmp_path / "there"))
+    own = "SequenceClassifier" if is_classifier else "MaskedLM"
+    for task in ("SequenceClassifier", "TokenClassifier", "SpanQA", "MaskedLM"):
+        caplog.clear()
+        model = getattr(ez, task).from_preset(tmp_path / "there")
+        if task == own:
+            assert model.new_head is None and "random weights" not in caplog.text
+            continue
+        assert model.new_head is not None or model.head is None
+        assert "random weights" in caplog.text
+        # A language model's head is the encoder's pretraining: that it is not used is no news.
+        assert ("Not used: classifier." in caplog.text) == is_classifier
 
 
 @pytest.fixture(autouse=True)
