@@ -454,6 +454,27 @@ def labels_as_many_as_outputs(said, folder):
         assert ez.SequenceClassifier.from_preset(folder / "p", **arguments).num_classes == 2
 
 
+@case("id2label has the name ")
+def names_of_classes_differ(said, folder):
+    new("SequenceClassifier", labels=["a", "b"]).save_to_preset(folder / "p")
+    config = json.loads((folder / "p" / "config.json").read_text())
+    (folder / "p" / "encoder_zoo.json").unlink()
+    config |= {"id2label": {"0": "a", "1": "a"}, "label2id": None}
+    (folder / "p" / "config.json").write_text(json.dumps(config))
+    with said():
+        ez.SequenceClassifier.from_preset(folder / "p")
+    for arguments in ({"labels": ["b", "a"]}, {"num_classes": 2}):
+        assert ez.SequenceClassifier.from_preset(folder / "p", **arguments).new_head is None
+
+
+@case("A classifier of one class always answers it")
+def one_class_is_a_number_or_yes_or_no(said, folder):
+    with said():
+        new("SequenceClassifier", num_classes=1)
+    for problem in ("regression", "multi_label_classification"):
+        new("SequenceClassifier", num_classes=1, problem_type=problem)
+
+
 @case("no model_type, and weights and tokenizer may be")
 def config_with_model_type(said, folder):
     tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
