@@ -174,7 +174,14 @@ class SequenceClassifier(Answering, TextExplanations, ClassifierPresets, Labelle
         stored = {}
         if cls._is_head_of(config) and cls._shares_classes_with(config, arguments):
             default = "single_label_classification"
-            default = "regression" if len(labels_from_config(config)) == 1 else default
+            if len(labels_from_config(config)) == 1:
+                default = "regression"
+                if not (config.get("problem_type") or arguments.get("problem_type")):
+                    logger.warning(
+                        "config.json has one class and no problem_type: answers are numbers, as "
+                        "in transformers' training. For their sigmoid, as in its pipeline, load it "
+                        "with problem_type='multi_label_classification'."
+                    )
             stored["problem_type"] = config.get("problem_type") or default
         return {**stored, **super().checkpoint_arguments(config, head, arguments)}
 

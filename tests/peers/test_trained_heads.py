@@ -18,6 +18,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
 
 torch = pytest.importorskip("torch")
+safetensors_torch = pytest.importorskip("safetensors.torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [
     pytest.mark.peers,
@@ -105,7 +106,7 @@ def opens_there(folder, head: str) -> bool:
     return not report["missing_keys"] and not report["mismatched_keys"]
 
 
-def outcome(task: str, golden, folder, arguments: dict, rows, records) -> str:
+def outcome(task: str, golden, folder, arguments: dict, rows, records, expected=None) -> str:
     """Return "equal" for transformers' outputs, "refused by name" or "new by name"."""
     try:
         model = getattr(ez, task).from_preset(folder, **arguments)
@@ -118,7 +119,8 @@ def outcome(task: str, golden, folder, arguments: dict, rows, records) -> str:
         return "new by name"
     values = keras.tree.flatten(model(golden.inputs))
     here = np.concatenate([keras.ops.convert_to_numpy(v).ravel() for v in values])
-    expected = [golden.expected[name] for name in OUTPUTS if name in golden.expected]
+    stored = expected or golden.expected
+    expected = [stored[name] for name in OUTPUTS if name in stored]
     there = np.stack(expected, 1) if len(expected) == 2 else expected[0]
     there = there if rows is None else there[..., rows]
     mask = golden.inputs["padding_mask"]
@@ -153,3 +155,71 @@ def test_a_trained_head_is_taken_or_named(golden, family, tmp_path, caplog):
                 assert found == "equal", (task, kind)
             shutil.rmtree(folder)
     print(f"\n{family}: {sum(counts.values())} tried, {dict(counts)}")
+
+
+def outputs_there(folder, family, head: str, inputs: dict) -> dict[str, np.ndarray]:
+    model = getattr(transformers, f"AutoModel{head}").from_pretrained(folder).eval()
+    names = {"token_ids": "input_ids", "padding_mask": "attention_mask"}
+    names |= {"segment_ids": "token_type_ids"} if family.uses_segments else {}
+    given = {names[n]: torch.tensor(inputs[n].astype("int64")) for n in names}
+    if head == "ForMultipleChoice":  # of one choice for each text
+        given = {name: value[:, None] for name, value in given.items()}
+    with torch.inference_mode():
+        found = model(**given)
+    return {name: found[name].numpy() for name in OUTPUTS if found.get(name) is not None}
+
+
+def in_its_own_shard(folder, tensors: dict, head: set[str]) -> None:
+    shards = [{}, {}]
+    for name, value in tensors.items():
+        shards[name in head][name] = value
+    index = {}
+    for i, shard in enumerate(shards):
+        file = f"model-0000{i + 1}-of-00002.safetensors"
+        safetensors_torch.save_file(shard, folder / file, metadata={"format": "pt"})
+        index |= dict.fromkeys(shard, file)
+    content = json.dumps({"metadata": {}, "weight_map": index})
+    (folder / "model.safetensors.index.json").write_text(content)
+
+
+def pickled(folder, tensors: dict, head: set[str]) -> None:
+    torch.save(tensors, folder / "pytorch_model.bin")
+
+
+def inside(folder, tensors: dict, head: set[str]) -> None:
+    tensors = {f"module.{name}": value for name, value in tensors.items()}
+    safetensors_torch.save_file(tensors, folder / "model.safetensors")
+
+
+def without_biases(folder, tensors: dict, head: set[str]) -> None:
+    tensors = {n: v for n, v in tensors.items() if not (n in head and n.endswith(".bias"))}
+    path = folder / "model.safetensors"
+    safetensors_torch.save_file(tensors, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("family", [family.name for family in all_families()])
+def test_a_trained_head_is_taken_wherever_it_lies(golden, family, tmp_path, caplog):
+    record = next(f for f in all_families() if f.name == family)
+    counts = collections.Counter()
+    for task, head in TASKS.items():
+        source = CHECKPOINTS / f"{record.class_prefix}_{head}"
+        if head not in record.heads or not source.is_dir():
+            continue
+        stored, layers = golden(source.name), tuple(record.heads[head].tensors.values())
+        for write in (in_its_own_shard, pickled, inside, without_biases):
+            if write is without_biases and record.heads[head].tied_bias:
+                continue
+            folder = edited(source, tmp_path / f"{task}_{write.__name__}", {}, record, head)
+            tensors = safetensors_torch.load_file(folder / "model.safetensors")
+            (folder / "model.safetensors").unlink()
+            inner = {name: name.removeprefix(f"{record.prefix}.") for name in tensors}
+            write(folder, tensors, {name for name in tensors if inner[name].startswith(layers)})
+            expected = None
+            if write is without_biases:  # the stored outputs are of all tensors
+                expected = outputs_there(folder, record, head, stored.inputs)
+            caplog.clear()
+            found = outcome(task, stored, folder, {}, None, caplog.records, expected)
+            assert found == "equal", (task, write.__name__)
+            counts[write.__name__] += 1
+            shutil.rmtree(folder)
+    print(f"\n{family}: {sum(counts.values())} equal, {dict(counts)}")

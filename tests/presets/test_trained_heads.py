@@ -381,6 +381,23 @@ def test_one_class_is_refused(edited):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=1, problem_type=advised)
 
 
+def test_one_output_without_a_problem_type_is_named(edited, caplog):
+    """A number, as in transformers' training; a probability, as in its pipeline, if asked for."""
+    checkpoint = edited("Bert_ForMultipleChoice", architectures=["BertForSequenceClassification"])
+    there = checkpoint.expected["logits"]
+    number = ez.SequenceClassifier.from_preset(checkpoint.folder)
+    assert "config.json has one class and no problem_type: answers are numbers" in caplog.text
+    assert number.problem_type == "regression"
+    np.testing.assert_allclose(number.predict(checkpoint.inputs, verbose=0), there, atol=2e-5)
+    caplog.clear()
+    asked = {"problem_type": "multi_label_classification"}
+    advised = ez.SequenceClassifier.from_preset(checkpoint.folder, **asked)
+    assert caplog.text == ""
+    [answer, *_] = advised.classify(["the cat"], threshold=0.0)
+    [logit] = keras.ops.convert_to_numpy(advised(advised.preprocessor(["the cat"])))
+    np.testing.assert_allclose(answer[0]["score"], 1 / (1 + np.exp(-logit[0])), atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore")  # KerasHub's own
 @pytest.mark.parametrize("head", ["TextClassifier", "MaskedLM"])
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])
