@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, SequenceLength, Verbosity
 from encoder_zoo.sklearn_base import FineTunedEstimator, TextEstimator, one_column
+from encoder_zoo.tasks.annotations.rows import texts_and_labels
 from encoder_zoo.tasks.embedding.task import TextEmbedder
 from encoder_zoo.tasks.preprocessing.given_labels import class_name, log_odd_labels
 
@@ -89,12 +90,13 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TextClassifier:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> TextClassifier:
         """Load the preset and fine-tune it.
 
         Args:
             X: N texts: a list, array or column of a table; or pairs of texts, a table of two
-                columns or a list of pairs.
+                columns or a list of pairs. Without y, rows that hold their labels, see
+                `encoder_zoo.read_annotations`.
             y: (N,) one class for each; or (N, C) 0 or 1, where a text may have any number of
                 classes.
             sample_weight: (N,) one number for each, or None.
@@ -105,6 +107,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         Raises:
             ValueError: "y has one class, 'up'. Expected two classes or more."
         """
+        X, y = texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
         log_odd_labels(y)
         y = one_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
@@ -182,7 +185,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TextRegressor:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> TextRegressor:
         """Load the preset and fine-tune it.
 
         Args:
@@ -193,6 +196,7 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         Returns:
             The estimator.
         """
+        X, y = texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)
         y = one_column(check_array(y, ensure_2d=False, dtype="float64", input_name="y"))
         mean = np.average(y, axis=0, weights=weights)

@@ -28,9 +28,15 @@ logger = logging.getLogger("encoder_zoo")
 spacy = LazyModule("spacy", ".spacy files need the package spacy: `pip install spacy`.")
 
 CONLL = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".bmes", ".tsv", ".txt")
+TABLE = (
+    " Read it with pandas, and pass its columns to fit; or its rows to read_annotations, "
+    'table.to_dict("records"), as of the CSV of Label Studio.'
+)
 Key = Annotated[
     str, Rule(lambda v: isinstance(v, str) and v != "", "a key of the rows, such as 'text'")
 ]
+# Lines of brat's files: relations, events, attributes, normalizations, notes, equivalences.
+OF_NO_SPAN = re.compile(r"[REAMN#]\S*\t|\*\t")
 TABLES = (".csv", ".parquet", ".xlsx", ".feather", ".arrow")
 
 
@@ -42,13 +48,14 @@ def read_annotations(
 
     Offsets are of characters, and are checked against the text. Rows that an annotator has rejected
     or skipped are left out, which one line of the log counts; a row without an annotation is an
-    error, and an empty list of spans is an annotation.
+    error, and an empty list of spans is an annotation. Of several annotators of one text there must
+    be one annotation, or a ground truth.
 
     | tool | what is read |
     |---|---|
     | doccano | JSON and JSONL, "label" or "labels" or "entities" |
-    | Label Studio | JSON and JSON-MIN, labels of spans and choices; of several annotators' \
-the ground truth, or what all of them have; no predictions |
+    | Label Studio | JSON, JSON-MIN, rows of its CSV: labels of spans and choices; of several \
+annotators' the ground truth, or what all of them have; no predictions |
     | Prodigy | JSONL, "spans", "label" or "accept" of rows that were accepted |
     | brat | a folder, or a .txt or .ann file that has the other beside it; T lines |
     | spaCy | .spacy files, `Doc`, `Example`, `(text, {"entities": [...]})` |
@@ -69,7 +76,8 @@ are read from its features |
         ValueError: "Row 3 has no annotation that is understood. It has the keys 'text', 'meta'.
             ...", "Row 3: the span from 7 to 40 is outside of the text, ...", "Row 3: the span from
             4 to 8 is 'nce ', but its text is 'Nice'. ...", "Row 3 has 2 annotations that differ.
-            ...", "The rows may be read for spans or labels. ..."
+            ...", "Rows 3 and 7 are of one text, ...", "The rows may be read for spans or labels.
+            ...", and as of `read_conll`.
         ImportError: for .spacy files without spaCy.
 
     Example:
@@ -98,7 +106,7 @@ are read from its features |
         return annotations_of(_read_json(path), kinds, text_key=text_key)
     if suffix in CONLL:
         return Annotations(*read_conll(path))
-    advice = " Read it with pandas and pass its columns to fit." if suffix in TABLES else ""
+    advice = TABLE if suffix in TABLES else ""
     raise ValueError(
         f"{path.name} is of a kind that is not known.{advice} Expected .json, .jsonl, .spacy, "
         f".ann or {', '.join(CONLL)}; or a folder of .ann and .txt files."
@@ -171,9 +179,9 @@ def _read_text(path: pathlib.Path) -> str:
 def _spans_of_brat(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
     """Return the spans of a .ann file, and how many lines are no spans."""
     spans, others = [], 0
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
+    for number, line in enumerate(_read_text(path).removeprefix("\ufeff").split("\n"), 1):
         line = line.rstrip("\r")
-        if not line.startswith("T"):
+        if not line.strip() or OF_NO_SPAN.match(line):
             others += bool(line.strip())
             continue
         where = f"{path.name}, line {number}"

@@ -6,6 +6,9 @@ missing annotation is not an empty one.
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import json
 import logging
 import numbers
 import re
@@ -43,6 +46,9 @@ EXPECTED = (
 )
 
 
+NO_TEXT = " If one holds the text, name it: read_annotations(..., text_key=...)."
+
+
 class Annotations(NamedTuple):
     """Texts with their annotations, as `fit`, `evaluate` and `validation_data` take them.
 
@@ -61,6 +67,7 @@ class Row(NamedTuple):
 
     Attributes:
         keys: {"text", "words" or a kind: the key that it was found under}.
+        related: whether there are relations between spans too.
     """
 
     text: str | None = None
@@ -69,10 +76,11 @@ class Row(NamedTuple):
     tags: list | None = None
     labels: list | None = None
     keys: Mapping[str, str] = {}
+    related: bool = False
 
 
 class NotAnnotated(NamedTuple):
-    """Stand for a row that an annotator has rejected, skipped or not seen."""
+    """Stand for a row that an annotator has rejected, skipped or not seen, or that is repeated."""
 
     why: str
 
@@ -120,14 +128,22 @@ def annotations_of(
     """
     if isinstance(rows, Annotations):
         return rows
-    read, left_out = [], []
+    read, left_out, of_tasks = [], [], {}
     for number, row in enumerate(_records(rows, classes)):
         found = _read(row, number, text_key)
+        if isinstance(found, Row) and (task := _task_of(row)):
+            found = _once(found, number, of_tasks.setdefault(task, (number, found)))
         (left_out if isinstance(found, NotAnnotated) else read).append((number, found))
     _report_left_out(left_out, len(read))
+    related = [number for number, found in read if found.related]
+    if related:
+        logger.warning(
+            "Relations are not read: of %d rows, first row %d.", len(related), related[0]
+        )
     if not read:
         raise ValueError(f"None of {len(left_out)} rows is annotated. {EXPECTED}")
     kind = _kind_of(read, rows, kinds)
+    _report_repeated(read, kind)
     inputs = "words" if kind == "tags" else "text"
     y = [(number, getattr(found, kind)) for number, found in read]
     values = _as_labels(y, several) if kind == "labels" else [value for _, value in y]
@@ -139,11 +155,28 @@ def annotations_of(
     return Annotations([getattr(found, inputs) for _, found in read], values)
 
 
+def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
+    """Return texts and labels, of rows that hold both too.
+
+    Args:
+        x: texts; or rows, if y is None.
+        y: labels, or None.
+        classes, several: see `annotations_of`.
+
+    Example:
+        >>> texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
+        (['Hm'], ['up'])
+    """
+    if y is None and are_rows(x):
+        return tuple(annotations_of(x, ("labels",), classes, several))
+    return x, named_column(y, classes) if hasattr(y, "features") else y
+
+
 def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
     """Return rows as dicts, pairs or documents; of a dataset its numbers of classes as names."""
     if getattr(rows, "features", None) is None:
         return rows
-    if not hasattr(rows, "__getitem__"):
+    if not hasattr(rows, "__len__"):
         raise ValueError(
             f"A {type(rows).__name__} is read only once. Expected a dataset in memory: "
             "Dataset.from_list(list(dataset), features=dataset.features)."
@@ -182,6 +215,34 @@ def named_column(values: object, classes: Sequence[str] | None = None):
     return [name_of(value) for value in values]
 
 
+def _task_of(row: object) -> tuple | None:
+    """Return what rows of several annotators of one text share, where their tool writes it."""
+    if isinstance(row, Mapping):
+        for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
+            if name in row and key in row:
+                return key, row[key]
+    return None
+
+
+def _once(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
+    """Return a row, or that it repeats the first one of its text.
+
+    Raises:
+        ValueError: "Rows 3 and 7 are of one text, with annotations that differ. ..."
+    """
+    if first[0] == number:
+        return row
+    for found in KINDS:
+        theirs, own = getattr(first[1], found), getattr(row, found)
+        own, theirs = (v if v is None else sorted(map(str, v)) for v in (own, theirs))
+        if own != theirs:
+            raise ValueError(
+                f"Rows {first[0]} and {number} are of one text, {row.text or row.words!r:.60}, "
+                "with annotations that differ. Keep one for each text."
+            )
+    return NotAnnotated("repeated")
+
+
 def _report_left_out(left_out: list[tuple[int, NotAnnotated]], read: int) -> None:
     if left_out:
         counts: dict[str, int] = {}
@@ -193,6 +254,22 @@ def _report_left_out(left_out: list[tuple[int, NotAnnotated]], read: int) -> Non
             len(left_out) + read,
             ", ".join(f"{count} {why}" for why, count in counts.items()),
             left_out[0][0],
+        )
+
+
+def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
+    """Log one line if texts are repeated with other annotations, as of several annotators."""
+    first: dict[str, tuple[int, str]] = {}
+    pairs = []
+    for number, row in read:
+        value = repr(getattr(row, kind))
+        other, known = first.setdefault(row.text or repr(row.words), (number, value))
+        pairs += [(other, number)] if known != value else []
+    if pairs:
+        logger.warning(
+            "%d rows repeat the text of another row with other annotations; first rows %d and %d.",
+            len(pairs),
+            *pairs[0],
         )
 
 
@@ -211,6 +288,14 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
     number, row = min(
         read, key=lambda pair: sum(getattr(pair[1], kind) is not None for kind in kinds)
     )
+    for other, last in read:
+        kind = next((k for k in kinds if getattr(row, k) is not None), None)
+        if kind and getattr(last, kind) is None:
+            has = next(k for k in KINDS if getattr(last, k) is not None)
+            raise ValueError(
+                f"Row {number} has {kind}, row {other} has {has}. Expected one kind of annotations "
+                "in all rows."
+            )
     seen = _seen(_records(rows, None)[number])
     there = [kind for kind in KINDS if getattr(row, kind) is not None]
     there = f" It has {' and '.join(there)}." if there else ""
@@ -249,7 +334,10 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
         row = {"text": row[0], **row[1]}
     if not isinstance(row, dict):
         raise ValueError(f"Row {number} is {_seen(row)}. {EXPECTED}")
-    row = {key: plain(value) for key, value in row.items()}
+    row = {
+        key: plain(value) if key in (*TEXT, text_key) else _decoded(plain(value))
+        for key, value in row.items()
+    }
     if isinstance(row.get("data"), dict):
         return _of_label_studio(row, number, text_key)
     if row.get("answer") in LEFT_OUT:
@@ -268,12 +356,25 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
         tags = found("tags", _tags_in(row, len(words), number, text is None))
     if text is not None:
         spans = found("spans", _spans_in(row, text, number))
-        labels = found("labels", _labels_in(row))
+        labels = found("labels", _labels_in(row, number))
+    if spans is None and labels is None and "annotation_id" in row and not _of_controls(row):
+        spans, labels = [], []  # JSON-MIN leaves out controls by which nothing is annotated
     if spans is None and tags is None and labels is None:
+        named = "" if words or text is not None else NO_TEXT
         raise ValueError(
-            f"Row {number} has no annotation that is understood. It has {_seen(row)}. {EXPECTED}"
+            f"Row {number} has no annotation that is understood. It has {_seen(row)}.{named} "
+            f"{EXPECTED}"
         )
-    return Row(text, words, spans, tags, labels, keys)
+    return Row(text, words, spans, tags, labels, keys, bool(row.get("relations")))
+
+
+def _decoded(value: object) -> object:
+    """Return a cell as the list or dict that it writes, as in Label Studio's and pandas' CSV."""
+    if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
+        for decode in (json.loads, ast.literal_eval):
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+                return decode(value)
+    return value
 
 
 def _are_strings(values: object) -> bool:
@@ -327,17 +428,18 @@ def _are_tags(values: object, count: int | None) -> bool:
 def _spans_in(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
     """Return the spans of a row of doccano, Prodigy, spaCy 2 or Label Studio's JSON-MIN."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
+    none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
         values = row[key]
         if isinstance(values, dict) and _is_span(values):  # columns, as datasets have them
             values = [dict(zip(values, v, strict=True)) for v in zip(*values.values(), strict=True)]
         listed = isinstance(values, list | tuple) and all(map(_is_span, values))
         # Of Prodigy's tokens, which have a start and an end too, there is no label.
-        if listed and (key in SPANS or (len(values) and _has_label(values[0]))):
+        if listed and len(values) and (key in SPANS or _has_label(values[0])):
             return key, checked_spans(values, text, number)
-    if row.get("_view_id") in SPANS_OF_PRODIGY:
-        return "spans", []
-    return None
+        if listed and key in SPANS and none is None:
+            none = key, []  # unless there are some under another key
+    return none
 
 
 def _is_span(value: object) -> bool:
@@ -354,19 +456,28 @@ def _has_label(span: object) -> bool:
     return not isinstance(span, dict) or any(name in span for name in LABEL)
 
 
-def _labels_in(row: dict) -> tuple[str, list] | None:
+def _of_controls(row: dict) -> list[str]:
+    """Return keys of Label Studio's JSON-MIN that may be the names of its controls."""
+    given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
+    is_min = "lead_time" in row or "annotation_id" in row
+    return [key for key in row if is_min and key not in (*given, *TEXT)]
+
+
+def _labels_in(row: dict, number: int) -> tuple[str, list] | None:
     """Return the classes of a text; None if there are none."""
     keys = [k for k in LABELS if k in row]
-    if "lead_time" in row or "annotation_id" in row:  # JSON-MIN has the names of its controls
-        given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
-        keys += [k for k in row if k not in (*keys, *given, *TEXT)]
+    if not keys:
+        keys = _of_controls(row)
+        named = [k for k in keys if _classes(row[k], k) is not None]
+        if len(named) > 1:
+            raise ValueError(
+                f"Row {number} may have labels in {' or '.join(map(repr, named))}. Rename the one "
+                "that holds them to 'label'."
+            )
     if "options" in row:  # Prodigy's choices
         keys = ["accept"] if "accept" in row else []
-    for key in keys:
-        labels = _classes(row[key], key)
-        if labels is not None:
-            return key, labels
-    return None
+    found = [(key, labels) for key in keys if (labels := _classes(row[key], key)) is not None]
+    return next((item for item in found if item[1]), found[0] if found else None)
 
 
 def _classes(value: object, key: str) -> list | None:
@@ -422,7 +533,8 @@ def _of_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotA
             f"Row {number} has {len(done)} annotations that differ. Keep one for each text, or "
             "mark it as ground truth."
         )
-    return readings[0]
+    related = any(r.get("type") == "relation" for a in done for r in a.get("result", []))
+    return readings[0]._replace(related=related)
 
 
 def _of_results(results: list[dict], text: str, number: int) -> Row:

@@ -11,7 +11,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import named_weights
-from encoder_zoo.tasks.annotations.rows import annotations_of, are_rows, named_column
+from encoder_zoo.tasks.annotations.rows import texts_and_labels
 from encoder_zoo.tasks.base.class_names import (
     any_shared,
     are_default_labels,
@@ -133,10 +133,8 @@ class LabelledTask(Task):
 
     def _separate(self, x, y) -> tuple:
         """Return texts and labels of rows that hold both, see `read_annotations`."""
-        if y is None and are_rows(x):
-            several = getattr(self, "problem_type", None) == "multi_label_classification"
-            return tuple(annotations_of(x, ("labels",), self.labels, several))
-        return x, named_column(y, self.labels) if hasattr(y, "features") else y
+        several = getattr(self, "problem_type", None) == "multi_label_classification"
+        return texts_and_labels(x, y, self.labels, several)
 
     def _check_labels(self, x, y) -> None:
         if is_dataset(x) and y is None:

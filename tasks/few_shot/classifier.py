@@ -26,6 +26,7 @@ from encoder_zoo.presets.formats.dense_module import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
 from encoder_zoo.presets.formats.sentence_transformers import Module
 from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.annotations.rows import texts_and_labels
 from encoder_zoo.tasks.base.class_names import (
     are_default_labels,
     count_and_names,
@@ -42,6 +43,7 @@ from encoder_zoo.tasks.few_shot.logistic import fit_logistic
 from encoder_zoo.tasks.few_shot.pairs import contrastive_pairs
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.sequence_classification.answering import LabelScore, labels_in_order
 from encoder_zoo.tasks.sequence_classification.class_labels import (
     class_indices,
@@ -142,7 +144,7 @@ class FewShotClassifier(TextEmbedder):
     def fit(
         self,
         texts: object,
-        labels: object,
+        labels: object = None,
         batch_size: PositiveInt = 16,
         epochs: NonNegativeInt = 1,
         *,
@@ -153,7 +155,8 @@ class FewShotClassifier(TextEmbedder):
         """Train the embedder on pairs of the texts, then fit the head to their vectors.
 
         Args:
-            texts: list, array, tensor or column of texts, some of each class.
+            texts: list, array, tensor or column of texts, some of each class; or rows that hold
+                their labels, see `read_annotations`.
             labels: the class of each, by name or by number; with several labels a text a list of
                 names for each, or rows of 0 and 1.
             batch_size: of pairs.
@@ -171,8 +174,8 @@ class FewShotClassifier(TextEmbedder):
                 "Expected one label for each text. ...", "Expected texts of two classes or more:
                 ...", "Every two texts share a label. ..."
         """
+        texts, labels = self._labelled(texts, labels)
         column = only_column(texts)
-        check_given(labels, texts)
         log_odd_labels(labels)
         count, names = self.num_classes, self.labels
         if count is None:
@@ -202,6 +205,15 @@ class FewShotClassifier(TextEmbedder):
         self.head.set_weights(fit_logistic(self.embed(column), hot, self._probabilities))
         return history
 
+    def _labelled(self, texts, labels) -> tuple:
+        """Return texts and labels, checked; of rows theirs."""
+        texts, labels = texts_and_labels(texts, labels, self.labels, self._takes_several)
+        if labels is None:
+            raise ValueError(
+                f"The labels are missing. Expected the class of each text.{columns_advice(texts)}"
+            )
+        return texts, check_given(labels, texts)
+
     @property
     def _takes_several(self) -> bool:
         return self.problem_type == SEVERAL
@@ -224,7 +236,7 @@ class FewShotClassifier(TextEmbedder):
 
     @validate_arguments
     def evaluate(
-        self, texts: object, labels: object, batch_size: PositiveInt | None = None
+        self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
         """Return the share of the texts that get their class, {"accuracy"}.
 
@@ -235,7 +247,7 @@ class FewShotClassifier(TextEmbedder):
             texts, labels: as for `fit`.
             batch_size: default 32.
         """
-        check_given(labels, texts)
+        texts, labels = self._labelled(texts, labels)
         logits = self.predict(texts, batch_size)
         hot = self._hot(len(logits), labels, self.labels, self.num_classes)
         if self._takes_several:

@@ -94,8 +94,8 @@ def check_exportable(model: Task, count: int, width: int) -> None:
     if backend != "tensorflow":
         raise ValueError(
             "Export needs Keras's TensorFlow backend. Received: an index whose embedder is on the "
-            f"backend {backend!r}. Save both, then load and export them in a process started with "
-            "KERAS_BACKEND=tensorflow."
+            f"backend {backend!r}. Save both, then load and export them with TensorFlow "
+            "(`pip install tensorflow`), in a process started with KERAS_BACKEND=tensorflow."
         )
     if model.preprocessor is None:
         raise ValueError(

@@ -63,7 +63,8 @@ def _check_backend(task: Task, format: str) -> None:
     raise ValueError(
         "Export needs Keras's TensorFlow backend. "
         f"Received: a task on the backend {keras.config.backend()!r}. Save it with "
-        "`save_to_preset('my_preset')`; then, in a process started with KERAS_BACKEND=tensorflow:\n"
+        "`save_to_preset('my_preset')`; then, with TensorFlow (`pip install tensorflow`) and in a "
+        "process started with KERAS_BACKEND=tensorflow:\n"
         "    import encoder_zoo as ez\n"
         f"    ez.{type(task).__name__}.from_preset('my_preset').export('...', {format!r})"
     )

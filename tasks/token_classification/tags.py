@@ -92,7 +92,7 @@ def _split(tags: Iterable[str]) -> tuple[Notation, dict[str, tuple[str, str]]]:
     if not any(letter for letter, _ in parts.values()):
         for notation in OTHERS:
             found = {tag: notation.split(tag) for tag in known - notation.outside(known)}
-            if found and _is_notation(found.values(), notation):
+            if found and _is_notation(found.values(), notation, "o" in known - {*found}):
                 return notation, found
     return DEFAULT, parts
 
@@ -106,12 +106,15 @@ def _letters_of(parts: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     return found
 
 
-def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation) -> bool:
-    """Return whether all tags follow a notation: a type has two letters, or all types have B."""
+def _is_notation(parts: Iterable[tuple[str, str]], notation: Notation, has_lower_o: bool) -> bool:
+    """Return whether all tags follow a notation.
+
+    A type has two letters, or all types have B; in lower case only beside "o".
+    """
     letters = {letter for letter, _ in parts}
     of_kind = _letters_of(parts)
     in_company = any(len(found) > 1 for found in of_kind.values())
-    all_begin = letters == {"B"} and len(of_kind) > 1 and not notation.is_lower
+    all_begin = letters == {"B"} and (has_lower_o if notation.is_lower else len(of_kind) > 1)
     return "" not in letters and bool(letters & {"B", "I"}) and (in_company or all_begin)
 
 

@@ -5,6 +5,8 @@ In memory an error names the example; in `tf.data` the example of the batch.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Sequence
 
 import keras
@@ -28,6 +30,8 @@ from encoder_zoo.tasks.preprocessing.spacy_docs import (
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words
 from encoder_zoo.tasks.token_classification.spans import SPAN, check_spans
 from encoder_zoo.tasks.token_classification.tags import all_tags, sorted_tags
+
+logger = logging.getLogger("encoder_zoo")
 
 
 def label_lists(y) -> list[list]:
@@ -174,8 +178,14 @@ def learn_labels(y: Iterable) -> list[str]:
                     "only, or spans with start, end and label, a name."
                 )
     if kind == "span":
+        odd = sorted({s["label"] for s in values if re.match("[BIESLU]-", s["label"])})
+        if odd:
+            logger.warning(
+                "Labels of spans are types, such as PER. These look like tags of words: %s.",
+                ", ".join(map(repr, odd[:5])),
+            )
         return all_tags(span["label"] for span in values)
-    if kind == "number":
+    if kind == "number" or (kind == "name" and all(value.isdecimal() for value in values)):
         raise ValueError(
             f"The tags are numbers, such as {max(values)}, and have no names: which of them is "
             'outside of entities is not known. Pass labels=["O", "B-PER", ...] in the order of the '

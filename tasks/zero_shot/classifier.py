@@ -256,8 +256,10 @@ class ZeroShotClassifier:
         if keras.config.backend() != "tensorflow":
             raise ValueError(
                 "Export needs Keras's TensorFlow backend. Received: a classifier on the backend "
-                f"{keras.config.backend()!r}. Save it with `save_to_preset('my_preset')`; then, in "
-                "a process started with KERAS_BACKEND=tensorflow:\n    import encoder_zoo as ez\n"
+                f"{keras.config.backend()!r}. Save its `classifier` with "
+                "`save_to_preset('my_preset')`; then, with TensorFlow (`pip install tensorflow`) "
+                "and in a process started with KERAS_BACKEND=tensorflow:\n"
+                "    import encoder_zoo as ez\n"
                 f"    ez.{type(self).__name__}.from_preset('my_preset').export('...', labels=[...])"
             )
         function = self.signatures(

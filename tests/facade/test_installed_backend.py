@@ -63,7 +63,19 @@ def test_without_a_backend_the_error_says_what_to_install(tmp_path):
     assert done.returncode and "Install one: `pip install tensorflow`" in done.stderr
 
 
+# Modules of the packages that other extras install, by pyproject.toml; scipy is of JAX itself.
+OF_OTHER_EXTRAS = {
+    *("tensorflow", "keras_nlp", "keras_hub", "sklearn", "pandas", "matplotlib", "pyarrow"),
+    *("bm25s", "ai_edge_litert", "tf2onnx", "sentencepiece", "qdrant_client"),
+}
+
+
 @pytest.mark.slow
-def test_the_first_snippet_of_readme_runs_without_tensorflow(tmp_path):
-    done = run_without({"tensorflow"}, README + "\nprint(ez.Classifier)", tmp_path)
+@pytest.mark.parametrize(("extra", "other"), [("jax", "torch"), ("torch", "jax")])
+def test_the_first_snippet_of_readme_runs_after_its_line_of_pip(extra, other, tmp_path):
+    """After `pip install ".[jax]"`, with Keras's setting as it is on a new machine: none."""
+    assert '".[tensorflow]"  # or jax, or torch' in (ROOT / "README.md").read_text()
+    hidden = {*OF_OTHER_EXTRAS, other}
+    done = run_without(hidden, README + "\nprint(ez.Classifier)", tmp_path)
     assert done.returncode == 0 and "'label': 'good'" in done.stdout, done.stderr[-2000:]
+    assert f"Keras's backend is {extra}" in done.stderr

@@ -641,7 +641,7 @@ class TestFiles:
             ("# NN O\na\tNN\tO\nb NN O\n", ["#", "a", "b"]),  # not all between tabs
             ("#\tO\n3.1\tO\n1-2\tO\n", ["#", "3.1", "1-2"]),
             (
-                "10\u00a0000 O\n  a\u2009b  NN  O  \nc\u3000\tO\n",
+                "10\u00a0000 O\n  a\u2009b  O  \nc\u3000\tO\n",
                 ["10\u00a0000", "a\u2009b", "c\u3000"],
             ),
         ],

@@ -11,6 +11,7 @@ import logging
 import re
 import shutil
 import tomllib
+from unittest import mock
 
 import keras
 import numpy as np
@@ -20,6 +21,8 @@ import tensorflow as tf
 from paths import ROOT
 
 import encoder_zoo as ez
+import encoder_zoo.encoders as encoders
+import encoder_zoo.tasks as tasks_wing
 from encoder_zoo.encoders import get_family
 from encoder_zoo.testing import tiny
 
@@ -611,13 +614,500 @@ def names_of_other_libraries(said, folder):
     assert tiny.tokenizer(BERT).token_to_id("[MASK]")
 
 
+@case("missing ({}), the first is row", slow=True)
+def missing_texts_are_dropped(said, folder):
+    table = pd.DataFrame({"text": ["one", None, "two"], "label": ["a", "b", "b"]})
+    classifier = new("SequenceClassifier")
+    with said("missing (NaN), the first is row 1"):
+        classifier.fit(table["text"], table["label"], **SMALL)
+    table = table.dropna(subset=["text"])
+    classifier.fit(table["text"], table["label"], **SMALL)
+    assert classifier.labels == ["a", "b"]
+
+
+@case("Drop such rows before they are batched", slow=True)
+def missing_labels_of_datasets_are_dropped(said, folder):
+    dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ["a", " ", "b", "a"]))
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    with said():
+        classifier.fit(dataset.batch(4), **SMALL)
+    dataset = dataset.filter(lambda x, y, *_: tf.reduce_all(tf.strings.strip(y) != ""))
+    assert classifier.fit(dataset.batch(4), **SMALL).history["loss"]
+
+
+@case("The family name {} is taken", "The task name {} is taken")
+def names_of_parts_are_their_own(said, folder):
+    class Own(ez.BertBackbone):
+        pass
+
+    class Titles(ez.SequenceClassifier):
+        task_name = "span_qa"
+
+    with said("The family name 'bert' is taken"):
+        ez.register_family(like=BERT, name="bert")(Own)
+    with said("The task name 'span_qa' is taken"):
+        ez.register_task(Titles)
+    Titles.task_name = "titles_of_a_test"
+    families, tasks = dict(encoders.FAMILIES), dict(tasks_wing.TASKS)
+    try:
+        assert ez.register_family(like=BERT, name="own_of_a_test")(Own) is Own
+        assert ez.register_task(Titles) is Titles
+    finally:
+        encoders.FAMILIES.pop("own_of_a_test"), encoders._REGISTERED.pop("own_of_a_test")
+        tasks_wing.TASKS.pop("titles_of_a_test"), tasks_wing._REGISTERED.pop("titles_of_a_test")
+    assert (families, tasks) == (encoders.FAMILIES, tasks_wing.TASKS)
+
+
+def changed(file, **fields) -> None:
+    """Set fields of a JSON file; None takes one away."""
+    content = json.loads(file.read_text()) | fields
+    file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
+
+
+@case("which puts no special tokens around texts", "normalizer is null, but a")
+def tokenizers_say_what_they_do(said, folder):
+    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
+    file, config = folder / "p" / "tokenizer.json", folder / "p" / "tokenizer_config.json"
+    (folder / "p" / "encoder_zoo.json").unlink()
+    kind = json.loads(config.read_text())["tokenizer_class"]
+    whole = json.loads(file.read_text())
+    processor = whole["post_processor"]
+    changed(config, tokenizer_class=None)
+    file.write_text(json.dumps({**whole, "post_processor": None}))
+    with said():
+        ez.Tokenizer.from_preset(folder / "p")
+    changed(config, tokenizer_class="BertTokenizer")
+    assert ez.Tokenizer.from_preset(folder / "p").vocabulary_size
+    changed(config, tokenizer_class=None)
+    changed(file, post_processor=processor)
+    assert ez.Tokenizer.from_preset(folder / "p").vocabulary_size
+    changed(config, tokenizer_class=kind)
+    file.write_text(json.dumps({**whole, "normalizer": None}))
+    with said():
+        ez.Tokenizer.from_preset(folder / "p")
+    changed(config, tokenizer_class="PreTrainedTokenizerFast")
+    [ids] = ez.Tokenizer.from_preset(folder / "p").tokenize(["A a"]).to_list()
+    assert ids == [1, 5]  # "A" is unknown, as tokenizer.json has it
+
+
+@case("whose ids are of other tokens", "has {}, which the vocabulary lacks")
+def tokens_are_those_of_the_model(said, folder):
+    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
+    other = tiny.tokenizer(get_family("roberta"))
+    backbone = ez.Backbone.from_preset(folder / "p")
+    with said():
+        ez.MaskedLM(backbone, ez.MaskedLM.preprocessor_class(other))
+    own = ez.Tokenizer.from_preset(folder / "p")
+    ez.MaskedLM(backbone, ez.MaskedLM.preprocessor_class(own))
+    (folder / "p" / "encoder_zoo.json").unlink()
+    config = folder / "p" / "tokenizer_config.json"
+    changed(config, additional_special_tokens=["<e>"])
+    with said("has '<e>', which the vocabulary lacks"):
+        ez.MaskedLM.from_preset(folder / "p")
+    changed(config, additional_special_tokens=None)
+    task = ez.MaskedLM.from_preset(folder / "p", added_tokens=["<e>"])
+    tokens = task.preprocessor.tokenizer.vocabulary_size
+    assert tokens == own.vocabulary_size + 1
+    assert task.backbone.vocabulary_size >= tokens
+
+
+@case("and the last of projections has", "make vectors of {}. Leave dim out")
+def widths_of_late_interaction(said, folder):
+    backbone = tiny.backbone(BERT, pooler=False)
+    layers = [{"units": 6}, {"units": 4}]
+    with said():
+        ez.LateInteraction(backbone, dim=3, projections=layers)
+    for arguments in ({"projections": layers}, {"dim": 3}):
+        own = ez.LateInteraction(backbone, preprocessor("LateInteraction"), **arguments)
+    own.save_to_preset(folder / "p")
+    with said("make vectors of 3. Leave dim out"):
+        ez.LateInteraction.from_preset(folder / "p", dim=5)
+    assert ez.LateInteraction.from_preset(folder / "p").embed("one").shape[-1] == 3
+    other = ez.LateInteraction.from_preset(folder / "p", dim=5, projections=[])
+    assert other.embed("one").shape[-1] == 5
+
+
+@case("keeps the outputs of all examples", slow=True)
+def metrics_of_tokens(said, folder):
+    tagger = new("TokenClassifier", pooler=False, labels=["O", "B-X", "I-X"])
+    with said():
+        tagger.compile(metrics=["auc"])
+    words, tags = [["one", "two"], ["three"]], [["B-X", "I-X"], ["O"]]
+    for metric in ("f1_macro", keras.metrics.AUC(multi_label=True, num_labels=3)):
+        tagger.compile(metrics=[metric])
+        history = tagger.fit(words, tags, **SMALL).history
+        assert len(history) == 2 and np.isfinite(list(history.values())).all()
+
+
+@case("Pass those of texts and labels to fit", "Name two of them: fit(", slow=True)
+def tables_are_read_by_column(said, folder):
+    table = pd.DataFrame({"text": ["In Rome", "Hm"], "spans": [[[3, 7, "LOC"]], []]})
+    with said():
+        ez.read_annotations(table)
+    assert ez.read_annotations(table.to_dict("records")).y[0][0]["label"] == "LOC"
+    classifier = new("SequenceClassifier")
+    named = pd.DataFrame({"words of it": TEXTS, "mood": ["a", "b", "a", "b"]})
+    with said():
+        classifier.fit(named, **SMALL)
+    classifier.fit(named["words of it"], named["mood"], **SMALL)
+    assert classifier.labels == ["a", "b"]
+
+
+@case(
+    "is a folder without .ann and .txt files",
+    "has tags in {}",
+    "annotations that differ",
+    "has under data {}",
+    "may have labels in {}",
+    "Pass word_column=... and column=...",
+    "Read a table with pandas and pass its columns to fit.",
+    slow=True,
+)
+def annotations_are_named(said, folder):
+    rows = [{"text": "In Rome", "label": [[3, 7, "LOC"]]}]
+    (folder / "a.json").write_text(json.dumps(rows))
+    with said():
+        ez.read_annotations(folder)
+    expected = ez.read_annotations(folder / "a.json")
+    rows = [{"tokens": ["In", "Rome"], "coarse": ["O", "B-X"], "fine": ["O", "B-Y"]}]
+    with said("has tags in 'coarse' and 'fine'"):
+        ez.read_annotations(rows)
+    tagger = new("TokenClassifier", pooler=False)
+    tagger.fit([row["tokens"] for row in rows], [row["coarse"] for row in rows], **SMALL)
+    assert tagger.labels == ["O", "B-X"]
+
+    def region(label: str) -> dict:
+        value = {"start": 3, "end": 7, "text": "Rome", "labels": [label]}
+        return {"type": "labels", "value": value}
+
+    first, second = {"result": [region("LOC")]}, {"result": [region("PER")]}
+    data = {"text": "In Rome"}
+    with said():
+        ez.read_annotations([{"data": data, "annotations": [first, second]}])
+    for kept in ([first], [first | {"ground_truth": True}, second]):
+        assert ez.read_annotations([{"data": data, "annotations": kept}]) == expected
+    unquoted = {"type": "labels", "value": {"start": 0, "end": 2, "labels": ["X"]}}
+    task = {"data": {"a": "In Rome", "b": "In Oslo"}, "annotations": [{"result": [unquoted]}]}
+    with said("has under data 'a', 'b'. Name the text"):
+        ez.read_annotations([task])
+    assert ez.read_annotations([task], text_key="a").x == ["In Rome"]
+    row = {"text": "In Rome", "annotation_id": 1, "site": "web", "mood": "up"}
+    with said("may have labels in 'site' or 'mood'"):
+        ez.read_annotations([row])
+    row["label"] = row.pop("mood")
+    assert ez.read_annotations([row]).y == ["up"]
+    (folder / "a.conll").write_text("1 Rome B-X _\n2 is O _\n")
+    with said():
+        ez.read_conll(folder / "a.conll")
+    found = ez.read_conll(folder / "a.conll", word_column=1, column=2)
+    assert found == ([["Rome", "is"]], [["B-X", "O"]])
+    (folder / "a.tsv").write_text("text\tlabel\nIn Rome\tup\nIn Oslo\tdown\n")
+    with said():
+        ez.read_annotations(folder / "a.tsv")
+    table = pd.read_csv(folder / "a.tsv", sep="\t")
+    classifier = new("SequenceClassifier")
+    classifier._begin_fit(table["text"], table["label"])
+    assert classifier.labels == ["down", "up"]
+
+
+@case("answers with the columns", slow=True)
+def columns_of_batches_are_kept(said, folder):
+    answers = ez.BatchAnswers(new("SequenceClassifier", labels=["a", "b"]))
+    batch = {"text": TEXTS, "label": [1, 2, 3, 4]}
+    with said("answers with the columns label, score"):
+        answers(batch)
+    assert answers({"text": TEXTS}).column_names == ["text", "label", "score"]
+    batch["true"] = batch.pop("label")
+    assert answers(batch)["true"].to_pylist() == [1, 2, 3, 4]
+
+
+@case(
+    "holds answers of another run",
+    "an integer of 64 bits in a column to keep",
+    "of the whole column cannot hold",
+    slow=True,
+)
+def answers_of_files(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    options = {"keep": ["id"], "verbose": 0}
+
+    def write(*numbers):
+        rows = ({"text": text, "id": number} for text, number in zip(TEXTS, numbers, strict=False))
+        (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    write(1, 2)
+    ez.answer_files(classifier, folder / "a.jsonl", folder / "out", **options)
+    with said():
+        ez.answer_files(classifier, folder / "a.jsonl", folder / "out", verbose=0)
+    ez.answer_files(classifier, folder / "a.jsonl", folder / "again", verbose=0)
+    shutil.rmtree(folder / "out")
+    ez.answer_files(classifier, folder / "a.jsonl", folder / "out", verbose=0)
+    for i, number in enumerate((2**70, 2**60 + 1)):
+        write(0.5, number)
+        words = (None, "which double of the whole column cannot hold")[i]
+        with said(words):
+            ez.answer_files(classifier, folder / "a.jsonl", folder / str(i), **options)
+        write("0.5", str(number))
+        [file] = ez.answer_files(classifier, folder / "a.jsonl", folder / str(i), **options)
+        assert pd.read_parquet(file)["id"].tolist() == ["0.5", str(number)]
+
+
+@case(
+    "is not complete: it has {} files so far",
+    "was made with another tokenizer than this task has",
+    "belongs to another corpus",
+    slow=True,
+)
+def corpora(said, folder):
+    tokenizer = tiny.tokenizer(BERT)
+    documents = [["a b c", "d e f g"], ["h i", "j k l"], ["m n o", "p a b"]]
+
+    def make(name, tokenizer, documents):
+        return ez.PretrainingCorpus.from_documents(
+            folder / name, documents, tokenizer, shard_tokens=4, verbose=0
+        )
+
+    def breaks_off():
+        yield from documents[:2]
+        raise InterruptedError
+
+    with contextlib.suppress(InterruptedError):
+        make("a", tokenizer, breaks_off())
+    with said("is not complete: it has"):
+        ez.PretrainingCorpus(folder / "a")
+    whole = make("a", tokenizer, documents)
+    assert ez.PretrainingCorpus(folder / "a").num_documents == whole.num_documents == 3
+    other = tiny.tokenizer(get_family("modernbert"))
+    task = new("Pretraining")
+    with said():
+        task.fit(make("other", other, documents), **SMALL)
+    task.fit(make("anew", tokenizer, documents), **SMALL)
+    theirs = ez.BertTokenizer(tokenizer.get_vocabulary(), lowercase=False)
+    with said():
+        make("a", theirs, documents)
+    assert make("b", theirs, documents).num_documents == 3
+    shutil.rmtree(folder / "a")
+    assert make("a", theirs, documents).num_documents == 3
+
+
+@case("Give the texts that were asked about")
+def pictures_have_their_texts(said, folder):
+    found = [[{"label": "LOC", "start": 3, "end": 7, "text": "Rome", "score": 0.9}], []]
+    with said():
+        ez.display.entities(["Hm", "In Rome"], found)
+    assert ez.display.entities(["In Rome", "Hm"], found).text == "In [Rome LOC]\nHm"
+
+
+@case(
+    "its answers mean something else",
+    "The teacher has {} attention heads",
+    "Nothing is learned of labels with objectives",
+    slow=True,
+)
+def distillations(said, folder):
+    teacher = new("SequenceClassifier", labels=["a", "b"])
+    with said():
+        ez.Distillation(teacher, new("SequenceClassifier", labels=["b", "a"]))
+    ez.Distillation(teacher, new("SequenceClassifier", labels=["a", "b"]))
+    assert ez.Distillation(teacher, new("SequenceClassifier")).student.labels == ["a", "b"]
+    heads = [tiny.backbone(BERT, num_heads=n) for n in (2, 4)]
+    options = {"preprocessor": teacher.preprocessor, "objectives": ["relations"]}
+    with said("The teacher has 4 attention heads"):
+        ez.Distillation(heads[1], heads[0], **options)
+    distilled = ez.Distillation(heads[1], heads[0], relation_heads=4, **options)
+    with said():
+        distilled.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
+    distilled.fit(TEXTS, **SMALL)
+    both = ["relations", "soft_labels"]
+    distilled = ez.Distillation(teacher, new("SequenceClassifier"), objectives=both)
+    distilled.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
+
+
+@case("Name those that hold them", "Name the columns of questions, choices", slow=True)
+def columns_of_choices_are_named(said, folder):
+    task = make("MultipleChoice")
+    table = {"questions": ["one", "two"], "endings": [["a", "b"], ["c", "d"]]}
+    with said():
+        task.fit(table, [0, 1], **SMALL)
+    other = {"id": [7, 8], "endings": table["endings"], "stem": table["questions"]}
+    with said():
+        task.fit(other, [0, 1], **SMALL)
+    task.save_to_preset(folder / "p")
+    own = preprocessor("MultipleChoice", text_columns=["questions", "endings"])
+    named = ez.MultipleChoice(tiny.backbone(BERT, pooler=True), own)
+    assert len(named.predict(table, **SMALL)) == 2
+    named = ez.MultipleChoice.from_preset(folder / "p", text_columns=["stem", "endings"])
+    assert len(named.predict(other, **SMALL)) == 2
+
+
+@case("It would be taken for", slow=True)
+def columns_of_pairs_are_passed(said, folder):
+    table = pd.DataFrame({"q": TEXTS, "d": TEXTS[::-1], "source": ["web"] * 4})
+    embedder = make("TextEmbedder")
+    with said():
+        embedder.fit(table, **SMALL)
+    embedder.fit((table["q"], table["d"]), **SMALL)
+
+
+@case("Split them into shorter texts", "Split long texts into passages", slow=True)
+def texts_are_split(said, folder):
+    text = " ".join("abcdefgh" * 3)
+    parts = [text[i : i + 16] for i in range(0, len(text), 16)]
+    detector, reranker = make("ReplacedTokenDetection", get_family("electra")), make("Reranker")
+    with said.logged():
+        detector.detect(text)
+    with said.logged():
+        reranker.rank("a", [text])
+    said.caplog.clear()
+    detector.detect(parts)
+    assert len(reranker.rank("a", parts)) == len(parts)
+    assert "not read" not in said.caplog.text
+
+
+@case("Shorten it, or take longer windows", slow=True)
+def windows_have_room(said, folder):
+    first, second = " ".join("abcdefgh" * 2), "a b c d"
+
+    def read(window: int, pair):
+        own = preprocessor("SequenceClassifier", window_length=window)
+        backbone = tiny.backbone(BERT, pooler=True)
+        task = ez.SequenceClassifier(backbone, own, labels=["a", "b"])
+        return task.classify([pair])
+
+    with said.logged():
+        read(8, (first, second))
+    said.caplog.clear()
+    read(8, (first, "a"))
+    read(16, (first, second))
+    assert not said.caplog.text
+
+
+@case("which has no add. Make a HybridIndex", "which cannot be saved in another", slow=True)
+def parts_of_hybrid_indexes(said, folder):
+    embedder = make("TextEmbedder")
+
+    class Pages:
+        search = embedder.index(TEXTS).search
+
+        def __len__(self):
+            return len(TEXTS)
+
+    first = embedder.index(TEXTS)
+    index = ez.HybridIndex([first, Pages()])
+    with said():
+        index.add(["seven"])
+    again = ez.HybridIndex([embedder.index([*TEXTS, "seven"]), embedder.index([*TEXTS, "seven"])])
+    assert len(again) == 5
+    with said():
+        index.save(folder / "index")
+    first.save(folder / "first")
+    loaded = ez.VectorIndex.load(folder / "first", embedder)
+    assert ez.HybridIndex([loaded, Pages()]).search("one") == index.search("one")
+
+
+@case(
+    "belongs to another run: {}. Give this run",
+    "is complete; the log says what is wrong",
+    "BackupAndRestore continues training on texts",
+    slow=True,
+)
+def backups(said, folder):
+    def fit(name, x=TEXTS, y=("a", "b", "a", "b"), **options):
+        kept = ez.BackupAndRestore(folder / name, delete_checkpoint=False)
+        classifier = new("SequenceClassifier", labels=["a", "b"])
+        y = None if y is None else list(y) if isinstance(y, tuple) else y
+        return classifier.fit(x, y, callbacks=[kept], **SMALL, **options).epoch
+
+    assert fit("b", batch_size=2) == [0]
+    with said("batch_size is 2 there, 4 now; steps_per_epoch is 2 there, 1 now. Give this run"):
+        fit("b", batch_size=4)
+    assert fit("other", batch_size=4) == [0]
+    for file in (folder / "b").rglob("*.safetensors"):
+        file.write_bytes(b"")
+    with said():
+        fit("b", batch_size=2)
+    shutil.rmtree(folder / "b")
+    assert fit("b", batch_size=2) == [0]
+    x, y = new("SequenceClassifier", labels=["a", "b"]).preprocessor(TEXTS, [0, 1, 0, 1])
+    x, y = {name: values.numpy() for name, values in x.items()}, y.numpy()
+    with said():
+        fit("c", x, y)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    dataset = dataset.shuffle(4, seed=1, reshuffle_each_iteration=False).batch(32)
+    assert fit("c", dataset, None) == [0]
+
+
+@case(
+    "Name them in the order of the checkpoint's card",
+    "Load a checkpoint that was trained on NLI",
+    slow=True,
+)
+def classes_of_zero_shot(said, folder):
+    new("SequenceClassifier", num_classes=3).save_to_preset(folder / "numbered")
+    new("SequenceClassifier", labels=["good", "bad"]).save_to_preset(folder / "other")
+    names = ["contradiction", "neutral", "entailment"]
+    with said():
+        ez.ZeroShotClassifier.from_preset(folder / "numbered")
+    task = ez.ZeroShotClassifier.from_preset(folder / "numbered", labels=names)
+    assert task.classify("one", labels=["x", "y"])["label"] in "xy"
+    with said():
+        ez.ZeroShotClassifier.from_preset(folder / "other")
+    nli = new("SequenceClassifier", labels=names)
+    nli.fit((TEXTS[:3], TEXTS[1:]), names, **SMALL)
+    nli.save_to_preset(folder / "nli")
+    assert ez.ZeroShotClassifier.from_preset(folder / "nli").classify("one", labels=["x", "y"])
+
+
+@case(
+    "Received: a task on the backend",
+    "ez.{}.from_preset('my_preset').export(",
+    "Received: a classifier on the backend",
+    "Received: an index whose embedder is on the backend",
+    slow=True,
+)
+def exports_of_other_backends(said, folder):
+    """The backend is only said to be another; presets of one open on another in test_package.py."""
+    names = ["contradiction", "neutral", "entailment"]
+    task, embedder = new("SequenceClassifier", labels=names), make("TextEmbedder")
+    index = embedder.index(TEXTS)
+
+    def advised(export) -> str:
+        patched = mock.patch.object(keras.config, "backend", lambda: "jax")
+        with patched, pytest.raises(ValueError, match="pip install tensorflow") as error:
+            export()
+        assert "KERAS_BACKEND=tensorflow" in str(error.value)
+        return str(error.value)
+
+    def follow(message: str, target: str, labels: str) -> None:
+        lines = message.partition("KERAS_BACKEND=tensorflow:\n")[2].replace("    ", "")
+        target = repr(str(folder / target))
+        with contextlib.chdir(folder):
+            exec(lines.replace("'...'", target).replace("[...]", labels), {})
+
+    message = advised(lambda: task.export(folder / "1"))
+    said._check(message)
+    said._check(message, "ez.SequenceClassifier.from_preset('my_preset').export(")
+    task.save_to_preset(folder / "my_preset")
+    follow(message, "1", "")
+    zero_shot = ez.ZeroShotClassifier(task)
+    message = advised(lambda: zero_shot.export(folder / "2", labels=["x", "y"]))
+    said._check(message)
+    zero_shot.classifier.save_to_preset(folder / "my_preset")
+    follow(message, "2", "['x', 'y']")
+    said._check(advised(lambda: index.export(folder / "3")))
+    embedder.save_to_preset(folder / "embedder")
+    index.save(folder / "index")
+    loaded = ez.TextEmbedder.from_preset(folder / "embedder")
+    ez.VectorIndex.load(folder / "index", loaded).export(folder / "3")
+    assert all((folder / name / "saved_model.pb").exists() for name in "123")
+
+
 PACKAGES = "packages are not installed in a test; that they are by these names is tested below"
 NETWORK = "about the hub or its access, which a test has not"
 RACE = "only while another process writes or dies"
 DEVICES = "needs several devices or workers"
 STRANGERS = "of files that others' libraries write, which the default tests have not"
 FOLLOWS = "what training or files gave: the advice is to make it again"
-NOT_YET = "not carried out yet"
 
 NOT_EXECUTED = {
     "This needs TensorFlow, which is not installed": PACKAGES,
@@ -654,14 +1144,11 @@ NOT_EXECUTED = {
     "keras.distribution splits every batch over": DEVICES,
     "Several processes take parts of batches": DEVICES,
     "Under tf.distribute Keras's optimizers do not support": DEVICES,
-    "Received: an index whose embedder is on the backend": "needs another backend's process",
-    "Received: a task on the backend": "needs another backend's process",
-    "ez.{}.from_preset('my_preset').export(": "the end of the line above",
-    "Received: a classifier on the backend": "needs another backend's process",
     "init_lora_weights is": STRANGERS,
     "normalization is True, which is not implemented": STRANGERS,
     "Expected a DTypePolicy: quantized weights": STRANGERS,
     "Download the file again.": STRANGERS,
+    "Export it as CoNLL 2002 there": STRANGERS,
     "Load it with PyTorch and save it again": STRANGERS,
     "Save it again there": STRANGERS,
     "Save it again elsewhere": STRANGERS,
@@ -675,47 +1162,6 @@ NOT_EXECUTED = {
     "is damaged or changed: its size or checksum": FOLLOWS,
     "it is damaged. Call its verify()": FOLLOWS,
     "<!-- Written by encoder_zoo. Delete this line": "of the model card, tested with it",
-    "which puts no special tokens around texts": NOT_YET,
-    "normalizer is null, but a": NOT_YET,
-    "missing ({}), the first is row": NOT_YET,
-    "The family name {} is taken": NOT_YET,
-    "The task name {} is taken": NOT_YET,
-    "make vectors of {}. Leave dim out": NOT_YET,
-    "has {}, which the vocabulary lacks": NOT_YET,
-    "whose ids are of other tokens": NOT_YET,
-    "Pass those of texts and labels to fit": NOT_YET,
-    "is a folder without .ann and .txt files": NOT_YET,
-    "has tags in {}": NOT_YET,
-    "annotations that differ": NOT_YET,
-    "has under data {}": NOT_YET,
-    "keeps the outputs of all examples": NOT_YET,
-    "answers with the columns": NOT_YET,
-    "holds answers of another run": NOT_YET,
-    "an integer of 64 bits in a column to keep": NOT_YET,
-    "of the whole column cannot hold": NOT_YET,
-    "is not complete: it has {} files so far": NOT_YET,
-    "was made with another tokenizer than this task has": NOT_YET,
-    "belongs to another corpus": NOT_YET,
-    "Give the texts that were asked about": NOT_YET,
-    "its answers mean something else": NOT_YET,
-    "The teacher has {} attention heads": NOT_YET,
-    "Nothing is learned of labels with objectives": NOT_YET,
-    "and the last of projections has": NOT_YET,
-    "Name those that hold them": NOT_YET,
-    "Name the columns of questions, choices": NOT_YET,
-    "Drop such rows before they are batched": NOT_YET,
-    "Split them into shorter texts": NOT_YET,
-    "It would be taken for": NOT_YET,
-    "Name two of them: fit(": NOT_YET,
-    "Split long texts into passages": NOT_YET,
-    "which has no add. Make a HybridIndex": NOT_YET,
-    "which cannot be saved in another": NOT_YET,
-    "Shorten it, or take longer windows": NOT_YET,
-    "belongs to another run: {}. Give this run": NOT_YET,
-    "is complete; the log says what is wrong": NOT_YET,
-    "BackupAndRestore continues training on texts": NOT_YET,
-    "Name them in the order of the checkpoint's card": NOT_YET,
-    "Load a checkpoint that was trained on NLI": NOT_YET,
 }
 
 

@@ -1,5 +1,6 @@
 """Annotations of each tool, in small files as it writes them: understood, or refused by name."""
 
+import contextlib
 import json
 import re
 
@@ -85,6 +86,11 @@ OF_TAGGERS = {
         "text": TEXT,
         "entities": {"start": [0, 10], "end": [3, 14], "label": ["PER", "LOC"]},
     },
+    "an empty key before": {"text": TEXT, "label": [], "entities": TRIPLES, "spans": []},
+    "an empty key, others behind": {"text": TEXT, "label": [], "annotations": SPANS},
+    "LightTag's rows": {"content": TEXT, "annotations": [{**s, "tag": s["label"]} for s in SPANS]},
+    "Label Studio, CSV": {**MIN, "text": TEXT, "ner": json.dumps([r["value"] for r in REGIONS])},
+    "a CSV of pandas": {"text": TEXT, "label": str([tuple(triple) for triple in TRIPLES])},
     "GATE-like names": {
         "text": TEXT,
         "entities": [{"begin": 0, "end": 3, "type": "PER"}, {"begin": 10, "end": 14, "tag": "LOC"}],
@@ -97,6 +103,7 @@ NOTHING = {
     "Prodigy": {"text": TEXT, "spans": [], "answer": "accept"},
     "Prodigy, no key": {"text": TEXT, "answer": "accept", "_view_id": "ner_manual"},
     "spaCy 2": (TEXT, {"entities": []}),
+    "Label Studio, JSON-MIN": {**MIN, "text": TEXT},
 }
 LEFT_OUT = {
     "Prodigy, rejected": {"text": TEXT, "spans": SPANS, "answer": "reject"},
@@ -104,7 +111,31 @@ LEFT_OUT = {
     "Label Studio, skipped": task(cancelled(REGIONS)),
     "Label Studio, not annotated": task(),
 }
+UNKNOWN = "no annotation .* the keys "
 REFUSED = {
+    "triples turned": ({"text": TEXT, "label": [["PER", 0, 3]]}, UNKNOWN),
+    "pairs": ({"text": TEXT, "label": [[0, 3]]}, UNKNOWN),
+    "four": ({"text": TEXT, "entities": [[0, 3, "PER", "id"]]}, UNKNOWN),
+    "floats": ({"text": TEXT, "entities": [[0.0, 3.0, "PER"]]}, UNKNOWN),
+    "texts of numbers": ({"text": TEXT, "spans": [{"start": "0", "end": "3"}]}, "has no label"),
+    "tokens of Prodigy": ({"text": TEXT, "spans": [{"token_start": 0, "token_end": 0}]}, UNKNOWN),
+    "GATE": ({"text": TEXT, "entities": {"Person": [{"indices": [0, 3]}]}}, UNKNOWN),
+    "Dataturks": ({"content": TEXT, "annotation": [{"points": [{"start": 0}]}]}, UNKNOWN),
+    "LightTag": ({"examples": [{"content": TEXT, "annotations": SPANS}]}, UNKNOWN),
+    "spaCy's JSON": ({"id": 0, "paragraphs": [{"raw": TEXT}]}, UNKNOWN),
+    "Ground Truth": ({"source": TEXT, "ner": {"annotations": {}}}, "name it: .*text_key"),
+    "Rasa": ({"rasa_nlu_data": {"common_examples": []}}, UNKNOWN),
+    "LUIS": ({"text": TEXT, "entities": [{"startPos": 0, "endPos": 2}]}, UNKNOWN),
+    "Kili": ({"content": TEXT, "jsonResponse": {"NER": {"annotations": []}}}, UNKNOWN),
+    "tagtog": ({"annotatable": {}, "entities": [{"offsets": [{"start": 0}]}]}, UNKNOWN),
+    "SpERT": ({"tokens": ["Ann"], "entities": [{"start": 0, "end": 1, "type": "A"}]}, UNKNOWN),
+    "nothing given": ({"text": TEXT, "entities": None}, UNKNOWN),
+    "a rating": (task([{"type": "rating", "value": {"rating": 4}}]), "type rating"),
+    "predictions": ({"data": {"text": TEXT}, "predictions": [{}]}, "no annotations"),
+    "choices of regions": (
+        task([{"type": "choices", "value": {"start": 0, "end": 3, "choices": ["A"]}}]),
+        "has no label",
+    ),
     "no annotation": ({"text": TEXT, "meta": {}}, "no annotation .* the keys 'text', 'meta'"),
     "no text": ({"id": 1, "label": TRIPLES}, "no annotation .* the keys 'id', 'label'"),
     "GLiNER": ({"tokenized_text": ["Ann"], "ner": [[0, 0, "PER"]]}, "keys 'tokenized_text', 'ner'"),
@@ -212,6 +243,97 @@ def test_tags_of_words():
         assert ez.read_annotations([row]) == ([words], [tags])
 
 
+def test_several_annotators_of_one_text(caplog):
+    """In the JSON, and in rows that share what their tool gives a text."""
+    spans = [[region["value"]] for region in REGIONS]
+    prodigy = {"text": TEXT, "answer": "accept", "_input_hash": 5}
+    for rows in (
+        [{**MIN, "text": TEXT, "ner": found} for found in spans],
+        [{**MIN, "text": TEXT, "mood": found} for found in ("up", "down")],
+        [{**prodigy, "spans": [span]} for span in SPANS],
+    ):
+        with pytest.raises(ValueError, match="Rows 0 and 1 are of one text, 'Ann .* differ. Keep"):
+            ez.read_annotations(rows)
+        key = "_input_hash" if "_input_hash" in rows[0] else "id"
+        x = ez.read_annotations([rows[0], rows[0], {**rows[1], key: 6}]).x
+        assert len(x) == 2 and "1 of 3 rows are left out: 1 repeated" in caplog.text
+        caplog.clear()
+    other = {"text": TEXT, "label": [[0, 3, "LOC"]]}
+    ez.read_annotations([OF_TAGGERS["doccano, JSONL"], other])
+    assert "1 rows repeat the text of another row" in caplog.text
+    assert "first rows 0 and 1" in caplog.text
+
+
+def test_relations_are_counted(caplog):
+    related = {"from_id": 0, "to_id": 1, "type": "in"}
+    for row in (
+        {"text": TEXT, "entities": OFFSETS, "relations": [related]},
+        task([*REGIONS, {"type": "relation", "from_id": "x1"}]),
+    ):
+        caplog.clear()
+        ez.read_annotations([OF_TAGGERS["Prodigy"], row])
+        assert "Relations are not read: of 1 rows, first row 1." in caplog.text
+
+
+def test_kinds_are_not_mixed():
+    rows = [OF_TAGGERS["doccano, JSONL"], {"text": TEXT, "label": ["PER"]}]
+    with pytest.raises(ValueError, match="Row 0 has spans, row 1 has labels. Expected one kind"):
+        ez.read_annotations(rows)
+    with pytest.raises(ValueError, match="Row 0 may have labels in 'site' or 'mood'. Rename"):
+        ez.read_annotations([{**MIN, "text": TEXT, "site": "web", "mood": "up"}])
+
+
+def test_a_key_of_the_text_is_given():
+    row = {"review": TEXT, "label": TRIPLES}
+    with pytest.raises(ValueError, match=r"name it: read_annotations\(..., text_key=...\)"):
+        ez.read_annotations([row])
+    assert ez.read_annotations([row], text_key="review") == ([TEXT], [SPANS])
+
+
+OF_WEBANNO = (
+    "#FORMAT=WebAnno TSV 3.3\n#T_SP=custom.NamedEntity|value\n\n#Text=Ann\n1-1\t0-3\tAnn\tPER\t\n"
+)
+OF_CONLL_U = "# text = Ann sings\n1\tAnn\tPROPN\t_\n2\tsings\tVERB\tSpaceAfter=No\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", OF_WEBANNO, "format of WebAnno and INCEpTION. Export it as CoNLL 2002"),
+        ("a.conllu", OF_CONLL_U, "column 0 holds numbers of words, such as '1'. .*word_column=1"),
+        ("a.conll", "0 Ann B-PER\n1 is O\n", "column 0 holds numbers of words, such as '0'"),
+        ("a.conll", "Ann B-PER\nNew York B-LOC\n", "line 2 has 3 columns, line 1 has 2. .*tabs"),
+        ("a.conll", "Ann B-PER\n\nNew York B-LOC\n", "line 3 has 3 columns, line 1 has 2"),
+        ("a.tsv", "Ann\tB-PER\nis\tO\tx\n", "line 2 has 3 columns"),
+        ("a.tsv", "Ann\tB-PER\t\nis\tO\t\n", "column -1 holds blank cells, no tags"),
+        ("a.conll", "Ann NNP _\nis VBZ _\n", "column -1 holds '_' alone, no tags"),
+        ("a.conll", "B-PER Ann\nO sings\n", "column 0 holds tags, no words"),
+        ("a.tsv", "text\tlabel\nAnn is in.\tup\nHm it\tdown\n", "holds texts, such as 'Ann is"),
+        ("a.txt", "Ann is in Rome.\nSo it is.\n", "line 2 has 3 columns, line 1 has 4"),
+        ("a.conll", "Ann,B-PER\nis,O\n", "has no tag"),
+        ("a.xml", "<GateDocument/>", "a.xml is of a kind that is not known"),
+        ("a.csv", "text,label", "with pandas, .*to_dict"),
+    ],
+)
+def test_files_of_other_columns_are_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        ez.read_annotations(tmp_path / name)
+
+
+def test_the_advice_for_other_columns(tmp_path):
+    (tmp_path / "a.conllu").write_text(OF_CONLL_U)
+    expected = [["Ann", "sings"]], [["PROPN", "VERB"]]
+    assert ez.read_conll(tmp_path / "a.conllu", column=2, word_column=1) == expected
+    germeval = "#\thttp://a\t[2009]\n1\tAnn\tB-PER\tO\n2\tsings\tO\tO\n"
+    (tmp_path / "a.tsv").write_text(germeval)
+    found = ez.read_conll(tmp_path / "a.tsv", column=2, word_column=1)
+    assert found == ([["Ann", "sings"]], [["B-PER", "O"]])
+    (tmp_path / "a.conll").write_text("A x B-X (0\n\nB x O - -\nC x O - -\n")  # of CoNLL-2012
+    found = ez.read_conll(tmp_path / "a.conll", column=2)
+    assert found == ([["A"], ["B", "C"]], [["B-X"], ["O", "O"]])
+
+
 def test_files(tmp_path):
     rows = [OF_TAGGERS["doccano, JSONL"]] * 2
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
@@ -262,6 +384,10 @@ class TestBrat:
         self.write(tmp_path, "T1\tLOC 9 13\tRome\n", "Hi 😀 \r\n\r\nRome")
         assert ez.read_annotations(tmp_path).y == [[{"start": 9, "end": 13, "label": "LOC"}]]
 
+    def test_a_mark_of_the_byte_order_is_no_text(self, tmp_path):
+        self.write(tmp_path, "\ufeff" + self.ANN)
+        assert ez.read_annotations(tmp_path).y == [SPANS]
+
     def test_a_part_ends_at_a_line_break(self, tmp_path):
         self.write(tmp_path, "T1\tLOC 0 3;4 8\tNew York\n", "New\nYork")
         assert ez.read_annotations(tmp_path).y == [[{"start": 0, "end": 8, "label": "LOC"}]]
@@ -272,6 +398,7 @@ class TestBrat:
             ("T1\tX 0 3;10 14\tAnn Rome\n", "a.ann, line 1: 'Ann Rome' is of 2 parts"),
             ("\nT1\tX 0 3\tBob\n", "a.ann, line 2: the span from 0 to 3 is 'Ann', but its text"),
             ("T1 X 0 3 Ann\n", "a.ann, line 1 is 'T1 X 0 3 Ann'"),
+            ("t1\tX 0 3\tAnn\n", "a.ann, line 1 is 't1"),
         ],
     )
     def test_refusals(self, tmp_path, annotations, message):
@@ -328,6 +455,36 @@ class TestFit:
         with pytest.raises(ValueError, match="numbers, such as 1, and have no names.*labels="):
             build().fit([{"tokens": ["ann", "is"], "ner_tags": [1, 0]}])
 
+    def test_numbers_as_texts(self, build):
+        with pytest.raises(ValueError, match="numbers, such as 1, and have no names"):
+            build().fit([["ann", "is"]], [["1", "0"]])
+
+    def test_labels_of_spans_that_look_like_tags(self, build, caplog):
+        build()._adapt([TEXT], [[(0, 3, "B-PER")]])
+        assert "These look like tags of words: 'B-PER'." in caplog.text
+
+    @pytest.mark.parametrize(
+        "y",
+        [
+            ['[{"start": 0, "end": 3, "labels": ["PER"]}]'],
+            ["[(0, 3, 'PER')]"],
+            [{"text": TEXT, "label": TRIPLES}],
+            [{"PER": ["Ann"]}],
+            ["B-PER O O O O"],
+            [["B-PER", "O", "O", "O", "O"]],
+            [[("PER", 0, 3)]],
+            [[(0, 3, "PER", 1)]],
+            [[(0, 3)]],
+            [[("0", "3", "PER")]],
+            [[{"start": 0, "end": 3, "value": "PER"}]],
+            [[(0, 3, "PER"), (0, 6, "LOC")]],
+        ],
+    )
+    @pytest.mark.parametrize("labels", [None, LABELS])
+    def test_labels_that_are_no_spans(self, build, labels, y):
+        with pytest.raises(ValueError, match="Example 0"):
+            build(labels=labels).fit([TEXT], y)
+
     def test_a_notation_is_named_once(self, build, caplog):
         tagger = build()
         tags = [["B-PER", "M-PER", "E-PER", "O", "S-PER"]]
@@ -352,6 +509,48 @@ class TestFit:
                 classifier.fit([rows[0], {"text": TEXT, "label": labels}])
         with pytest.raises(ValueError, match="Row 0 has no labels. It has spans"):
             classifier.fit([OF_TAGGERS["doccano, JSONL"]])
+
+
+class TestRowsWithLabels:
+    """The other tasks that learn classes take rows as `SequenceClassifier` does."""
+
+    ROWS = (("ann is in", "up"), ("rome", "down"), ("is ann", "up"), ("in rome", "down"))
+
+    @pytest.fixture
+    def rows(self):
+        return [{"text": text, "label": [label]} for text, label in self.ROWS]
+
+    def test_few_shot(self, build, rows):
+        tokenizer = build().preprocessor.tokenizer
+        preprocessor = ez.TextEmbedderPreprocessor(tokenizer)
+        few = ez.FewShotClassifier(ez.BertBackbone(10, 1, 1, 4, 8, pooler=False), preprocessor)
+        few.fit(rows, epochs=0)
+        assert few.labels == ["down", "up"]
+        expected = few.evaluate(*map(list, zip(*self.ROWS, strict=True)))
+        assert few.evaluate(rows) == few.evaluate(ez.read_annotations(rows)) == expected
+        with pytest.raises(ValueError, match="The labels are missing. Expected the class of each"):
+            few.fit(["ann"])
+        with pytest.raises(ValueError, match="no annotation .* the keys 'text', 'meta'"):
+            few.fit([{"text": TEXT, "meta": {}}])
+
+    def test_estimators(self, rows, monkeypatch):
+        sklearn = pytest.importorskip("encoder_zoo.sklearn")
+        given = []
+        for estimator, labels in ((sklearn.TextClassifier, None), (sklearn.TextRegressor, [4, 1])):
+            if labels:
+                rows = [{"text": row["text"], "label": labels[i % 2]} for i, row in enumerate(rows)]
+            monkeypatch.setattr(
+                estimator, "_fine_tune", lambda self, x, y, w, **_: given.append((x, list(y)))
+            )
+            with contextlib.suppress(AttributeError):  # of the model that is not made
+                estimator().fit(rows)
+            with pytest.raises(ValueError, match="requires y to be passed"):
+                estimator().fit(["ann"])
+            with pytest.raises(ValueError, match="no annotation .* the keys 'text', 'meta'"):
+                estimator().fit([{"text": TEXT, "meta": {}}])
+        texts = [text for text, _ in self.ROWS]
+        assert given[0] == (texts, ["up", "down", "up", "down"])
+        assert given[1] == (texts, [1, -1, 1, -1])
 
 
 class TestTables:

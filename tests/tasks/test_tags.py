@@ -65,6 +65,7 @@ def test_every_notation_is_read_as_hyphens_are(notation, scheme):
         ("O B_PER I_PER", "Tags follow BIO, such as 'B_PER'; they are read as BIO."),
         ("O B-PER I-PER X 0", "Tags follow BIO, but 'X', '0' have no prefix of it: each is"),
         ("O B-PER I_PER", "Tags follow BIO, but 'I_PER' has no prefix of it: it is read as"),
+        ("o b-per", "Tags follow BIO, such as 'b-per'; they are read as BIO."),
         ("O X-PER Y-PER", "The notation of tags such as 'X-PER', 'Y-PER' is not known. Each"),
         ("O BEGIN-PER IN-PER", "The notation of tags such as 'BEGIN-PER', 'IN-PER' is not known."),
         ("O PER LOC", "Tags have no prefixes, such as 'PER': neighbours of one tag are read as"),
