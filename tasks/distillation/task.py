@@ -304,6 +304,8 @@ class Distillation(ConfigFromSignature, Trainer):
             mean.update_state(values, weights)
             part = learned.MEAN(values, values, weights)
             loss = loss + self.distribution.loss_of_batch(learned.MEAN, part, values, weights)
+        if training:  # with the loss of labels, the batch counts by these
+            self.recipe.weigh_batch(values, weights, None, learned.MEAN)
         if y is None or not self.label_weight or not self._learns_answers:
             return loss
         hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)

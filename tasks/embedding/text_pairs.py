@@ -109,7 +109,7 @@ class LearnsFromPairs:
         if chunk_size is not None:
             self.chunk_size = chunk_size or None
         super().compile(optimizer, loss, metrics, **options)
-        if self.recipe.arguments["gradient_accumulation_steps"]:
+        if (self.recipe.arguments["gradient_accumulation_steps"] or 1) > 1:
             logger.warning(NO_NEGATIVES)
 
     def get_compile_config(self) -> dict | None:

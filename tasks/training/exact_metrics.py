@@ -285,6 +285,7 @@ def correlation(a, b, weight):
 
 def weight_below(values, weight) -> tuple:
     """Return for each value (N,) the weight of smaller ones, and of smaller or equal ones."""
+    values = ops.copy(values)  # those of a column, which PyTorch keeps apart, side by side
     order = ops.argsort(values)
     ordered = ops.take(values, order)
     sums = ops.cumsum(ops.take(weight, order))
@@ -295,26 +296,34 @@ def weight_below(values, weight) -> tuple:
 
 
 def log_odds(logits):
-    """Return the log-odds (B, C) of the classes of a softmax.
+    """Return the log-odds (B, C) of the classes of a softmax, plus log(C - 1): equal logits have 0.
+
+    So float32 tells close logits apart, as those of a model that is hardly trained.
 
     Example:
         >>> [float(x) for x in log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
         [-5000.0, 5000.0]
+        >>> [round(float(x) * 1e9) for x in log_odds(ops.convert_to_tensor([[2e-9, 0.0, 4e-9]]))[0]]
+        [0, -3, 3]
     """
     count, classes = ops.shape(logits)[0], logits.shape[-1]
     # Processors compute exp of the last numbers of an array by another routine, so that equal rows
     # would have unequal results: these rows are there to be the last ones.
     logits = ops.pad(logits, [[0, 16], [0, 0]])
     first = ops.max(logits, -1, keepdims=True)
+    behind = logits - first
+    more = ops.expm1(behind)  # than an equal logit has, of the best class's share
+    others = (ops.sum(ops.sort(more, axis=-1), -1, keepdims=True) - more) / max(1, classes - 1)
+    of_close = behind - ops.log1p(ops.maximum(others, -0.99))
+    is_close = ops.min(behind, -1, keepdims=True) > -1
     is_best = ops.cast(ops.one_hot(ops.argmax(logits, -1), classes), "bool")
     rest = ops.where(is_best, -float("inf"), logits)
     second = ops.max(rest, -1, keepdims=True)
     of_best = first - second - ops.log(_sum_of_shares(rest - second))
     # Of another class: against the sum without its own share, which has the 1 of the best.
-    behind = logits - first
     others = ops.where(is_best, 1.0, _sum_of_shares(behind) - ops.exp(behind))
     found = ops.where(is_best, of_best, behind - ops.log(ops.maximum(others, 1e-30)))
-    return found[:count]
+    return ops.where(is_close, of_close, found + math.log(max(1, classes - 1)))[:count]
 
 
 def _sum_of_shares(logits):

@@ -237,10 +237,24 @@ class Recipe:
                 "or schedule, or optimizer='auto', whose schedule fits the steps of each `fit`."
             )
 
-    def report_still(self) -> None:
-        """Log that a `fit` has had no gradient other than 0, if it has made steps."""
+    def report_still(self, total_batches: int) -> None:
+        """Log that a `fit` has trained nothing: in float16 it has made no step, or all gradients
+        were 0.
+
+        Args:
+            total_batches: of all epochs.
+        """
         optimizer = inner_optimizer(self._task.optimizer)
-        if not self.makes_optimizer or not int(keras.ops.convert_to_numpy(optimizer.iterations)):
+        if not self.makes_optimizer:
+            return
+        if not int(keras.ops.convert_to_numpy(optimizer.iterations)):
+            if optimizer is not self._task.optimizer and total_batches:
+                logger.warning(
+                    "This `fit` has made no step: in float16 the gradients of all %d batches "
+                    "overflowed, and each of them halves the scale of the loss. Train for more "
+                    "steps, or in mixed_bfloat16.",
+                    total_batches,
+                )
             return
         # Of the mean squares of the gradients; the head's, at the end, are other than 0 first.
         squares = (optimizer.moments_of(v)[1] for v in reversed(self._task.trainable_variables))
@@ -255,17 +269,22 @@ class Recipe:
         if self.makes_optimizer:
             inner_optimizer(self._task.optimizer).schedule.hold_peak()
 
-    def weigh_batch(self, y_pred, sample_weight, real) -> None:
+    def weigh_batch(self, y_pred, sample_weight, real, loss=None) -> None:
         """Have an accumulated step weigh the batch as the large batch does.
+
+        Of a sum of several losses one decides, the last of a batch for which this is called: their
+        gradients are one.
 
         Args:
             y_pred: (B, ...) outputs.
             sample_weight: of the loss, or None.
             real: (B,) which rows count; None: all.
+            loss: of the outputs; None is that of `compile`.
         """
         optimizer, distribution = inner_optimizer(self._task.optimizer), self._task.distribution
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
-            given = distribution.weight_of_batch(self._task.loss, y_pred, sample_weight, real)
+            loss = loss or self._task.loss
+            given = distribution.weight_of_batch(loss, y_pred, sample_weight, real)
             optimizer.weigh_batch(*given)
 
     def _train_new_pooler(self) -> None:

@@ -158,7 +158,10 @@ class Trainer(Predictor):
             gradient_accumulation_steps: of the "auto" optimizer: so many batches make a step, whose
                 gradient is that of one large batch of them all: of its examples, of its labelled
                 tokens, or with its weights. Batches left over at the end of `fit` make the last
-                step. Losses that compare the texts of a batch see those of each batch only.
+                step. Losses that compare the texts of a batch see those of each batch only. Of a
+                sum of losses that are means over different things, as in `Pretraining`,
+                `ReplacedTokenDetection` and `Distillation`, each batch counts by its masked tokens
+                or labels.
             weight_decay: AdamW's, of the "auto" optimizer; at first the family's, mostly 0.01.
             warmup: share of the steps in which the learning rate rises; at first 0.1, of
                 `Pretraining` 0.01.
@@ -297,5 +300,5 @@ class Trainer(Predictor):
                 arguments["x"] = uncounted(arguments["x"])
             with self._counting(data.steps_per_epoch, data.done):
                 history = super().fit(**arguments)
-        self.recipe.report_still()
+        self.recipe.report_still(data.total_steps)
         return history

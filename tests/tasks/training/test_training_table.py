@@ -13,11 +13,10 @@ from encoder_zoo.tasks.training.optimizers import LinearWarmupDecay
 from encoder_zoo.testing import tiny
 
 TEXTS, LABELS = ["a b", "c", "d e", "ab"], [0, 1, 0, 1]
-TABLE = "import plain_training as table; table.main({})"
 
 
 def classifier(**compiled):
-    task = plain_training.task_of("SequenceClassifier")
+    task = plain_training.CASES["SequenceClassifier"].task("float32")
     if compiled:
         task.compile(**compiled)
     return task
@@ -44,25 +43,23 @@ def test_accumulated_tags_are_those_of_the_large_batch():
     assert plain_training.wrong(result) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", [w for w in plain_training.WAYS if "replicas" not in w])
-@pytest.mark.parametrize("name", plain_training.TASKS)
-def test_every_task_trains_as_a_plain_loop(name, way):
-    result = plain_training.compare(name, way)
-    assert plain_training.wrong(result, plain_training.WAYS[way][2]) == []
+def test_a_fault_shows_in_the_table():
+    put_in, cell = plain_training.FAULTS["a mean of the batches' means"]
+    with put_in():
+        assert plain_training.wrong(plain_training.compare(*cell))
 
 
 @pytest.mark.slow
-def test_two_replicas_train_as_a_plain_loop():
-    two = """
-        import tensorflow as tf
-        [cpu] = tf.config.list_physical_devices("CPU")
-        pair = [tf.config.LogicalDeviceConfiguration()] * 2
-        tf.config.set_logical_device_configuration(cpu, pair)
-    """
-    ways = ", ".join(repr(way) for way in plain_training.WAYS if "replicas" in way)
-    code = "\n".join(line.strip() for line in two.splitlines()) + "\n" + TABLE.format(ways)
-    run(code, KERAS_BACKEND="tensorflow")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_every_task_trains_as_a_plain_loop(backend):
+    """Of all tasks and ways; on TensorFlow also on two replicas."""
+    print(run("import plain_training as table; table.main()", KERAS_BACKEND=backend))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_every_fault_shows(backend):
+    print(run("import plain_training as table; table.faults()", KERAS_BACKEND=backend))
 
 
 # -- the first step ----------------------------------------------------------------------------
@@ -144,6 +141,17 @@ def test_gradients_that_are_all_zero_are_logged(caplog):
     dataset = tf.data.Dataset.from_tensors((TEXTS, LABELS, [0.0] * 4))
     classifier().fit(dataset, verbose=0)
     assert "All gradients of this `fit` were 0" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_fit_in_float16_that_makes_no_step_is_logged(caplog):
+    task = plain_training.CASES["SequenceClassifier"].task("mixed_float16")
+    task.compile()
+    task.optimizer.initial_scale = 1e38  # every gradient overflows
+    before = weights_of(task)
+    task.fit(TEXTS, LABELS, verbose=0)
+    assert all(map(np.array_equal, before, weights_of(task)))
+    assert "has made no step: in float16 the gradients of all 1 batches" in caplog.text
 
 
 def test_batches_left_over_make_the_last_step():
