@@ -1,77 +1,408 @@
-"""The encoder. Comment letters: B batch, L sequence, D hidden, H heads."""
+"""The backbone: the encoder with kernels, checks of its inputs, presets and ways of training it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import keras
+from keras import ops
 
-from encoder_zoo.encoders.backbone_base import BackboneBase
-from encoder_zoo.encoders.block import EncoderBlock
-from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.common.foreign_method import ForeignMethod
+from encoder_zoo.common.hub_names import CommitMessage, Repository
+from encoder_zoo.common.lazy import loading, pushing, saving
+from encoder_zoo.common.preset_arguments import BackbonePresetArguments, SaveOptions
+from encoder_zoo.common.quantization import QuantizationInConfig
+from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.common.variable_names import variables_named_alike
+from encoder_zoo.encoders.attention_masks import AttentionMask
+from encoder_zoo.encoders.core import Encoder, SelfAttention
+from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
+from encoder_zoo.encoders.kernels import long_attention
+from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
-from encoder_zoo.encoders.positions import first_tokens
+from encoder_zoo.encoders.lora import choose_layers, train_updates
+from encoder_zoo.encoders.sharding import megatron_layout
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from encoder_zoo.encoders.family import Family
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+
+class _BuiltAtOnce(type(keras.Model)):
+    """Metaclass that applies a class's `defaults`, and builds a model after the last `__init__`."""
+
+    def __call__(cls, *args, **kwargs):
+        with variables_named_alike():
+            model = super().__call__(*args, **{**cls.defaults, **kwargs})
+            model.build((None, None))
+        return model
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(BackboneBase):
-    """Return `{"sequence_output": (B, L, D), "pooled_output": (B, D)}` of token ids.
+class Backbone(QuantizationInConfig, Encoder, metaclass=_BuiltAtOnce):
+    """Base of the families' encoders; `Backbone.from_preset` picks the right one.
 
-    Devlin et al. 2019, BERT, section 3. Arguments, inputs and outputs: `BackboneBase`. A family
-    that differs overrides `make_embeddings`, `make_block`, `make_final_layer`, `block_contexts`.
+    A family that differs overrides `make_embeddings`, `make_block`, `make_final_layer`,
+    `block_contexts` and others of `Encoder`, where the formulas are.
+
+    Args:
+        vocabulary_size: number of token ids.
+        num_layers: number of encoder blocks.
+        num_heads: H, attention heads of each block.
+        hidden_dim: D, width of the model; a multiple of `num_heads`.
+        intermediate_dim: F, width of the feed-forward nets.
+        dropout: share of embeddings and sublayer outputs dropped in training.
+        attention_dropout: share of attention probabilities dropped in training.
+        activation: of the feed-forward nets; "gelu" is the exact one, see `layers.ACTIVATIONS`.
+        layer_norm_epsilon: added to the variance in every LayerNorm.
+        max_sequence_length: largest number of tokens of an example.
+        num_segments: number of segment ids.
+        pooler: whether there is a pooler; without one there is no `pooled_output`.
+
+    Call arguments:
+        inputs: `{"token_ids", "padding_mask", "segment_ids"}`, each (B, L) int or bool.
+            `padding_mask` is 1 at real tokens; without it every token is real.
+            Without `segment_ids` every token is in segment 0.
+            Packed examples, which hold several texts, have "text_starts", (B, K) int, the
+            positions where the texts begin; those of fewer than K texts are filled up with L. The
+            outputs are those of the texts in examples of their own.
+            "attended_mask", (B, L), is 0 at tokens that no token attends to, though they have
+            outputs; without it, it is `padding_mask`.
+        return_hidden_states: whether to return the input and output of all blocks.
+        return_projections: whether to return the last block's queries, keys and values.
+
+    Returns:
+        `{"sequence_output": (B, L, D), "pooled_output": (B, D)}`; with "text_starts"
+        `pooled_output` is (B, K, D). With `return_hidden_states` also "hidden_states", a list of
+        `num_layers + 1` tensors (B, L, D), the last of which is the sequence output. With
+        `return_projections` also "projections", the queries, keys and values of the last block's
+        H heads, each (B, L, H, D/H).
+
+    Attributes:
+        embeddings: the layer before the blocks.
+        blocks: list of the blocks, in their order; in some families one block has several indices.
+            Those of a decoder, where there is one, are the last.
+        pooler_is_new: whether the pooler has its first, random weights beside those of a checkpoint
+            without one; `fit` trains it, and sets this to False.
+
+    Example:
+        >>> import numpy as np
+        >>> import encoder_zoo as ez
+        >>> backbone = ez.Backbone.from_preset("bert_nano_en_uncased")
+        >>> outputs = backbone({"token_ids": np.array([[2, 7, 3]])}, return_hidden_states=True)
+        >>> len(outputs["hidden_states"]) == len(backbone.blocks) + 1
+        True
     """
 
-    def build(self, input_shape=None):
-        self.embeddings, self.blocks = self.make_embeddings(), []
-        for i in range(self.num_layers):
-            self.blocks.append(self.make_block(i))  # in ALBERT several are one
-        self.final_layer = self.make_final_layer()
-        for layer in dict.fromkeys([self.embeddings, *self.blocks, self.final_layer]):
-            if layer is not None and not layer.built:
-                layer.build((None, None, self.hidden_dim))
-        if self.pooler:
-            self.pooler_dense = self.make_dense("pooler", self.hidden_dim, activation="tanh")
+    family: Family
+    defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
+    pools_logits = False  # whether a classifier's logits are the mean of those of all tokens
+    # Whether tokens are predicted in an order, each from those before it, by `predictions`.
+    predicts_in_order = False
+    decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
+    pooler_is_new = False
+    checkpoint_vocabulary = None  # see presets.vocabulary
+    origin = None  # see presets.origin
+    _checkpoints_gradients = False
 
-    def make_embeddings(self, kind: type = Embeddings, **arguments) -> keras.layers.Layer:
-        """Return the layer before the blocks, with the backbone's settings and `arguments`."""
-        arguments = {"max_positions": self.max_sequence_length, **arguments}
-        return self.make_layer(kind, "embeddings", **arguments)
+    def make_layer(
+        self, kind: type[keras.layers.Layer], name: str, **arguments
+    ) -> keras.layers.Layer:
+        """Return a layer with the backbone's settings; blocks get the fastest attention."""
+        layer = super().make_layer(kind, name, **arguments)
+        if getattr(layer, "attention_class", None) is SelfAttention:
+            layer.attention_class = FastAttention
+        return layer
 
-    def make_block(self, i: int, kind: type = EncoderBlock, **arguments) -> keras.layers.Layer:
-        """Return block i, from 0, with the backbone's settings and `arguments`."""
-        return self.make_layer(kind, f"block_{i}", **arguments)
+    def attention_mask(
+        self, inputs: Mapping, max_distance: int | None = None
+    ) -> AttentionMask | keras.KerasTensor | None:
+        """Return which tokens may attend to which; a matrix, which is less to trace, if possible.
 
-    def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
-        states, _, contexts = self._encode(inputs, training)
-        outputs = self._outputs_of(states[-1], inputs)
-        if return_hidden_states:
-            outputs["hidden_states"] = states
-        if return_projections:
-            block, context = self.blocks[-1], contexts[-1]
-            outputs["projections"] = block.project(states[-2], training=training, **context)
-        return outputs
+        None, as the matrix of texts without padding: kernels are faster without a mask.
 
-    def _encode(self, inputs, training=False, return_probabilities=False, embedded=None):
-        """Return the inputs and outputs of all blocks, attention probabilities, and contexts."""
-        given = with_padding_mask(inputs)
-        x = self._embed(given, training) if embedded is None else embedded  # (B, L, D)
-        contexts = self.block_contexts(inputs)
-        states, probabilities = self._run(self.blocks, contexts, x, training, return_probabilities)
-        if self.final_layer is not None:
-            states[-1] = self.final_layer(states[-1])
-        return states, probabilities, contexts
+        Args:
+            inputs: as for `block_contexts`.
+            max_distance: the largest distance at which one attends to another; None: any.
+        """
+        mask = super().attention_mask(inputs, max_distance)
+        return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
 
-    def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
-        """Return x, (B, L, D), and the outputs of blocks one after another, and probabilities."""
-        states, probabilities = [x], []
-        for block, context in zip(blocks, contexts, strict=True):
-            if return_probabilities:
-                x, p = block(x, training=training, return_probabilities=True, **context)
-                probabilities.append(p)  # (B, H, L, L)
-            elif training and self._checkpoints_gradients:
-                x = recomputed(block, x, context)  # the same numbers, with less memory
-            else:
-                x = block(x, training=training, **context)  # (B, L, D)
-            states.append(x)
-        return states, probabilities
+    def _run_block(self, block, x, context, training):
+        if training and self._checkpoints_gradients:
+            return recomputed(block, x, context)  # the same numbers, with less memory
+        return super()._run_block(block, x, context, training)
 
-    def pool(self, sequence_output, inputs):
-        """Return tanh(x₀ W + b), (B, D), of each text's first token; packed texts: (B, K, D)."""
-        return self.pooler_dense(first_tokens(sequence_output, inputs.get("text_starts")))
+    def __call__(self, inputs, *args, **kwargs):
+        check_inputs(inputs, (*INPUTS, *TASK_INPUTS), type(self).__name__)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def _encode_embedded(self, embedded, inputs: Mapping) -> dict:
+        """Return the outputs for other inputs of the first block than those of `_embed`.
+
+        Args:
+            embedded: (B, L, D).
+            inputs: as for calling the backbone.
+        """
+        states, _, _ = self._encode(inputs, embedded=embedded)
+        return self._outputs_of(states[-1], inputs)
+
+    def text_vectors(self, sequence_output, inputs: Mapping):
+        """Return the input of heads without a pooler, (B, D): the first token's output."""
+        return sequence_output[:, 0]
+
+    def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
+        """Return how much every token attends to every other one.
+
+        Args:
+            inputs: as for calling the backbone.
+
+        Returns:
+            (B, num_layers, H, L, L) float; each last axis sums to 1.
+        """
+        _, probabilities, _ = self._encode(inputs, return_probabilities=True)
+        return ops.stack(probabilities, axis=1)
+
+    @classmethod
+    def sharing_embeddings(cls, other: Backbone, **arguments) -> Self:
+        """Return a backbone that shares the embedding tables of another.
+
+        Saving separates them.
+
+        Args:
+            other: a backbone with embeddings of the same width.
+            **arguments: of the new backbone.
+
+        Example:
+            >>> from encoder_zoo import ElectraBackbone
+            >>> large = ElectraBackbone(30, 2, 2, hidden_dim=8, intermediate_dim=16)
+            >>> small = ElectraBackbone.sharing_embeddings(
+            ...     large, vocabulary_size=30, num_layers=1, num_heads=1, hidden_dim=4,
+            ...     intermediate_dim=8, embedding_dim=8,
+            ... )
+            >>> small.embeddings.token_embedding is large.embeddings.token_embedding
+            True
+        """
+        backbone = type.__call__(cls, **{**cls.defaults, **arguments})  # not built yet
+        embeddings = backbone.make_embeddings()
+        embeddings.share_tables(other.embeddings)
+        backbone.make_embeddings = lambda: embeddings
+        backbone.build((None, None))
+        return backbone
+
+    def build_from_config(self, config):
+        """Do nothing: the metaclass has built the backbone."""
+
+    @property
+    def output_shape(self) -> tuple[None, None, int]:
+        """(B, L, D), for `summary()`."""
+        return (None, None, self.hidden_dim)
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return the smallest and the largest value of each input.
+
+        Args:
+            length: L, of the examples.
+
+        Example:
+            >>> from encoder_zoo import RobertaBackbone
+            >>> backbone = RobertaBackbone(30, 1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+            >>> backbone.input_ranges(length=3)["token_ids"]
+            (0, 29)
+        """
+        # With a single segment, its embedding is that of all tokens, whatever the ids are.
+        segments = max(self.num_segments, 2 if self.family.uses_segments else 1)
+        ranges = (0, self.vocabulary_size - 1), (0, 1), (0, segments - 1), (0, length), (0, 1)
+        return dict(zip(INPUTS, ranges, strict=True))
+
+    if not TYPE_CHECKING:  # so that editors do not offer them
+        from_pretrained = ForeignMethod("from_preset(source)")
+        save_pretrained = ForeignMethod("save_to_preset(folder)")
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **overrides: Unpack[BackbonePresetArguments]
+    ) -> Self:
+        """Load a backbone from a bundled preset or a checkpoint folder.
+
+        Args:
+            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
+                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **overrides: constructor arguments that leave the weights' shapes alone, such as
+                `dropout=0.0` or `dtype="mixed_bfloat16"`; and options of the checks: `verify`,
+                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
+
+        Returns:
+            A backbone of the checkpoint's family.
+
+        Raises:
+            ValueError: if the checkpoint is of another family than the class, or has missing or
+                unexpected weights.
+        """
+        return loading.load_backbone(cls, source, **overrides)
+
+    @classmethod
+    def from_keras_hub(
+        cls, model: keras.Model, **overrides: Unpack[BackbonePresetArguments]
+    ) -> Self:
+        """Return a backbone with the weights, settings and dtype policy of one of KerasHub.
+
+        Args:
+            model: a backbone or a task of `keras_hub.models`, of a family of this package.
+            **overrides: as for `from_preset`.
+
+        Returns:
+            A backbone of the same family, which shares no weights with the model.
+
+        Raises:
+            TypeError: "BertBackbone.from_keras_hub takes a model of keras_hub.models ..."
+            ValueError: as for `from_preset`, and for quantized models.
+
+        Example:
+            >>> import keras_hub
+            >>> from encoder_zoo import Backbone
+            >>> theirs = keras_hub.models.RobertaBackbone(
+            ...     vocabulary_size=30, num_layers=1, num_heads=2, hidden_dim=8,
+            ...     intermediate_dim=16)
+            >>> Backbone.from_keras_hub(theirs).activation
+            'gelu'
+        """
+        return loading.load_from_keras_hub(cls, model, **overrides)
+
+    def save_to_preset(
+        self,
+        directory: str | os.PathLike[str],
+        tokenizer: Tokenizer | None = None,
+        dtype: str | None = None,
+        format: str = "huggingface",
+        **options: Unpack[SaveOptions],
+    ) -> None:
+        """Write a folder in the Hugging Face format or in KerasHub's, atomically.
+
+        Args:
+            directory: folder to write or to replace; files of other kinds in it are kept.
+            tokenizer: to be saved along, so that tasks load from the folder too.
+            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
+            format: "huggingface", or "keras_hub" for a folder that
+                `keras_hub.models.Backbone.from_preset` opens, with the same outputs.
+            **options: `shard_bytes`, the largest size of a weights file in the Hugging Face
+                format; larger ones are split.
+
+        Raises:
+            ValueError: for quantized weights, which neither format supports; and for models that
+                KerasHub's class computes differently: "KerasHub's BertBackbone has
+                activation='gelu_pytorch_tanh' built in ..."
+            OSError: "The disk is full: ... was not saved."
+        """
+        saving.save_backbone(self, directory, tokenizer, dtype, format, **options)
+
+    @validate_arguments
+    def push_to_hub(
+        self,
+        repository: Repository,
+        tokenizer: Tokenizer | None = None,
+        private: bool | None = None,
+        token: str | None = None,
+        commit_message: CommitMessage = "Upload with encoder_zoo",
+        **options: Any,
+    ) -> str:
+        """Save the backbone to a repository of the Hugging Face hub; see `Task.push_to_hub`.
+
+        Args:
+            repository, private, token, commit_message: see `Task.push_to_hub`.
+            tokenizer: to be saved along, so that tasks load from the repository too.
+            **options: those of `save_to_preset`.
+
+        Returns:
+            The address of the commit, for `from_preset`: "hf://user/name@1a2b...".
+        """
+        options["tokenizer"] = tokenizer
+        return pushing.push(self, repository, private, token, commit_message, **options)
+
+    @property
+    def trainable(self) -> bool:
+        """Return whether the weights are trained; those of a new pooler are in any case.
+
+        A frozen random layer would leave little of what the layers below have learned.
+        """
+        return super().trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        keras.Model.trainable.fset(self, value)
+        if self.pooler_is_new:
+            self.pooler_dense.trainable = True
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Train with less memory, in more time: blocks keep their inputs only.
+
+        Values inside a block are computed a second time for its gradients; the results are the
+        same. Call it before `fit`.
+
+        Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
+
+        Example:
+            >>> from encoder_zoo import Classifier
+            >>> classifier = Classifier.from_preset("bert_nano_en_uncased", num_classes=2)
+            >>> classifier.backbone.enable_gradient_checkpointing()
+            >>> history = classifier.fit(["good", "bad"], [1, 0], verbose=0)
+        """
+        self._checkpoints_gradients = True
+
+    @classmethod
+    @validate_arguments
+    def layout_map(
+        cls, mesh: keras.distribution.DeviceMesh, vocabulary_size: PositiveInt | None = None
+    ) -> keras.distribution.LayoutMap:
+        """Return where each weight lies, for `keras.distribution.ModelParallel` on JAX.
+
+        Attention is split by heads and the feed-forward net by its inner width, so that in each of
+        them devices add up once; the table of tokens is split by tokens, the rest is on every
+        device. Set the distribution before the model is made. Widths must be multiples of the
+        mesh's second axis.
+
+        Args:
+            mesh: of two axes: for the rows of a batch, and for the weights.
+            vocabulary_size: of the backbone. If it is not given, or no multiple of the second axis,
+                the table of tokens is split by its width.
+
+        Raises:
+            ValueError: "The mesh must have two axes, ..."
+
+        Source: Shoeybi et al. 2019, Megatron-LM, section 3.
+
+        Example:
+            >>> from encoder_zoo import Backbone
+            >>> mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
+            >>> layout = Backbone.layout_map(mesh, vocabulary_size=30522)
+            >>> layout["bert_backbone/block_0/attention/query/kernel"].axes
+            (None, 'model')
+        """
+        return megatron_layout(mesh, vocabulary_size)
+
+    @validate_arguments
+    def enable_lora(
+        self,
+        rank: PositiveInt,
+        layers: Sequence[str] | None = None,
+        alpha: PositiveFloat | None = None,
+    ) -> None:
+        """Freeze the backbone and train low-rank updates of some of its layers instead.
+
+        Args:
+            rank: of the updates.
+            layers: names of dense layers in every block; in BERT's "query", "key", "value",
+                "intermediate" and "output", of the attention and of the block. None for the
+                attention's query and value projections, as in the paper.
+            alpha: the updates are multiplied by alpha / rank; None for the rank.
+
+        Raises:
+            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
+
+        Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
+        """
+        train_updates(self, choose_layers(self, layers), rank, alpha)

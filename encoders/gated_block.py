@@ -5,8 +5,7 @@ Comment letters: B batch, L sequence, D hidden, F intermediate.
 
 import keras
 
-from encoder_zoo.encoders.attention import SelfAttention
-from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.core import EncoderBlock, SelfAttention
 from encoder_zoo.encoders.layers import activate
 
 
@@ -32,8 +31,8 @@ class GatedBlock(EncoderBlock):
     attention_bias = False
     output_bias = False
 
-    def make_attention(self, kind: type[SelfAttention] = SelfAttention) -> SelfAttention:
-        return self.make_layer(kind, "attention", use_bias=self.attention_bias)
+    def make_attention(self) -> SelfAttention:
+        return super().make_attention(use_bias=self.attention_bias)
 
     def make_feed_forward(self) -> None:
         width, inner = self.hidden_dim, self.intermediate_dim

@@ -8,9 +8,9 @@ Description: One sentence through tokenizer, embeddings, attention and blocks, i
 Accelerator: None
 
 Each step is a formula of a few lines, computed with the weights of a bundled BERT and compared with
-the numbers of the layer that does the same. The layers themselves are hardly longer:
-`embeddings.py`, `attention.py`, `block.py` and `backbone.py` in the folder `encoders`, 250 lines
-together.
+the numbers of the layer that does the same. The layers themselves are hardly longer: the classes
+`Embeddings`, `SelfAttention`, `EncoderBlock` and `Encoder` stand in this order in one file,
+`encoders/core.py`, each with its arguments, its weights and its formula.
 """
 
 # %%
@@ -58,7 +58,7 @@ states = outputs["hidden_states"]  # of each block its input, and the last one's
 Each token is looked up in a table of vectors. Attention knows no order, so that a vector for the
 token's position is added, and one for its segment, the first or the second text. LayerNorm gives
 each vector the mean 0 and the variance 1, and then a scale and a shift that are learned (Devlin et
-al. 2019, figure 2; Ba et al. 2016).
+al. 2019, figure 2; Ba et al. 2016). It is `Embeddings.call`.
 """
 
 
@@ -87,7 +87,8 @@ query with another's key says how much the first attends to the second:
 softmax(QKᵀ / √d) V
 
 is for each token a mean of all values, weighted by these products (Vaswani et al. 2017, equation
-1). That is done in several heads, each on its own d = D / H numbers.
+1). That is done in several heads, each on its own d = D / H numbers: `SelfAttention.project` makes
+them, `scores` and `attend` are the equation.
 """
 
 
@@ -128,7 +129,7 @@ scores of padded tokens, so that their probability is 0: `attention_masks.py`.
 
 The attention's output is added to its input, and normalised. Then a net of two layers with a GELU
 between them changes each token on its own, and is added and normalised likewise (Vaswani et al.
-2017, sections 3.1 and 3.3; Hendrycks and Gimpel 2016).
+2017, sections 3.1 and 3.3; Hendrycks and Gimpel 2016). It is `EncoderBlock.call`.
 """
 
 
@@ -150,8 +151,8 @@ compare("block", encoder_block(x, block), block(x))
 """
 ## The encoder
 
-is all blocks, one after the other. The last one's output is a vector for each token that depends on
-the whole text.
+is all blocks, one after the other: `Encoder._run`. The last one's output is a vector for each token
+that depends on the whole text.
 """
 
 # %%
@@ -188,5 +189,6 @@ print(f"{text} -> {best['token']} ({score:.2f})")
 - Other families change single formulas: `families/modernbert.py` normalises first, turns queries
   and keys by their positions, and gates the inner net; `families/deberta_v2.py` adds distances to
   the scores.
-- `kernels/` computes the same numbers faster; its tests compare it with the formulas.
+- `kernels/` computes the same numbers faster: `FastAttention` is a subclass of `SelfAttention`, and
+  `Backbone`, an `Encoder`, chooses it. Tests compare both.
 """

@@ -10,12 +10,11 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.validation import NonNegativeInt, Rate, one_of, validate_arguments
-from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.block import EncoderBlock
-from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.bert import TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.last_tokens import last_tokens
 from encoder_zoo.encoders.positions import positions_in_texts, text_indices
 from encoder_zoo.encoders.rules import Size
@@ -54,7 +53,7 @@ class BartEmbeddings(Embeddings):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class CrossAttention(SelfAttention):
+class CrossAttention(FastAttention):
     """`SelfAttention` whose keys and values are made of other vectors.
 
     Call arguments:
@@ -108,7 +107,7 @@ class BartDecoderBlock(BartBlock):
 
     Call arguments:
         encoded: (B, L, D), the encoder's output.
-        cross_mask: of the attention to it, see `AttentionBase`.
+        cross_mask: of the attention to it, see `SelfAttention`.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.1, decoder.
 

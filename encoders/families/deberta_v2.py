@@ -12,19 +12,17 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
-from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.block import EncoderBlock
 from encoder_zoo.encoders.convolution import ConvolutionWidth, TextConvolution
-from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
-from encoder_zoo.encoders.kernels.relative_shift import by_distance
+from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import activate
 from encoder_zoo.encoders.positions import text_indices
-from encoder_zoo.encoders.relative_positions import buckets_of_distances, log_buckets
+from encoder_zoo.encoders.relative_positions import buckets_of_distances, by_distance, log_buckets
 from encoder_zoo.encoders.rules import ABSENT, Activation, Size
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
 
@@ -42,7 +40,7 @@ Terms = Annotated[
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class DisentangledAttention(SelfAttention):
+class DisentangledAttention(FastAttention):
     """`SelfAttention` whose scores have terms of tokens and distances added.
 
     The projections of queries and keys are applied to the embeddings of distances as well.
@@ -69,8 +67,6 @@ class DisentangledAttention(SelfAttention):
         >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32"), **distances))
         (1, 3, 8)
     """
-
-    has_plain_scores = False
 
     def __init__(self, *args, terms: Sequence[str] = TERMS, dropout: float = 0.0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -128,6 +124,8 @@ class DebertaV2Block(EncoderBlock):
         (1, 3, 8)
     """
 
+    attention_class = DisentangledAttention
+
     def __init__(
         self,
         *args,
@@ -151,9 +149,6 @@ class DebertaV2Block(EncoderBlock):
             self.convolution_norm = self.make_norm("convolution_norm")
             self.convolution_dropout_layer = self.make_dropout(self.dropout)
             self.convolution.build()
-
-    def make_attention(self) -> DisentangledAttention:
-        return super().make_attention(DisentangledAttention)
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         numbers = context.pop("numbers", None)

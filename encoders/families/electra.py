@@ -7,7 +7,7 @@ import keras
 
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.core import Embeddings
 from encoder_zoo.encoders.families.bert import (
     CONSTANTS,
     KEYS_WITH_SEGMENTS,

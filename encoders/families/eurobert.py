@@ -1,6 +1,6 @@
 """EuroBERT: Llama's blocks, attending in both directions.
 
-Comment letters: B batch, L sequence, D hidden.
+Comment letters: B batch, L sequence, D hidden, H heads, G heads of keys and values, d head.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import ClassVar, Literal
 import keras
 from keras import ops
 
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.core import Embeddings
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.families.nomic_bert import ATTENTION
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.grouped_attention import GroupedQueryAttention
 from encoder_zoo.encoders.inputs import with_padding_mask
-from encoder_zoo.encoders.positions import mean_of_tokens
-from encoder_zoo.encoders.rms_norm import MakesRMSNorms, RMSNorm
+from encoder_zoo.encoders.kernels.attention import FastAttention
+from encoder_zoo.encoders.layers import CalledDirectly, MakesLayers, reshape
+from encoder_zoo.encoders.positions import mean_of_tokens, rotate
 from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, read_rope
 from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import LLAMA_BPE
@@ -52,6 +53,100 @@ class TokenEmbeddings(Embeddings):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
+    """Return x / sqrt(mean(x²) + ε) ⊙ γ over the last axis, the mean in float32.
+
+    Args:
+        epsilon: added to the mean.
+
+    Source: Zhang and Sennrich 2019, Root Mean Square Layer Normalization, section 4.
+
+    Example:
+        >>> import numpy as np
+        >>> RMSNorm(epsilon=0.0)(np.array([[3.0, 4.0]], "float32")).numpy().round(2).tolist()
+        [[0.8500000238418579, 1.1299999952316284]]
+    """
+
+    def __init__(self, epsilon: float = 1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape):
+        self.gamma = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="gamma")
+        self.output_shape = tuple(input_shape)  # for `summary()`
+
+    def call(self, inputs, training=None):
+        x = ops.cast(inputs, "float32")
+        x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return ops.cast(x, inputs.dtype) * ops.cast(self.gamma, inputs.dtype)
+
+
+class MakesRMSNorms(MakesLayers):
+    """Mixin that makes `RMSNorm`; it reads the attributes of `MakesLayers`."""
+
+    def make_norm(self, name: str) -> RMSNorm:
+        """Return a built RMSNorm over `hidden_dim` numbers."""
+        layer = RMSNorm(epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
+        layer.build((None, self.hidden_dim))
+        return layer
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class GroupedQueryAttention(FastAttention):
+    """`SelfAttention` with fewer heads of keys and values than of queries.
+
+    Args:
+        num_key_value_heads: G, a divisor of `num_heads`.
+        **kwargs: the other arguments of `SelfAttention`.
+
+    Raises:
+        ValueError: "num_heads must be a multiple of num_key_value_heads. Received: num_heads=4, "
+            "num_key_value_heads=3."
+
+    Source: Ainslie et al. 2023, GQA: Training Generalized Multi-Query Transformer Models from
+    Multi-Head Checkpoints, section 2.2.
+
+    Example:
+        >>> import numpy as np
+        >>> attention = GroupedQueryAttention(hidden_dim=8, num_heads=4, num_key_value_heads=2)
+        >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32")))
+        (1, 3, 8)
+    """
+
+    def __init__(self, *args, num_key_value_heads: int, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.num_heads % num_key_value_heads:
+            raise ValueError(
+                "num_heads must be a multiple of num_key_value_heads. Received: "
+                f"num_heads={self.num_heads}, num_key_value_heads={num_key_value_heads}."
+            )
+        self.num_key_value_heads = num_key_value_heads
+
+    def build(self, input_shape=None):
+        width = self.hidden_dim // self.num_heads * self.num_key_value_heads
+        self.query_dense = self.make_dense("query", self.hidden_dim)
+        self.key_dense = self.make_dense("key", width)
+        self.value_dense = self.make_dense("value", width)
+        self.output_dense = self.make_dense("output", self.hidden_dim, stddev=self.output_stddev)
+        self.dropout_layer = self.make_dropout(self.attention_dropout)
+
+    def project(self, x, rotation=None, **context):
+        """Return queries, keys and values, each (B, L, H, d); G of the latter are different."""
+        batch, length = ops.shape(x)[:2]
+        rows, width = reshape(x, (-1, self.hidden_dim)), self.hidden_dim // self.num_heads
+        layers = (self.query_dense, self.key_dense, self.value_dense)
+        query, key, value = (
+            reshape(layer(rows), (batch, length, layer.units // width, width)) for layer in layers
+        )
+        if self.rotary:
+            query, key = rotate(query, rotation), rotate(key, rotation)
+        shared = self.num_heads // self.num_key_value_heads
+        if shared > 1:
+            key, value = ops.repeat(key, shared, axis=2), ops.repeat(value, shared, axis=2)
+        return query, key, value
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class EuroBertBlock(MakesRMSNorms, GatedBlock):
     """Return y + FFN(RMSNorm(y)) of y = x + attention(RMSNorm(x)).
 
@@ -70,12 +165,11 @@ class EuroBertBlock(MakesRMSNorms, GatedBlock):
         (1, 3, 8)
     """
 
+    attention_class = GroupedQueryAttention
+
     def __init__(self, *args, num_key_value_heads: int, **kwargs):
         super().__init__(*args, **kwargs)
         self.num_key_value_heads = num_key_value_heads
-
-    def make_attention(self) -> GroupedQueryAttention:
-        return super().make_attention(GroupedQueryAttention)
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         context.update(training=training, return_probabilities=return_probabilities)

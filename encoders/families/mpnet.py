@@ -14,14 +14,14 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.validation import one_of
-from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TENSORS, TOKEN_IDS
 from encoder_zoo.encoders.families.roberta import RobertaEmbeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
-from encoder_zoo.encoders.kernels.relative_shift import by_distance
+from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.relative_positions import by_distance
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
 
 BUCKETS, MAX_DISTANCE = 32, 128  # of all checkpoints
@@ -50,7 +50,7 @@ def distance_buckets() -> np.ndarray:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class MPNetAttention(SelfAttention):
+class MPNetAttention(FastAttention):
     """`SelfAttention` whose scores have a bias added.
 
     Call arguments:
@@ -65,8 +65,6 @@ class MPNetAttention(SelfAttention):
         >>> keras.ops.shape(attention(np.zeros((1, 3, 8), "float32"), position_bias=bias))
         (1, 3, 8)
     """
-
-    has_plain_scores = False
 
     def scores(self, query, key, training=None, *, position_bias):
         return super().scores(query, key, training=training) + position_bias
@@ -84,8 +82,7 @@ class MPNetBlock(EncoderBlock):
         (1, 3, 8)
     """
 
-    def make_attention(self) -> MPNetAttention:
-        return super().make_attention(MPNetAttention)
+    attention_class = MPNetAttention
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -8,7 +8,7 @@ from keras import ops
 
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.core import Embeddings
 from encoder_zoo.encoders.families.bert import (
     CONSTANTS,
     KEYS_WITH_SEGMENTS,

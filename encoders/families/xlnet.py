@@ -11,12 +11,10 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Rate, one_of, validate_arguments
-from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.beam_head import BEAM_RULES, BeamHead
-from encoder_zoo.encoders.block import EncoderBlock
-from encoder_zoo.encoders.embeddings import Embeddings
+from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.electra import (
     read_summary,
     summary_constants,
@@ -24,10 +22,10 @@ from encoder_zoo.encoders.families.electra import (
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
-from encoder_zoo.encoders.kernels.layers import Dropout
-from encoder_zoo.encoders.kernels.relative_shift import by_distance
+from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.last_tokens import last_tokens
-from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.layers import Dropout, initializer
+from encoder_zoo.encoders.relative_positions import by_distance
 from encoder_zoo.encoders.rules import ABSENT, Activation
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
@@ -99,7 +97,7 @@ class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class RelativeAttention(SelfAttention):
+class RelativeAttention(FastAttention):
     """`SelfAttention` whose scores have terms of distances and of segments added.
 
     Args:
@@ -121,8 +119,6 @@ class RelativeAttention(SelfAttention):
         >>> keras.ops.shape(attention(x, distances=distance_encodings(3, 8)))
         (1, 3, 8)
     """
-
-    has_plain_scores = False
 
     def __init__(self, *args, dropout: float = 0.0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -177,12 +173,11 @@ class XLNetBlock(EncoderBlock):
         (1, 3, 8)
     """
 
+    attention_class = RelativeAttention
+
     def build(self, input_shape=None):
         super().build(input_shape)
         self.inner_dropout_layer = self.make_dropout(self.dropout)
-
-    def make_attention(self) -> RelativeAttention:
-        return super().make_attention(RelativeAttention)
 
     def intermediate(self, x, training=None):
         return self.inner_dropout_layer(super().intermediate(x, training), training=training)

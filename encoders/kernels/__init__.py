@@ -1,1 +1,1 @@
-"""Faster forms of the core's formulas, which know nothing of the core."""
+"""Faster forms of the core's formulas: subclasses and functions that `Backbone` chooses."""

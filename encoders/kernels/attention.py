@@ -1,6 +1,6 @@
-"""The choice between the forms of attention: all pairs at once or in parts, a backend's kernel.
+"""Faster attention: all pairs at once or in parts, by a backend's kernel or written-out gradients.
 
-Every form returns the numbers of `SelfAttention.attend`, the formula.
+Every form returns the numbers of `SelfAttention`, the formula.
 
 Comment letters: B batch, L sequence, H heads, d numbers of a head, Q queries, K keys.
 """
@@ -12,15 +12,55 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
+from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.attention_masks import mask_scores
+from encoder_zoo.encoders.core import SelfAttention
 from encoder_zoo.encoders.kernels import long_attention
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.attention import SelfAttention
     from encoder_zoo.encoders.attention_masks import AttentionMask
 
 
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class FastAttention(SelfAttention):
+    """`SelfAttention`, faster; the same arguments.
+
+    Where a subclass has other `scores`, the probabilities of all pairs are computed at once, with
+    gradients written out: kernels know no other scores than QKᵀ/√d.
+
+    Example:
+        >>> attention = FastAttention(hidden_dim=8, num_heads=2)
+        >>> keras.ops.shape(attention(keras.ops.zeros((1, 3, 8))))
+        (1, 3, 8)
+    """
+
+    has_plain_scores = True
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        own = (cls.scores, cls.attend)
+        cls.has_plain_scores = own == (FastAttention.scores, FastAttention.attend)
+
+    def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
+        if return_probabilities or not self.has_plain_scores:
+            return super().call(x, attention_mask, training, return_probabilities, **context)
+        query, key, value = self.project(x, **context)  # (B, L, H, d) each
+        mixed = attend_fast(self, query, key, value, attention_mask, training)
+        return self.join_heads(mixed, x)
+
+    def attend(self, query, key, value, mask=None, training=None, **context):
+        scores = self.scores(query, key, training=training, **context)  # (B, H, Q, K)
+        probabilities = gradients.softmax(mask_scores(scores, mask), training=training)
+        dropped = self.dropout_layer(probabilities, training=training)
+        return gradients.matmul(dropped, value, training=training), probabilities
+
+    def scores(self, query, key, training=None, **context):
+        query = query * query.shape[-1] ** -0.5
+        return gradients.matmul_transposed(query, key, training=training)
+
+
 def attend_fast(
-    layer: SelfAttention,
+    layer: FastAttention,
     query: keras.KerasTensor,
     key: keras.KerasTensor,
     value: keras.KerasTensor,

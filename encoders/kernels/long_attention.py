@@ -30,7 +30,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.kernels import gradients
+from encoder_zoo.encoders import gradients
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.attention_masks import AttentionMask

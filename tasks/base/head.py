@@ -13,8 +13,12 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
-from encoder_zoo.encoders.kernels.layers import LayerNorm
-from encoder_zoo.encoders.layers import INITIALIZER_RANGE, activation_function, initializer
+from encoder_zoo.encoders.layers import (
+    INITIALIZER_RANGE,
+    LayerNorm,
+    activation_function,
+    initializer,
+)
 from encoder_zoo.encoders.positions import mean_of_tokens
 
 

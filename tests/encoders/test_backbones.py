@@ -6,11 +6,9 @@ import pytest
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.attention import SelfAttention
-from encoder_zoo.encoders.block import EncoderBlock
-from encoder_zoo.encoders.embeddings import Embeddings
-from encoder_zoo.encoders.kernels import gradients
-from encoder_zoo.encoders.kernels.layers import Dropout, LayerNorm
+from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.core import Embeddings, EncoderBlock, SelfAttention
+from encoder_zoo.encoders.layers import Dropout, LayerNorm
 
 SIZES = {
     "vocabulary_size": 30,
@@ -221,8 +219,7 @@ def test_dropout_before_a_residual_is_differentiated_in_both():
 def test_a_step_of_training_is_a_small_graph():
     """Every operation is traced: 707 in a block's training step took seconds for six blocks."""
     tf = pytest.importorskip("tensorflow")
-    block = EncoderBlock(8, 2, 16, dropout=0.1, attention_dropout=0.1)
-    block.build()
+    [block] = ez.BertBackbone(30, 1, num_heads=2, hidden_dim=8, intermediate_dim=16).blocks
 
     @tf.function
     def step(x, mask):
@@ -256,8 +253,6 @@ class SharedBlockBackbone(ez.BertBackbone):
 
 class RelativeAttention(SelfAttention):
     """Adds what a table, handed from outside, says of the distance between two tokens."""
-
-    has_plain_scores = False
 
     def scores(self, query, key, training=None, relative=None):
         length = ops.shape(query)[2]

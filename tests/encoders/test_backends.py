@@ -113,7 +113,7 @@ from unittest import mock
 import keras
 import numpy as np
 from encoder_zoo.encoders import all_families
-from encoder_zoo.encoders.kernels.layers import CalledDirectly
+from encoder_zoo.encoders.layers import CalledDirectly
 from encoder_zoo.testing import tiny
 
 

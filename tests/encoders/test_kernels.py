@@ -1,18 +1,17 @@
-"""Every fast form of attention computes what the core's formula does; the core is short."""
+"""Every fast form of attention computes what the core's formula does."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
-from paths import ROOT
 from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import make_attention_mask
-from encoder_zoo.encoders.block import EncoderBlock
+from encoder_zoo.encoders.core import Encoder, EncoderBlock, SelfAttention
 from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.encoders.kernels.attention import attend_fast, fused_attention
+from encoder_zoo.encoders.kernels.attention import FastAttention, attend_fast, fused_attention
 from encoder_zoo.encoders.positions import rotation
 from encoder_zoo.testing import tiny
 
@@ -22,7 +21,7 @@ STARTS = np.array([[0, 5, 6], [0, 3, 21]])
 
 @pytest.fixture
 def layer():
-    layer = SelfAttention(hidden_dim=8, num_heads=2)
+    layer = FastAttention(hidden_dim=8, num_heads=2)
     layer.build()
     return layer
 
@@ -40,7 +39,10 @@ def formula(tokens, mask):
     return np.swapaxes(weights / weights.sum(-1, keepdims=True) @ value, 1, 2)
 
 
-def test_the_core_is_the_formula(layer, tokens):
+@pytest.mark.parametrize("kind", [SelfAttention, FastAttention])
+def test_the_core_is_the_formula(kind, tokens):
+    layer = kind(hidden_dim=8, num_heads=2)
+    layer.build()
     mask = ops.convert_to_numpy(make_attention_mask(REAL).matrix())
     heads = (np.swapaxes(t, 1, 2) for t in tokens)
     mixed, probabilities = layer.attend(*heads, mask)
@@ -126,7 +128,7 @@ def test_a_gated_net_multiplies_its_halves():
 
 
 def test_fused_projections_are_queries_keys_and_values_side_by_side(layer):
-    fused = SelfAttention(hidden_dim=8, num_heads=2, fused_qkv=True)
+    fused = FastAttention(hidden_dim=8, num_heads=2, fused_qkv=True)
     fused.build()
     kernels = [ops.convert_to_numpy(dense.kernel) for dense in layer.projection_layers]
     fused.query_key_value_dense.kernel.assign(np.concatenate(kernels, axis=1))
@@ -140,23 +142,42 @@ def test_rotary_heads_have_pairs():
         ez.ModernBertBackbone(30, 1, num_heads=2, hidden_dim=6, intermediate_dim=8)
 
 
-def test_the_core_can_be_read_at_one_sitting():
-    files = ("embeddings", "attention", "block", "backbone")
-    lines = sum(len((ROOT / f"encoders/{name}.py").read_text().splitlines()) for name in files)
-    assert lines <= 250
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("max_sequence_length", [32, 1024], ids=["matrix", "long"])
+def test_a_backbone_is_the_encoder_with_kernels(training, max_sequence_length):
+    models = []
+    for cls in (Encoder, ez.BertBackbone):
+        keras.utils.set_random_seed(1)
+        models.append(cls(30, 2, 2, 8, 16, max_sequence_length=max_sequence_length))
+        if not models[-1].built:
+            models[-1].build()
+    rng = np.random.default_rng(0)
+    batch = {"token_ids": rng.integers(5, 30, (2, 21)), "padding_mask": REAL, "text_starts": STARTS}
+    for inputs in (batch, {name: batch[name] for name in ("token_ids", "padding_mask")}):
+        plain, fast = (model(inputs, training=training) for model in models)
+        for name, values in plain.items():
+            np.testing.assert_allclose(fast[name], values, atol=1e-5)
+    assert {type(block.attention) for block in models[0].blocks} == {SelfAttention}
+    assert {type(block.attention) for block in models[1].blocks} == {FastAttention}
 
 
-def test_kernels_know_nothing_of_the_core():
-    for path in (ROOT / "encoders" / "kernels").glob("*.py"):
-        imports = [line for line in path.read_text().splitlines() if line.startswith("from enc")]
-        known = ("from encoder_zoo.common", "from encoder_zoo.encoders.kernels")
-        assert all(line.startswith(known) for line in imports), path
+def test_kernels_are_for_plain_scores_alone():
+    class Own(FastAttention):
+        def scores(self, query, key, training=None, **context):
+            return -super().scores(query, key, training=training)
+
+    class Projected(FastAttention):
+        def project(self, x, **context):
+            return super().project(2 * x)
+
+    assert Projected.has_plain_scores and not Own.has_plain_scores
+    assert not type("Later", (Own,), {}).has_plain_scores
 
 
 NOISE_SHAPE = """
 import numpy as np
 from keras import ops
-from encoder_zoo.encoders.kernels.layers import Dropout
+from encoder_zoo.encoders.layers import Dropout
 
 x = np.ones((64, 8), "float32")
 dropped = ops.convert_to_numpy(Dropout(0.5, noise_shape=(64, 1))(x, training=True))

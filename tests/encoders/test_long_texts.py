@@ -10,10 +10,9 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.attention import SelfAttention
 from encoder_zoo.encoders.attention_masks import make_attention_mask
 from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.encoders.kernels.attention import attend_fast
+from encoder_zoo.encoders.kernels.attention import FastAttention, attend_fast
 from encoder_zoo.encoders.positions import positions_in_texts, text_indices
 
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
@@ -103,7 +102,7 @@ def test_the_window_is_found_by_its_distances():
     query, key, value = rng.normal(size=(3, 2, 21, 2, 4)).astype("float32")
     real = np.arange(21) < np.array([[21], [9]])
     mask = make_attention_mask(real, max_distance=2)
-    layer = SelfAttention(hidden_dim=8, num_heads=2)
+    layer = FastAttention(hidden_dim=8, num_heads=2)
     layer.build()
 
     def attend(query, key, value, mask):
@@ -151,7 +150,7 @@ def test_chunks_and_blocks_drop_in_training(monkeypatch, max_distance):
     monkeypatch.setattr(long_attention, "SHORT", 1)
     monkeypatch.setattr(long_attention, "SMALLEST_CHUNK", 8)
     monkeypatch.setattr(long_attention, "CHUNK_NUMBERS", 0)
-    layer = SelfAttention(hidden_dim=80, num_heads=2, attention_dropout=0.25)
+    layer = FastAttention(hidden_dim=80, num_heads=2, attention_dropout=0.25)
     layer.build()
     zeros = tf.zeros((3, 40, 2, 40))
     value = zeros + tf.eye(40)[:, None]

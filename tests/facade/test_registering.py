@@ -12,7 +12,7 @@ import encoder_zoo as ez
 from encoder_zoo import encoders, tasks
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.encoders.kernels.layers import LayerNorm
+from encoder_zoo.encoders.layers import LayerNorm
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task, TinyData

@@ -6,7 +6,8 @@ import pathlib
 import pytest
 from paths import ROOT
 
-# Each imports only from those before it. "encoder_zoo" is the facade's own folder.
+# Each imports only from those before it. "encoder_zoo" is the facade's own folder, and
+# "encoders.backbone" a module: the core is below the kernels, and the choice between them above.
 FOLDERS = [
     "common",
     "encoders.tokenizers.text",
@@ -14,8 +15,9 @@ FOLDERS = [
     "encoders.tokenizers.files",
     "encoders.tokenizers.graphs",
     "encoders.tokenizers",
-    "encoders.kernels",
     "encoders",
+    "encoders.kernels",
+    "encoders.backbone",
     "encoders.families",
     "presets.files",
     "presets.formats",
@@ -65,6 +67,8 @@ MODULES = modules()
 
 
 def folder_of(module: str) -> str:
+    if module in FOLDERS:
+        return module
     return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
 
 

@@ -109,7 +109,7 @@ import numpy as np
 import encoder_zoo as ez
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import get_family
-from encoder_zoo.encoders.kernels.layers import Dropout
+from encoder_zoo.encoders.layers import Dropout
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.sources import training_data
 from encoder_zoo.testing import tiny
