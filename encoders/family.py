@@ -6,13 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 
 if TYPE_CHECKING:
-    from encoder_zoo.common.validation import Rule
     from encoder_zoo.encoders.backbone import Backbone
-    from encoder_zoo.encoders.beam_head import BeamHead
     from encoder_zoo.encoders.tokenizers import TokenizerClass
 
 LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
@@ -118,6 +117,47 @@ class Head:
         if self.tied_bias:
             return {**names, "head.bias": self.tied_bias}
         return {**names, "head.output_dense": self.output}
+
+
+MAX_TOP = 100  # the number of spans of a window is the product of two
+TOP = Rule(lambda v: type(v) is int and 1 <= v <= MAX_TOP, f"an integer from 1 to {MAX_TOP}")
+BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # of fields of config.json
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamHead(Head):
+    """The layers for the start position of an answer, its end position after it, and "no answer".
+
+    `output` is the layer for start positions, of which `start_n_top` are tried, each with
+    `end_n_top` end positions.
+
+    Attributes:
+        end: name in the checkpoint of the layers for end positions.
+        answer_class: of the layers for "no answer".
+
+    Source: Yang et al. 2019, XLNet, the code released with it.
+
+    Example:
+        >>> head = BeamHead("start_logits.dense", end="end_logits", answer_class="answer_class")
+        >>> head.tensors["head.end_hidden.dense"]
+        'end_logits.dense_0'
+    """
+
+    end: str = ""
+    answer_class: str = ""
+    class_suffix: str | None = "ForQuestionAnswering"
+    auto_class: bool = False
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        return {
+            "head.start_dense": self.output,
+            "head.end_hidden.dense": f"{self.end}.dense_0",
+            "head.end_hidden.norm": f"{self.end}.LayerNorm",
+            "head.end_dense": f"{self.end}.dense_1",
+            "head.no_answer_hidden.dense": f"{self.answer_class}.dense_0",
+            "head.no_answer_dense": f"{self.answer_class}.dense_1",
+        }
 
 
 NO_HEAD = Head(None)  # of tasks without weights

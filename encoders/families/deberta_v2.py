@@ -1,6 +1,6 @@
 """DeBERTa-v2 and v3: disentangled attention, to the contents of tokens and to their distances.
 
-Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either side.
+Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either side, K width.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Annotated, ClassVar
 import keras
 from keras import ops
 
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.convolution import ConvolutionWidth, TextConvolution
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import activate
+from encoder_zoo.encoders.layers import activate, initializer
 from encoder_zoo.encoders.positions import text_indices
 from encoder_zoo.encoders.relative_positions import buckets_of_distances, by_distance, log_buckets
 from encoder_zoo.encoders.rules import ABSENT, Activation, Size
@@ -35,6 +35,13 @@ Terms = Annotated[
             isinstance(v, list | tuple) and 0 < len(v) == len(set(v)) and set(v) <= set(TERMS)
         ),
         f"a list of one or both of {', '.join(TERMS)}",
+    ),
+]
+ConvolutionWidth = Annotated[
+    int,
+    Rule(
+        lambda v: type(v) is int and (v == 0 or (0 < v < 100 and v % 2 == 1)),
+        "0 or an odd integer below 100",
     ),
 ]
 
@@ -96,6 +103,56 @@ class DisentangledAttention(FastAttention):
         """Return (2 L, D) as (H, D/H, 2 L)."""
         shape = (-1, self.num_heads, self.hidden_dim // self.num_heads)
         return ops.transpose(ops.reshape(rows, shape), (1, 2, 0))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TextConvolution(ConfigFromSignature, keras.layers.Layer):
+    """Convolve the tokens of each text, with zeros beyond its ends.
+
+    Args:
+        hidden_dim: D.
+        width: K, number of tokens of the kernel; odd.
+
+    Call arguments:
+        x: (B, L, D).
+        numbers: (B, L) int, of the texts: tokens of other numbers count as zeros.
+
+    Returns:
+        (B, L, D).
+
+    Raises:
+        ValueError: "The width of a convolution must be odd. Received: width=2."
+
+    Example:
+        >>> import numpy as np
+        >>> layer = TextConvolution(hidden_dim=4, width=3)
+        >>> numbers = np.array([[1, 1, 2]])
+        >>> keras.ops.shape(layer(np.ones((1, 3, 4), "float32"), numbers))
+        (1, 3, 4)
+    """
+
+    def __init__(self, hidden_dim: int, width: int, **kwargs):
+        super().__init__(**kwargs)
+        if width % 2 == 0:
+            raise ValueError(f"The width of a convolution must be odd. Received: width={width}.")
+        self.hidden_dim = hidden_dim
+        self.width = width
+
+    def build(self, *shapes):
+        shape = (self.width, self.hidden_dim, self.hidden_dim)
+        self.kernel = self.add_weight(shape, initializer(), name="kernel")
+        self.bias = self.add_weight((self.hidden_dim,), "zeros", name="bias")
+
+    def call(self, x, numbers):
+        length, before = ops.shape(x)[1], self.width // 2
+        padded = ops.pad(x, ((0, 0), (before, before), (0, 0)))
+        others = ops.pad(numbers, ((0, 0), (before, before)), constant_values=-1)
+        y = self.bias
+        for k in range(self.width):
+            seen = ops.cast(others[:, k : k + length] == numbers, x.dtype)
+            seen = ops.expand_dims(seen, axis=-1)  # LiteRT has no [:, :, None] of unknown sizes
+            y = y + ops.matmul(padded[:, k : k + length] * seen, self.kernel[k])
+        return y
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

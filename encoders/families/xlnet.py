@@ -13,18 +13,17 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Rate, one_of, validate_arguments
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.beam_head import BEAM_RULES, BeamHead
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.electra import (
     read_summary,
     summary_constants,
     summary_rules,
 )
-from encoder_zoo.encoders.family import Family, Head, Hidden
+from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.last_tokens import last_tokens
 from encoder_zoo.encoders.layers import Dropout, initializer
+from encoder_zoo.encoders.positions import last_tokens
 from encoder_zoo.encoders.relative_positions import by_distance
 from encoder_zoo.encoders.rules import ABSENT, Activation
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE

@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.beam_head import MAX_TOP, TOP, BeamHead
+from encoder_zoo.encoders.family import MAX_TOP, TOP, BeamHead
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE, initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer

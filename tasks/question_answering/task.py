@@ -15,7 +15,7 @@ from encoder_zoo.common.validation import Rate, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import with_padding_mask
-from encoder_zoo.encoders.last_tokens import last_positions
+from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
