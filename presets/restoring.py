@@ -74,7 +74,10 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
     stems = {f"{name.split('.')[0]}." for name in checkpoint.family.tensors.values()}
     others = {name for name in checkpoint.shapes if not name.startswith(tuple(stems))}
     others.update(checkpoint.family.pretraining_only)
-    inside = [f"+ {name}" for name in unexpected(checkpoint, others.union(used))]
+    tied = checkpoint.family.tied
+    untied = {n: f" (differs from {tied[n]}: it must be tied to the token embedding)" for n in tied}
+    found = unexpected(checkpoint, others.union(used))
+    inside = [f"+ {name}{untied.get(name, '')}" for name in found]
     if inside:
         raise ValueError(
             f"{checkpoint.folder}: weights that are not in the architecture of "
