@@ -339,8 +339,10 @@ class TestDatasets:
         ("arguments", "y"),
         [
             ({"labels": ["down", "up"]}, with_gap(NAMES, " ")),
-            ({"num_classes": 2}, [1.0, 0.0, NAN, 0.0]),
-            ({"problem_type": "regression"}, [1.0, 0.0, NAN, 0.0]),
+            pytest.param({"num_classes": 2}, [1.0, 0.0, NAN, 0.0], marks=pytest.mark.slow),
+            pytest.param(
+                {"problem_type": "regression"}, [1.0, 0.0, NAN, 0.0], marks=pytest.mark.slow
+            ),
         ],
     )
     def test_labels_that_are_known(self, arguments, y):
@@ -352,10 +354,15 @@ class TestDatasets:
         ("check", "y"),
         [
             (lambda y: check_tags(y, y.row_lengths(), ["O"], 1), [["O"], ["O", "", "O"]]),
-            (pair_scores, [1.0, NAN]),
-            (lambda y: list_scores(y, y.row_lengths()), [[1.0], [0.0, NAN]]),
-            (as_scores, [1.0, NAN]),
-            (lambda y: multi_label_targets(y, None, 2), [[1.0, 0.0], [NAN, 0.0]]),
+            *(
+                pytest.param(*case, marks=pytest.mark.slow)
+                for case in (
+                    (pair_scores, [1.0, NAN]),
+                    (lambda y: list_scores(y, y.row_lengths()), [[1.0], [0.0, NAN]]),
+                    (as_scores, [1.0, NAN]),
+                    (lambda y: multi_label_targets(y, None, 2), [[1.0, 0.0], [NAN, 0.0]]),
+                )
+            ),
         ],
     )
     def test_of_other_tasks(self, check, y):
