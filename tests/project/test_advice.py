@@ -940,6 +940,26 @@ def columns_of_choices_are_named(said, folder):
     assert len(named.predict(other, **SMALL)) == 2
 
 
+@case("This `fit` has made no step: in float16", slow=True)
+def steps_in_half_precision(said, folder):
+    def fit(dtype: str, epochs: int = 1) -> int:
+        task = ez.SequenceClassifier(
+            tiny.backbone(BERT, pooler=True, dtype=dtype),
+            preprocessor("SequenceClassifier"),
+            labels=["a", "b"],
+            dtype=dtype,
+        )
+        task.compile()
+        if dtype == "mixed_float16":
+            task.optimizer.initial_scale = 2.0**30  # the first gradients overflow
+        task.fit(TEXTS, ["a", "b", "a", "b"], epochs=epochs, **SMALL)
+        return int(getattr(task.optimizer, "inner_optimizer", task.optimizer).iterations)
+
+    with said.logged():
+        assert fit("mixed_float16") == 0
+    assert fit("mixed_float16", 40) and fit("mixed_bfloat16")
+
+
 @case("It would be taken for", slow=True)
 def columns_of_pairs_are_passed(said, folder):
     table = pd.DataFrame({"q": TEXTS, "d": TEXTS[::-1], "source": ["web"] * 4})
