@@ -319,7 +319,6 @@ WAYS = {
         precision="mixed_bfloat16", steps_per_execution=3, backends=TF, all_on=TF
     ),
     "mixed_float16": Way(precision="mixed_float16", all_on=("torch",)),
-    "mixed_float16, accumulation": Way(precision="mixed_float16", gradient_accumulation_steps=3),
     "all steps warm up": Way(warmup=0.99),
     "no warmup, accumulation": Way(warmup=0.0, gradient_accumulation_steps=5),
     "layer decay": Way(layer_decay=0.5, gradient_accumulation_steps=2),

@@ -63,6 +63,67 @@ def test_every_task_trains_and_predicts_compiled_as_it_does_plain(name):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
+LENGTHS = (7, 33, 40, 70, 130)  # of texts, in words; parts of positions and chunks have others
+
+
+def longer(values, row=None):
+    """Return tiny data with every text of the i-th row made as long as `LENGTHS[i]` says."""
+    if isinstance(values, str):
+        rng = np.random.default_rng(len(values) + row)
+        return " ".join([values, *rng.choice(WORDS, LENGTHS[row])])
+    if isinstance(values, tuple):
+        return tuple(longer(part) for part in values)
+    if not isinstance(values, list | np.ndarray):
+        return values
+    if row is not None:
+        return [longer(value, row) for value in values]
+    return [longer(values[i % len(values)], i) for i in range(len(LENGTHS))]
+
+
+def numbers_and_names(answers):
+    """Return the numbers of answers, one after the other, and all else."""
+    if isinstance(answers, dict):
+        answers = list(answers.values())
+    if hasattr(answers, "toarray"):
+        answers = answers.toarray()
+    if isinstance(answers, list | tuple):
+        pairs = [numbers_and_names(answer) for answer in answers]
+        return [n for pair in pairs for n in pair[0]], [n for pair in pairs for n in pair[1]]
+    if np.issubdtype(np.asarray(answers).dtype, np.number):
+        return np.ravel(answers).tolist(), []
+    return [], np.ravel(np.asarray(answers, object)).tolist()
+
+
+def answers_to_long_texts(cls, jit_compile):
+    """Return answers to texts of all lengths, the outputs for them, and the losses on them."""
+    keras.utils.set_random_seed(0)
+    family = get_family("electra" if cls.supports(get_family("electra")) else "bert")
+    task = tiny.task(family, cls, max_sequence_length=160)
+    task.compile(jit_compile=jit_compile)
+    found = []
+    if task.text_method:
+        found.append(getattr(task, task.text_method)(*map(longer, task.tiny_questions())))
+    data = cls.tiny_data()
+    x, y = longer(data.x), several(data.y, len(LENGTHS))
+    if task.instead_of_predict is None:
+        found.append(keras.tree.flatten(task.predict(x, batch_size=3, verbose=0)))
+    if not task.pretrains:  # which masks at random
+        keras.utils.set_random_seed(0)
+        found.append(task.evaluate(x, y, 3, verbose=0, return_dict=True))
+    return numbers_and_names(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["token_classifier", "span_qa", "sparse_encoder", "late_interaction"]
+)
+def test_answers_to_texts_of_all_lengths_are_compiled_as_plain(name):
+    cls = get_task(name)
+    plain, compiled = (answers_to_long_texts(cls, jit_compile) for jit_compile in (False, True))
+    assert plain[0] and compiled[1] == plain[1]
+    np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-4, atol=1e-4)
+
+
 def classifier(jit_compile, **compiled):
     task = without_dropout(ez.SequenceClassifier)
     task.compile(jit_compile=jit_compile, learning_rate=1e-3, **compiled)
