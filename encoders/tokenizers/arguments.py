@@ -22,6 +22,7 @@ from encoder_zoo.encoders.tokenizers.files.added_tokens import (
     complete_added_tokens,
     tokens_with_added,
 )
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 from encoder_zoo.encoders.tokenizers.vocabulary import Vocabulary, check_no_overlap
 
 if TYPE_CHECKING:
@@ -83,9 +84,20 @@ class TokenizerArguments(ConfigFromSignature):
         self.special_tokens = (start_token, end_token, pad_token, mask_token, unknown_token)
         if special_tokens_in_text:
             check_no_overlap(self.special_tokens)
-        ids = [self._vocabulary.id(token) for token in self.special_tokens]
+        ids = [
+            self._id_of_role(argument, token)
+            for argument, token in zip(SPECIAL_TOKENS, self.special_tokens, strict=True)
+        ]
         self.start_token_id, self.end_token_id, self.pad_token_id = ids[:3]
         self.mask_token_id, self.unknown_token_id = ids[3:]
+
+    def _id_of_role(self, argument: str, token: str) -> int:
+        """Return the id of a special token; the error has the names of its role."""
+        try:
+            return self._vocabulary.id(token)
+        except ValueError as error:
+            names = " or ".join(SPECIAL_TOKENS[argument])
+            raise ValueError(f"{argument} ({names} in files): {error}") from None
 
     def __repr__(self) -> str:
         defaults = argument_defaults(type(self))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import keras
 
 from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
@@ -16,6 +17,8 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePiec
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
+# The special tokens that transformers' classes put around texts, by their names there.
+TEMPLATE_NAMES = {"start_token": "bos_token", "end_token": "eos_token"}
 # The normalizer that transformers 5 writes to tokenizer.json for DeBERTa.
 COMPOSING = [
     {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "},
@@ -42,6 +45,7 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
         ([4, 6, 4, 3], [0, 2, 10, 12])
     """
 
+    template_names: ClassVar = TEMPLATE_NAMES
     model_file = "sentencepiece.bpe.model"
     front = (("<s>", None), ("<pad>", None), ("</s>", None), ("<unk>", None))
     skipped = 3
@@ -64,6 +68,7 @@ class CamembertTokenizer(SentencePieceTokenizer):
         ([7, 7], 5)
     """
 
+    template_names: ClassVar = TEMPLATE_NAMES
     model_file = "sentencepiece.bpe.model"
     front = (
         ("<s>NOTUSED", None),
@@ -116,6 +121,24 @@ class AlbertTokenizer(SentencePieceTokenizer):
         written = "tokenizer.json" in files
         lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
         keep = files.setting("keep_accents", "keep_accents", "normalizer")
+        path = files.folder / "tokenizer_config.json"
+        if files.names_class and written:
+            for name, value, said in (
+                ("do_lower_case", lowercase, "Lowercase" in types),
+                ("keep_accents", keep, "NFKD" not in types),
+            ):
+                if value not in (None, said):
+                    raise ValueError(
+                        f"{path}: {name} is {value}, but the normalizer in tokenizer.json says "
+                        f"{said}. Expected the same"
+                    )
+        if not written:
+            for name in ("add_bos_token", "add_eos_token"):
+                if (value := files.config_value(name)) is not None:
+                    raise ValueError(
+                        f"{path}: {name} is {shown(value)}. Expected no such field: transformers "
+                        "then leaves out other special tokens, which is not implemented"
+                    )
         return {
             "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
             "keep_accents": "NFKD" not in types and written if keep is None else keep,

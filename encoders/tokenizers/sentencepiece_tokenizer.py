@@ -103,8 +103,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
 
     @property
     def ids_in_texts(self) -> list[int]:
-        """Ids of the tokens that are found in texts: with a score, and not special."""
-        special, tokens = set(self.special_token_ids), self._vocabulary.tokens
+        """Ids of the tokens that the model finds in texts: with a score, and without a role."""
+        special, tokens = set(self.special_token_ids[:5]), self._vocabulary.tokens
         return [
             token_id
             for token_id, (token, score) in enumerate(zip(tokens, self._scores, strict=False))

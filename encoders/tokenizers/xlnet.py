@@ -33,6 +33,7 @@ class XLNetTokenizer(AlbertTokenizer):
     """
 
     first_column = 0
+    prefix_is_a_setting = False
     # Its <s> and </s> are not used.
     special_token_names = WritesFiles.special_token_names
     defaults: ClassVar = {
@@ -54,6 +55,17 @@ class XLNetTokenizer(AlbertTokenizer):
     def _options(cls, files: TokenizerFiles) -> dict:
         options, types = super()._options(files), files.steps("normalizer")
         lowers = files.setting("do_lower_case", "lowercase", "normalizer")
+        if options["keep_accents"] and files.names_class:
+            raise ValueError(
+                f"{files.folder}: keep_accents is True. Expected False: version 5 of transformers "
+                "removes accents all the same, and version 4 does not"
+            )
+        own, unknown = files.part("model").get("unk_id"), files.config_value("unk_id")
+        if files.names_class and own is not None and unknown not in (None, own):
+            raise ValueError(
+                f"{files.folder}: unk_id is {unknown} in tokenizer_config.json and {own} in "
+                "tokenizer.json. Expected the same"
+            )
         if lowers is None:
             options["lowercase"] = any(step.get("type") == "Lowercase" for step in types)
         return options

@@ -17,6 +17,41 @@ from encoder_zoo.presets.formats.sentence_transformers import Module
 MARKERS = ("query_marker", "document_marker")
 PUNCTUATION = list(string.punctuation)
 ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+# Fields of `artifact.metadata` that are read, and the only values of others that are implemented.
+STANFORD_FIELDS = ("similarity", "mask_punctuation", "query_token_id", "doc_token_id", "dim")
+STANFORD_FIELDS += ("query_maxlen", "doc_maxlen", "attend_to_mask_tokens")
+STANFORD_BUILT_IN = {"interaction": "colbert", "relu": False, "similarity": "cosine"}
+# {field: why it does not change the vectors}
+STANFORD_IRRELEVANT = {
+    **dict.fromkeys(("query_token", "doc_token"), "names of the markers; their ids count"),
+    **dict.fromkeys(
+        (
+            *("checkpoint", "triples", "collection", "queries", "index_name", "index_root", "root"),
+            *("experiment", "name", "overwrite", "meta", "index_path", "model_name", "config"),
+        ),
+        "where files are",
+    ),
+    **dict.fromkeys(
+        ("rank", "nranks", "amp", "gpus", "avoid_fork_if_possible", "total_visible_gpus"),
+        "how the authors' programs run",
+    ),
+    **dict.fromkeys(
+        (
+            *("bsize", "accumsteps", "lr", "maxsteps", "save_every", "resume", "warmup", "nway"),
+            *("warmup_bert", "use_ib_negatives", "reranker", "distillation_alpha", "ignore_scores"),
+        ),
+        "of training",
+    ),
+    **dict.fromkeys(
+        (
+            *("index_bsize", "nbits", "kmeans_niters", "ncells", "centroid_score_threshold"),
+            *("ndocs", "load_index_with_mmap", "pool_factor", "clustering_mode"),
+            "protected_tokens",
+        ),
+        "of the authors' index",
+    ),
+}
+_MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 _PROBE = "a b"  # any text of two words
 
 
@@ -65,10 +100,17 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
     known = COLBERT_SETTINGS in files
     settings = files.read_json(COLBERT_SETTINGS) if known else {}
     path = files.path / COLBERT_SETTINGS
-    if settings.get("similarity", "cosine") != "cosine":
-        raise ValueError(
-            f"{path}: similarity is {shown(settings['similarity'])}. Expected 'cosine'."
-        )
+    for name, value in settings.items():
+        if value != STANFORD_BUILT_IN.get(name, value):
+            raise ValueError(
+                f"{path}: {name} is {shown(value)}. Expected {STANFORD_BUILT_IN[name]!r}."
+            )
+        known = (*STANFORD_FIELDS, *STANFORD_BUILT_IN, *STANFORD_IRRELEVANT)
+        if name not in known and value not in (None, False, [], {}):
+            raise ValueError(
+                f"{path}: unknown field {shown(name)}, which may change the vectors. Expected "
+                f"{', '.join((*STANFORD_FIELDS, *STANFORD_BUILT_IN))}."
+            )
     skips = _flag(settings, "mask_punctuation", True, path)
     return {
         "query_marker": _text(settings, "query_token_id", "[unused0]", path),
@@ -150,6 +192,10 @@ def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
     for module in masks:
         path = files.path / module.path / CONFIG
         config = files.read_json(CONFIG, module.path) if f"{module.path}/{CONFIG}" in files else {}
+        if unknown := [name for name in config if name not in _MASK_FIELDS]:
+            raise ValueError(
+                f"{path}: unknown field {shown(unknown[0])}. Expected {', '.join(_MASK_FIELDS)}."
+            )
         if config.get("keep_only_token_ids"):
             raise ValueError(f"{path}: keep_only_token_ids is not implemented. Expected null.")
         own = _words(config, [], path)

@@ -101,7 +101,9 @@ def read_dense(
     _check_names(config, names, path, embedding)
     return {
         "units": config["out_features"],
-        "activation": read_activation(config.get("activation_function", ACTIVATIONS["tanh"]), path),
+        "activation": read_activation(
+            config.get("activation_function", ACTIVATIONS["tanh"]), f"{path}: activation_function"
+        ),
         "use_bias": config.get("bias", True),
         "residual": config.get("use_residual", False),
     }

@@ -27,6 +27,9 @@ from encoder_zoo.presets.formats.preset_task import PresetTask
 logger = logging.getLogger("encoder_zoo")
 
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
+# Settings of tokenizers for which its files have no word.
+_TOKENIZER_BUILT_IN = {"added_tokens": [], "special_tokens_in_text": False}
+_TOKENIZER_BUILT_IN |= {"truncation_side": "right", "padding_side": "right"}
 _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id")
 
 
@@ -90,7 +93,10 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
             f"KerasHub's {names.backbone} has a {names.tokenizer}, which is a {kind.name}. "
             f'Received a {type(tokenizer).__name__}: save with format="huggingface".'
         )
-    _check_built_in(names.tokenizer, {"added_tokens": [], **names.tokenizer_built_in}, tokenizer)
+    built_in = {**_TOKENIZER_BUILT_IN, **names.tokenizer_built_in}
+    if (tokenizer.model_max_length or backbone.max_sequence_length) < backbone.max_sequence_length:
+        built_in["model_max_length"] = None
+    _check_built_in(names.tokenizer, built_in, tokenizer)
     arguments = {word: getattr(tokenizer, ours) for word, ours in names.tokenizer_arguments.items()}
     there = _class(names.tokenizer)(**arguments)
     ids = {name: getattr(there, name) for name in _SPECIAL_IDS if hasattr(there, name)}
@@ -155,14 +161,16 @@ def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) 
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
         if found != value and not same_function:
-            advice = (
-                f" If that is intended, load it with from_preset(..., {name}={value!r}), check its "
-                "outputs, and save it."
-            )
+            advice = ' Save with format="huggingface".'
+            if isinstance(model, keras.Model):
+                advice = (
+                    f" If that is intended, load it with from_preset(..., {name}={value!r}), check "
+                    "its outputs, and save it."
+                )
             raise ValueError(
                 f"KerasHub's {theirs} has {name}={value!r} built in. Received a "
-                f"{type(model).__name__} with {name}={found!r}: its outputs would differ there."
-                + (advice if isinstance(model, keras.Model) else "")
+                f"{type(model).__name__} with {name}={found!r}: its outputs would differ "
+                f"there.{advice}"
             )
 
 

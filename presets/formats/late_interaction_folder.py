@@ -38,6 +38,7 @@ from encoder_zoo.presets.formats.embedding_modules import (
     read_dense,
 )
 from encoder_zoo.presets.formats.preset_files import (
+    COLBERT_SETTINGS,
     CONFIG,
     MODEL_SETTINGS,
     MODULES,
@@ -162,6 +163,13 @@ def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
     if len(shape) != 2 or shape[1] != width:
         raise ValueError(
             f"{checkpoint.folder}: linear.weight is {shape or None}. Expected (width, {width})."
+        )
+    files = checkpoint.files
+    dim = files.read_json(COLBERT_SETTINGS).get("dim") if COLBERT_SETTINGS in files else None
+    if dim not in (None, shape[0]):
+        raise ValueError(
+            f"{files.path / COLBERT_SETTINGS}: dim is {shown(dim)}, but linear.weight makes "
+            f"vectors of {shape[0]}. Expected the same."
         )
     return _settings_of_projection(shape[0], "linear", use_bias=False, residual=False)
 

@@ -22,6 +22,8 @@ _BINARY = (".model", ".spm")  # SentencePiece's
 # Names of special tokens beside those with a role, as of versions 4 and 5 of transformers.
 _FURTHER_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 _FURTHER_TOKENS += ("model_specific_special_tokens",)
+# Classes of transformers 5 that return segment ids unless their files say otherwise.
+_WITH_SEGMENTS = ("BertTokenizer", "ElectraTokenizer", "DebertaV2Tokenizer")
 _LONGEST = 2**20  # tokens; tokenizers without a limit say 1e30
 
 
@@ -58,10 +60,23 @@ class StoredTokenizer(NamedTuple):
                 f"{self.kind.name} has it {expected}, so the ids would differ"
             )
         segments = template.uses_segments and (family is None or family.uses_segments)
-        names = self.files.contents.get("tokenizer_config.json", {}).get("model_input_names")
-        segments = segments and (not names or "token_type_ids" in names)
+        segments = segments and self._returns_segments()
         pairs = {"uses_segments": segments, "pair_separators": template.pair_separators}
-        return {**pairs, **_sides(self.files), **_model_max_length(self.files)}
+        found = {**pairs, **_sides(self.files), **_model_max_length(self.files)}
+        in_text = self.files.config_value("special_tokens_in_text")  # of this package alone
+        return found if in_text is None else {**found, "special_tokens_in_text": in_text}
+
+    def _returns_segments(self) -> bool:
+        """Return whether transformers gives its model the segment ids of these files.
+
+        Where the files do not say it, classes of version 4 do, which wrote
+        no "backend"; of version 5 some do not, such as ALBERT's and the generic one.
+        """
+        names = self.files.config_value("model_input_names")
+        if names:
+            return "token_type_ids" in names
+        is_of_5 = self.files.config_value("backend") is not None
+        return not is_of_5 or self.files.tokenizer_class in _WITH_SEGMENTS
 
     def special_tokens_to_add(self, tokenizer: Tokenizer) -> list[dict[str, object]]:
         """Return the further special tokens that files name and that are no added tokens yet.

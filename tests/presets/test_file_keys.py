@@ -1,10 +1,12 @@
 """Keys of the files beside config.json that change numbers are honoured, or refused by name."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from paths import GOLDEN
 from safetensors.numpy import save_file
 
 import encoder_zoo as ez
@@ -299,3 +301,94 @@ class TestAdapters:
     def test_an_alpha_that_is_absent_is_pefts(self, model, adapters):
         model.load_adapters(adapters)
         assert model.backbone.blocks[0].attention.query_dense.lora_alpha == 8
+
+
+class TestColbertOfItsAuthors:
+    """Fields of artifact.metadata: read, refused by name, or recorded as irrelevant."""
+
+    @pytest.fixture
+    def stanford(self, tmp_path):
+        return shutil.copytree(GOLDEN / "late_interaction" / "stanford", tmp_path / "stanford")
+
+    @pytest.mark.parametrize(
+        "name, value",
+        [
+            ("interaction", "flipr"),
+            ("similarity", "l2"),
+            ("relu", True),
+            ("dim", 7),
+            ("query_maxlen", 0),
+            ("whitening", [1.0]),
+        ],
+    )
+    def test_fields_that_are_refused(self, stanford, name, value):
+        rewrite(stanford, "artifact.metadata", **{name: value})
+        with pytest.raises(ValueError, match=f"artifact.metadata: .*{name}"):
+            ez.LateInteraction.from_preset(stanford)
+
+    def test_fields_of_training_and_of_the_index(self, stanford):
+        before = ez.LateInteraction.from_preset(stanford).embed(["a cat"], "query")
+        rewrite(stanford, "artifact.metadata", bsize=7, ncells=3, nbits=4, lr=1.0, meta={"a": 1})
+        after = ez.LateInteraction.from_preset(stanford).embed(["a cat"], "query")
+        np.testing.assert_array_equal(before[0], after[0])
+
+
+class TestTokenizers:
+    """Keys of tokenizer_config.json; the tables of all classes are in tests/peers."""
+
+    TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "▁a", "▁b", "▁", "a", "b", "<mask>")
+    SCORES = (None, None, None, None, -1.0, -1.5, -2.0, -3.0, -3.0, None)
+
+    @pytest.fixture
+    def saved(self, tmp_path):
+        """Return a function that saves a tokenizer with changed keys, and opens it."""
+
+        def open_again(tokenizer, **changes):
+            folder = tmp_path / "tokenizer"
+            folder.mkdir(exist_ok=True)
+            for name, content in tokenizer.to_files().items():
+                content = content if isinstance(content, bytes) else content.encode()
+                (folder / name).write_bytes(content)
+            (folder / "special_tokens_map.json").unlink()
+            rewrite(folder, "tokenizer_config.json", **changes)
+            return ez.Tokenizer.from_preset(folder)
+
+        return open_again
+
+    @pytest.fixture
+    def xlm(self):
+        return ez.XLMRobertaTokenizer(list(self.TOKENS), list(self.SCORES))
+
+    @pytest.mark.parametrize(
+        "key, value, message",
+        [
+            ("add_prefix_space", False, "add_prefix_space is False. Expected True"),
+            ("bos_token", "<mask>", "bos_token is '<mask>', which version 5"),
+            ("mask_token", "<e>", "mask_token in files.*'<e>' is not among"),
+            ("mask_token", "▁b", "mask_token is '▁b', a piece of texts"),
+            ("mask_token", "<pad>", "mask_token.* Expected four different ones"),
+        ],
+    )
+    def test_keys_that_are_refused(self, saved, xlm, key, value, message):
+        with pytest.raises(ValueError, match=message):
+            saved(xlm, **{key: value})
+
+    def test_a_further_special_token_stays_a_piece(self, saved, xlm):
+        found = saved(xlm, additional_special_tokens=["▁b"])
+        assert found.tokenize(["a b"]).to_list() == [[4, 5]]
+
+    @pytest.mark.parametrize("backend, segments", [(None, True), ("tokenizers", False)])
+    def test_segments_are_those_of_the_version_that_wrote_the_files(self, saved, backend, segments):
+        tokens = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁a"]
+        albert = ez.AlbertTokenizer(tokens, [None] * 5 + [-1.0])
+        assert saved(albert).uses_segments  # written by name
+        names = {"model_input_names": None, "backend": backend}
+        assert saved(albert, **names).uses_segments is segments
+
+    @pytest.mark.parametrize("name", ["do_lower_case", "keep_accents"])
+    def test_albert_keys_against_tokenizer_json(self, saved, name):
+        tokens = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁a"]
+        albert = ez.AlbertTokenizer(tokens, [None] * 5 + [-1.0])
+        other = json.loads(albert.to_files()["tokenizer_config.json"])[name] is False
+        with pytest.raises(ValueError, match=f"{name} is {other}, but the normalizer in"):
+            saved(albert, **{name: other})

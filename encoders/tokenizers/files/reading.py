@@ -173,7 +173,8 @@ class TokenizerFiles:
         named = [token for name, token in tokens.items() if name != "unknown_token"]
         if len(set(named)) + (tokens["pad_token"] == tokens["end_token"]) < len(named):
             raise ValueError(
-                f"{self.folder}: the tokens for start, end, padding and mask are "
+                f"{self.folder}: the tokens for start, end, padding and mask (cls_token, "
+                "sep_token, pad_token, mask_token) are "
                 f"{', '.join(map(shown, named))}. Expected four different ones."
             )
         return tokens
@@ -185,7 +186,7 @@ class TokenizerFiles:
         tokens = {"start_token": template.start_token, "end_token": template.end_token}
         for argument, token in tokens.items():
             if named.get(argument, token) != token:
-                name = SPECIAL_TOKENS[argument][0]
+                name = " or ".join(SPECIAL_TOKENS[argument])
                 raise ValueError(
                     f"{self.folder}: {name} is {shown(named[argument])}, but the post_processor in "
                     f"tokenizer.json puts {shown(token)} in its place. Expected the same."
@@ -196,6 +197,14 @@ class TokenizerFiles:
         """Return the template of the post-processor; None if tokenizer.json has none."""
         name = f"{self.json_path}: post_processor"
         return read_template(self.part("post_processor"), name)
+
+    def config_value(self, name: str) -> object:
+        """Return a field of tokenizer_config.json; None if it is missing."""
+        return self._object("tokenizer_config.json").get(name)
+
+    def config_token(self, name: str) -> str | None:
+        """Return a special token in tokenizer_config.json; None if it is missing."""
+        return self._special_token("tokenizer_config.json", name)
 
     def _special_token(self, file: str, name: str) -> str | None:
         value = self._object(file).get(name)

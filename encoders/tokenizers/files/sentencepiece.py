@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
+from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
 from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
@@ -46,6 +47,9 @@ class SentencePieceFiles(WritesFiles):
     """Mixin: reads and writes the model file and tokenizer.json of a SentencePiece tokenizer.
 
     Attributes:
+        prefix_is_a_setting: whether transformers' class reads add_prefix_space.
+        template_names: {our argument: special token that transformers' class puts around texts}, if
+            they are not cls_token and sep_token.
         model_file: name of the model file.
         front: (token, score) of the tokens before the pieces of the model.
         skipped: number of the model's first pieces (<unk>, <s>, </s>) that `front` replaces.
@@ -53,6 +57,8 @@ class SentencePieceFiles(WritesFiles):
     """
 
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
+    prefix_is_a_setting: ClassVar[bool] = True
+    template_names: ClassVar[Mapping[str, str]] = {}
     model_file: ClassVar[str]
     front: ClassVar[tuple[tuple[str, float | None], ...]] = ()
     skipped: ClassVar[int] = 0
@@ -62,12 +68,15 @@ class SentencePieceFiles(WritesFiles):
     def _from_files(cls, files: TokenizerFiles, **template) -> SentencePieceFiles:
         """See `WritesFiles`. As in transformers, tokenizer.json takes precedence."""
         roles = files.special_tokens_for(cls)
+        cls._check_settings(files, roles)
         own = [token for token, _ in (*cls.front, *cls.behind)]  # such as <s>NOTUSED
         _, added = files.split_added_tokens({}, [*roles.values(), *own])
         options = {**cls._options(files), **roles, **template, "added_tokens": added}
         if "tokenizer.json" not in files and cls.model_file in files:
             path = str(files.folder / cls.model_file)
-            return cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
+            tokenizer = cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
+            _check_textless(files, tokenizer.vocabulary, tokenizer.scores, roles)
+            return tokenizer
         model, merges = files.part("model"), None
         if model.get("type") == "BPE":
             tokens, merges, textless = read_bpe_model(files, roles)
@@ -76,6 +85,7 @@ class SentencePieceFiles(WritesFiles):
             tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
         normalizers = [step.get("type") for step in files.steps("normalizer")]
         cls._compare_model(files, tokens)
+        _check_textless(files, tokens, scores, roles)
         tokenizer = cls(
             tokens,
             scores,
@@ -122,6 +132,14 @@ class SentencePieceFiles(WritesFiles):
                     f"{name}: pieces[{i}], {shown(piece.text)}, is of type 5, unused, which is not "
                     "implemented; expected 1 to 4 or 6"
                 )
+        default = argument_defaults(cls)["unknown_token"]
+        unknown = options.get("unknown_token", default)
+        own = {default, *(piece.text for piece in model.pieces if piece.kind == spm.UNKNOWN)}
+        if unknown not in own:
+            raise ValueError(
+                f"{name}: the unknown token (unk_token in files) is {shown(unknown)}. Expected the "
+                f"model's own, {' or '.join(sorted(own))}"
+            )
         tokens, scores = zip(*cls._arranged(model.pieces), strict=True)
         if model.model_type == spm.BPE:
             options = cls._with_merges(model.pieces, options)
@@ -170,6 +188,31 @@ class SentencePieceFiles(WritesFiles):
             ids = {token: i for i, (token, _) in enumerate(pieces)}
             fast = {token: i for i, token in enumerate(tokens)}
             files.compare_ids(cls.model_file, ids, fast)
+
+    @classmethod
+    def _check_settings(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> None:
+        """Raise an error for settings of transformers' class that are not implemented.
+
+        Raises:
+            ValueError: "FILE: add_prefix_space is False. Expected True ..."
+        """
+        path = files.folder / "tokenizer_config.json"
+        if not files.names_class:
+            return
+        if files.config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
+            raise ValueError(
+                f"{path}: add_prefix_space is False. Expected True, as of all models of this kind: "
+                "with it the ids would differ, which is not implemented"
+            )
+        for argument, name in cls.template_names.items():
+            token = files.config_token(name) or argument_defaults(cls)[argument]
+            if token != roles[argument]:
+                older, expected = SPECIAL_TOKENS[argument][0], roles[argument]
+                raise ValueError(
+                    f"{path}: {name} is {shown(token)}, which version 5 of transformers puts "
+                    f"around texts, and {older} is {shown(expected)}, which version 4 does. "
+                    "Expected the same"
+                )
 
     @classmethod
     def _options(cls, files: TokenizerFiles) -> dict:
@@ -346,3 +389,24 @@ class SentencePieceFiles(WritesFiles):
         without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
         without += [i for i in range(len(self.scores), len(self.vocabulary)) if i not in ids]
         return [*known, *(special_added_token(i, self.id_to_token(i)) for i in without)]
+
+
+def _check_textless(
+    files: TokenizerFiles,
+    tokens: Sequence[str],
+    scores: Sequence[float | None],
+    roles: Mapping[str, str],
+) -> None:
+    """Raise an error if a special token is an ordinary piece, which texts hold.
+
+    Raises:
+        ValueError: "FOLDER: mask_token is '▁dog', a piece of texts. ..."
+    """
+    known = dict(zip(tokens, scores, strict=False))
+    for argument, token in roles.items():
+        if known.get(token):
+            names = " or ".join(SPECIAL_TOKENS[argument])
+            raise ValueError(
+                f"{files.folder}: {names} is {shown(token)}, a piece of texts with the score "
+                f"{known[token]}. Expected a token that stands in no text"
+            )

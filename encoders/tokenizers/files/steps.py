@@ -143,7 +143,10 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
     )
     for field, value in found.items():
         if value != expected[field]:
-            raise files.mismatch(f"model.{field} is {shown(value)}", repr(expected[field]))
+            of_token = f" for unk_token {tokenizer.unknown_token!r}" * (field == "unk_id")
+            raise files.mismatch(
+                f"model.{field} is {shown(value)}", f"{expected[field]!r}{of_token}"
+            )
     _compare_processors(files, tokenizer, flat_steps(ours["post_processor"], "post_processor"))
 
 

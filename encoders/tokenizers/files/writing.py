@@ -39,7 +39,12 @@ class WritesFiles:
             FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."
             ValueError: "FILE: FIELD is ...; expected ...", and see `files.steps.compare_steps`.
         """
-        tokenizer = cls._from_files(files, **template)
+        try:
+            tokenizer = cls._from_files(files, **template)
+        except ValueError as error:
+            if str(files.folder) in str(error):
+                raise
+            raise ValueError(f"{files.folder}: {error}") from None
         if "tokenizer.json" in files:
             compare_steps(files, tokenizer)
         return tokenizer
@@ -69,6 +74,11 @@ class WritesFiles:
             tokenizer_config.json and special_tokens_map.json.
         """
         special = self._special_token_settings()
+        settings = {**self._settings(), **self._generic(), **self._limits(), **special}
+        if settings["tokenizer_class"] == "PreTrainedTokenizerFast" and self.uses_segments:
+            # which leaves them out in transformers 5
+            inputs = ["input_ids", "token_type_ids", "attention_mask"]
+            settings.setdefault("model_input_names", inputs)
         fast = {
             "version": "1.0",
             "truncation": None,
@@ -79,9 +89,7 @@ class WritesFiles:
         return {
             **self._vocabulary_files(),
             "tokenizer.json": as_json(fast),
-            "tokenizer_config.json": as_json(
-                {**self._settings(), **self._generic(), **self._limits(), **special}
-            ),
+            "tokenizer_config.json": as_json(settings),
             "special_tokens_map.json": as_json(special),
         }
 
@@ -94,8 +102,9 @@ class WritesFiles:
         }
 
     def _limits(self) -> dict:
-        """Return the sides and the length in tokenizer_config.json that are not transformers'."""
-        found = {}
+        """Return the settings in tokenizer_config.json that are not the default."""
+        # transformers always finds special tokens in texts, and leaves this field alone.
+        found = {"special_tokens_in_text": True} if self.special_tokens_in_text else {}
         if self.truncation_side != "right":
             found["truncation_side"] = self.truncation_side
         # Classes that pad left in transformers need the other side by name.
