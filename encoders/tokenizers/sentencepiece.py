@@ -122,7 +122,8 @@ class AlbertTokenizer(SentencePieceTokenizer):
         lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
         keep = files.setting("keep_accents", "keep_accents", "normalizer")
         path = files.folder / "tokenizer_config.json"
-        if files.names_class and written:
+        quotes = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
+        if files.names_class and quotes in files.steps("normalizer"):
             for name, value, said in (
                 ("do_lower_case", lowercase, "Lowercase" in types),
                 ("keep_accents", keep, "NFKD" not in types),

@@ -95,7 +95,7 @@ class SentencePieceFiles(WritesFiles):
             remove_extra_whitespaces="Prepend" not in normalizers,
             **options,
         )
-        normalized = [token["content"] for token in added if token["normalized"]]
+        normalized = [token["content"] for token in tokenizer.added_tokens if token["normalized"]]
         if normalized and not tokenizer.library_is_equal:
             # The library puts no "▁" before what follows such a token.
             raise files.mismatch(

@@ -120,10 +120,13 @@ class WordPieceFiles(WritesFiles):
 def parse_vocabulary(vocab_txt: str) -> list[str]:
     """Return the tokens of a vocab.txt, one per line in the order of their ids.
 
+    White space behind a token is not part of it, as in the library `tokenizers`.
+
     Example:
-        >>> parse_vocabulary("[PAD]\\ncat\\n")
+        >>> parse_vocabulary("[PAD]\\ncat \\n")
         ['[PAD]', 'cat']
     """
     check_count(vocab_txt.count("\n"), "vocab.txt")
     tokens = vocab_txt.split("\n")
+    tokens = [token.rstrip() or token for token in tokens]
     return tokens[:-1] if tokens[-1] == "" else tokens

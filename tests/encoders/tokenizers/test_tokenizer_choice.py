@@ -213,7 +213,9 @@ def test_a_template_that_cannot_be_followed_is_refused(saved, tmp_path):
         ez.BertTokenizer.from_preset(folder)
     step = {"type": "BertProcessing", "sep": ["[MASK]", 4], "cls": ["[CLS]", 2]}
     edit(folder / "tokenizer.json", post_processor=step)
-    with pytest.raises(ValueError, match=r"sep_token is '\[SEP\]', but the post_processor in"):
+    with pytest.raises(
+        ValueError, match=r"sep_token or eos_token is '\[SEP\]', but the post_processor in"
+    ):
         ez.BertTokenizer.from_preset(folder)
 
 
