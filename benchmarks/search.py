@@ -24,8 +24,7 @@ import numpy as np
 from sources import DATA, MINILM, need_data
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval.top_k import nearest
-from encoder_zoo.tasks.retrieval.vectors import STORES
+from encoder_zoo.tasks.retrieval.vectors import VECTOR_STORES
 
 WIDTH, TOP_K, TARGET = 384, 10, 1.2
 FAISS = "faiss IndexFlatIP"
@@ -42,12 +41,12 @@ def contestants(vectors: np.ndarray) -> dict[str, Callable]:
     theirs = faiss.IndexFlatIP(WIDTH)
     theirs.add(vectors)
     searches = {FAISS: lambda queries: theirs.search(queries, TOP_K)[1]}
-    for name, kind in STORES.items():
+    for name, kind in VECTOR_STORES.items():
         store = kind.of(vectors)
         print(
             f"{name:8} {store.nbytes / 1e6:6.1f} MB, {store.nbytes / vectors.nbytes:.3f} of float32"
         )
-        searches[name] = lambda queries, store=store: nearest(store, queries, "dot", TOP_K)[0]
+        searches[name] = lambda queries, store=store: store.nearest(queries, TOP_K)[0]
     return searches
 
 

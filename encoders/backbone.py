@@ -24,6 +24,7 @@ from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.lora import choose_layers, train_updates
 from encoder_zoo.encoders.sharding import megatron_layout
+from encoder_zoo.encoders.weight_changes import CountsWeightChanges
 
 if TYPE_CHECKING:
     from typing import Self
@@ -43,7 +44,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(QuantizationInConfig, Encoder, metaclass=_BuiltAtOnce):
+class Backbone(QuantizationInConfig, CountsWeightChanges, Encoder, metaclass=_BuiltAtOnce):
     """Base of the families' encoders; `Backbone.from_preset` picks the right one.
 
     A family that differs overrides `make_embeddings`, `make_block`, `make_final_layer`,
@@ -86,6 +87,7 @@ class Backbone(QuantizationInConfig, Encoder, metaclass=_BuiltAtOnce):
         embeddings: the layer before the blocks.
         blocks: list of the blocks, in their order; in some families one block has several indices.
             Those of a decoder, where there is one, are the last.
+        weights_version: a number that grows whenever weights may have changed.
         pooler_is_new: whether the pooler has its first, random weights beside those of a checkpoint
             without one; `fit` trains it, and sets this to False.
 
@@ -103,6 +105,7 @@ class Backbone(QuantizationInConfig, Encoder, metaclass=_BuiltAtOnce):
     pools_logits = False  # whether a classifier's logits are the mean of those of all tokens
     # Whether tokens are predicted in an order, each from those before it, by `predictions`.
     predicts_in_order = False
+    weights_version = 0
     decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
     pooler_is_new = False
     checkpoint_vocabulary = None  # see presets.vocabulary

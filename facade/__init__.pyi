@@ -88,15 +88,16 @@ from encoder_zoo.tasks.reranking.preprocessor import (
     RerankerPreprocessor as RerankerPreprocessor,
 )
 from encoder_zoo.tasks.reranking.task import Reranker as Reranker
-from encoder_zoo.tasks.retrieval.bm25_index import BM25Index as BM25Index
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex as HybridIndex
-from encoder_zoo.tasks.retrieval.vector_index import VectorIndex as VectorIndex
-from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex as MultiVectorIndex
+from encoder_zoo.tasks.retrieval.hybrid_index import load_index as load_index
+from encoder_zoo.tasks.retrieval.index_kinds import BM25Index as BM25Index
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex as MultiVectorIndex
+from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex as SparseIndex
+from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex as VectorIndex
 from encoder_zoo.tasks.sequence_classification.preprocessor import (
     SequenceClassifierPreprocessor as SequenceClassifierPreprocessor,
 )
 from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier as SequenceClassifier
-from encoder_zoo.tasks.sparse_retrieval.index import SparseIndex as SparseIndex
 from encoder_zoo.tasks.sparse_retrieval.preprocessor import (
     SparseEncoderPreprocessor as SparseEncoderPreprocessor,
 )

@@ -15,7 +15,7 @@ from encoder_zoo.tasks.pretraining.answers import FilledMask as FilledMask
 from encoder_zoo.tasks.pretraining.answers import ReplacedToken as ReplacedToken
 from encoder_zoo.tasks.question_answering.ranking import Answer as Answer
 from encoder_zoo.tasks.question_answering.ranking import PassageAnswer as PassageAnswer
-from encoder_zoo.tasks.retrieval.options import Hit as Hit
-from encoder_zoo.tasks.retrieval.options import RankedText as RankedText
+from encoder_zoo.tasks.retrieval.ranking import Hit as Hit
+from encoder_zoo.tasks.retrieval.ranking import RankedText as RankedText
 from encoder_zoo.tasks.sequence_classification.answering import LabelScore as LabelScore
 from encoder_zoo.tasks.token_classification.entities import Entity as Entity

@@ -267,3 +267,4 @@ class TaskPresets:
         from encoder_zoo.presets.adapters import load_adapters
 
         load_adapters(self, folder)
+        self._count_weight_change()

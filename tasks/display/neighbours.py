@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from encoder_zoo.tasks.display.picture import Picture
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
+    from encoder_zoo.tasks.retrieval.index import Index
 
 BAR_WIDTH = 12  # characters in a terminal
 MAX_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
@@ -27,7 +27,7 @@ TABLE = (
 )
 
 
-def neighbours(index: VectorIndex, query: str, top_k: int = 10, **options: Any) -> Picture:
+def neighbours(index: Index, query: str, top_k: int = 10, **options: Any) -> Picture:
     """Draw the documents nearest to a query, each with its score, a bar for it, and its index.
 
     A bar is as long as a score from 0 to 1; where the best score is no such number, the bars are in
@@ -37,7 +37,7 @@ def neighbours(index: VectorIndex, query: str, top_k: int = 10, **options: Any) 
         index: of a `TextEmbedder`.
         query: a text.
         top_k: how many documents.
-        **options: of `VectorIndex.search`, such as `reranker`.
+        **options: of its `search`, such as `reranker`.
 
     Raises:
         ValueError: "query is ['a', 'b']. Expected one text: ..."

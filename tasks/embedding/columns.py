@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
@@ -95,3 +96,18 @@ def _transposed(rows, name: str) -> list[list]:
                 "equally many in every row."
             )
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def only_column(texts) -> tf.Tensor:
+    """Return the texts (N,), checked; raise an error for pairs.
+
+    Raises:
+        ValueError: "embed takes texts, and got 2 columns of them ..."
+    """
+    columns = as_columns(texts)
+    if len(columns) > 1:
+        raise ValueError(
+            f"embed takes texts, and got {len(columns)} columns of them: "
+            f"{with_type(plain(texts)):.60}. Embed each column by itself."
+        )
+    return columns[0]

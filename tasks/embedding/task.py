@@ -5,19 +5,26 @@ Comment letters: B batch, N texts, K further texts of an example, L sequence, D 
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import keras
 import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.presets.formats import embedding_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.embedding import inference
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.embedding.columns import only_column
+from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, VECTORS, Embedder
 from encoder_zoo.tasks.embedding.pooling import (
     Projection,
     checked_modes,
@@ -26,12 +33,14 @@ from encoder_zoo.tasks.embedding.pooling import (
     to_unit_length,
 )
 from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
-from encoder_zoo.tasks.embedding.presets import EmbedderPresets
-from encoder_zoo.tasks.embedding.retrieval import VectorRetrieval
-from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, VECTORS, LearnsFromPairs
-from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
+from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
+from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from typing import Self
 
 DEFAULT_LOSSES = {
     PAIRS: losses.InfoNCE,
@@ -40,8 +49,21 @@ DEFAULT_LOSSES = {
 }
 
 
+class EmbedderPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `TextEmbedder.from_preset`; `pooling` is among those of all tasks."""
+
+    dense: Sequence[Mapping[str, object]]
+    normalize: bool
+    dim: int | None
+    similarity_function: Similarity
+    max_length: int | None
+    prompts: Mapping[str, str] | None
+    default_prompt: str | None
+    include_prompt: bool
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class TextEmbedder(VectorRetrieval, EmbedderPresets, LearnsFromPairs, Task):
+class TextEmbedder(Embedder[VectorIndex]):
     """Embed texts: from the vectors of a text's tokens to one vector, of unit length by default.
 
         embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
@@ -102,8 +124,10 @@ class TextEmbedder(VectorRetrieval, EmbedderPresets, LearnsFromPairs, Task):
     task_name = "text_embedder"
     pipeline_tag = "sentence-similarity"
     preprocessor_class = TextEmbedderPreprocessor
-    text_method = "embed"
     default_losses = DEFAULT_LOSSES
+    index_class = VectorIndex
+    sentence_transformers_class = "SentenceTransformer"
+    settings_in_files = embedding_folder.ARGUMENTS
 
     @validate_arguments
     def __init__(
@@ -199,12 +223,40 @@ class TextEmbedder(VectorRetrieval, EmbedderPresets, LearnsFromPairs, Task):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
         self._check_dim(dim)
         check_preprocessor(self, texts)
-        embed = inference.mean_of_windows if windows else inference.embed
-        vectors = embed(self, inference.only_column(texts), prompt, batch_size or BATCH_SIZE)
+        embed = self._mean_of_windows if windows else self._vectors_of_texts
+        vectors = embed(only_column(texts), prompt, batch_size or BATCH_SIZE)
         dim = dim or self.dim
         if dim is None or dim == vectors.shape[1]:
             return vectors
         return self.scaled(np.ascontiguousarray(vectors[:, :dim]))
+
+    def _vectors_of_texts(self, texts: tf.Tensor, prompt: str | None, batch_size: int):
+        """Return the vectors (N, D) of texts (N,), each truncated to what the model reads."""
+        encode, count = functools.partial(self.preprocessor.encode, prompt=prompt), texts.shape[0]
+        if not count:
+            return np.zeros((0, self.embedding_dim), "float32")
+        if count <= batch_size:
+            return self.graphs.predict_few((texts,), encode)
+        return self._in_order(encode(texts), batch_size)
+
+    def _mean_of_windows(self, texts: tf.Tensor, prompt: str | None, batch_size: int) -> np.ndarray:
+        """Return the vectors (N, D) of texts (N,), the mean of their windows, by their tokens."""
+        examples = self.preprocessor.encode_windows(texts, prompt)
+        weights = examples["token_ids"].row_lengths().numpy()[:, None] - 2.0  # (W, 1)
+        index = examples.pop("text_index").numpy()
+        parts = self._in_order(examples, batch_size)  # (W, D)
+        total, vectors = np.zeros((len(texts), 1)), np.zeros((len(texts), parts.shape[1]))
+        np.add.at(total, index, weights)
+        np.add.at(vectors, index, parts * weights)
+        return self.scaled((vectors / np.maximum(total, 1)).astype("float32"))
+
+    def _in_order(self, examples: dict, batch_size: int) -> np.ndarray:
+        """Return the vectors of encoded examples, (N, D)."""
+        count = int(examples["token_ids"].nrows())
+        vectors = np.zeros((count, self.embedding_dim), "float32")
+        for indices, values in example_outputs(self, examples, batch_size):
+            vectors[indices] = values
+        return vectors
 
     def scaled(self, vectors: np.ndarray) -> np.ndarray:
         """Return vectors (N, D) as the model scales them: of unit length, if it normalizes."""
@@ -222,7 +274,57 @@ class TextEmbedder(VectorRetrieval, EmbedderPresets, LearnsFromPairs, Task):
             Functions whose result is "embedding" (N, D).
         """
         self._check_dim(dim)
-        return inference.signatures(self, dim or self.dim or self.embedding_dim)
+        dim, preprocessor = dim or self.dim or self.embedding_dim, self.preprocessor
+
+        def vectors_of(examples):
+            return self(preprocessor.pad(examples), training=False)
+
+        def answer(text, prompt=None):
+            examples = preprocessor.encode(text, prompt=prompt)
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            vectors = in_graph_batches(vectors_of, examples, ones, self.embedding_dim)
+            vectors = vectors.flat_values[:, :dim]
+            shortens = self.normalize and dim < self.embedding_dim
+            return {"embedding": to_unit_length(vectors) if shortens else vectors}
+
+        return {
+            "serving_default": lambda text: answer(text),
+            "query": lambda text: answer(text, "query"),
+            "document": lambda text: answer(text, "document"),
+        }
+
+    # -- presets -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[EmbedderPresetArguments]
+    ) -> Self:
+        """Load an embedder of any format, or an encoder without a head; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `pooling`, `dense`, `normalize`, `dim`, `similarity_function`; of the
+                preprocessor `sequence_length`, `max_length`, `prompts`, `default_prompt`,
+                `include_prompt`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
+                the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return embedding_folder.embedder_arguments(checkpoint, given)
+
+    @validate_arguments
+    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
+        embedding_folder.restore_dense(self, checkpoint, given, allow_nonfinite)
+
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        return [weight for layer in self.dense_layers for weight in layer.weights]
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        return embedding_folder.embedder_files(self, dtype)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

@@ -36,7 +36,7 @@ from encoder_zoo.tasks.base.class_names import (
     softmax,
     validated_labels,
 )
-from encoder_zoo.tasks.embedding.inference import only_column
+from encoder_zoo.tasks.embedding.columns import only_column
 from encoder_zoo.tasks.embedding.preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.task import SCORES, TextEmbedder
 from encoder_zoo.tasks.few_shot.logistic import fit_logistic

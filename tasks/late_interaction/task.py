@@ -5,8 +5,9 @@ Comment letters: B batch, K further texts of an example, L sequence, D width.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 import numpy as np
@@ -17,27 +18,53 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.presets.formats import late_interaction_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.embedding.columns import ROLES, as_columns
-from encoder_zoo.tasks.embedding.inference import only_column
+from encoder_zoo.tasks.embedding.columns import as_columns, only_column
+from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
-from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, LearnsFromPairs
-from encoder_zoo.tasks.late_interaction import inference
-from encoder_zoo.tasks.late_interaction.preprocessor import LateInteractionPreprocessor
-from encoder_zoo.tasks.late_interaction.presets import LateInteractionPresets
-from encoder_zoo.tasks.late_interaction.retrieval import TokenVectorRetrieval
-from encoder_zoo.tasks.late_interaction.scoring import max_sim
+from encoder_zoo.tasks.late_interaction.preprocessor import (
+    DOCUMENT,
+    QUERY,
+    LateInteractionPreprocessor,
+)
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
+from encoder_zoo.tasks.retrieval.similarity import max_sim
+from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
 
 DIM = 128  # of a new projection
 
 
+class LateInteractionPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `LateInteraction.from_preset`."""
+
+    dim: int | None
+    projections: Sequence[Mapping[str, object]]
+    normalize: bool
+    query_length: int | None
+    document_length: int | None
+    query_marker: str | None
+    document_marker: str | None
+    prompts: Mapping[str, str] | None
+    expand_queries: bool
+    expansion_length: int | None
+    attend_to_expansion: bool
+    skiplist: Sequence[str]
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPairs, Task):
+class LateInteraction(Embedder[MultiVectorIndex]):
     """Embed the tokens of texts, and compare queries with documents token by token (ColBERT).
 
         colbert = ez.LateInteraction.from_preset("hf://lightonai/GTE-ModernColBERT-v1")
@@ -93,9 +120,11 @@ class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPa
     task_name = "late_interaction"
     pipeline_tag = "sentence-similarity"
     preprocessor_class = LateInteractionPreprocessor
-    text_method = "embed"
-    column_roles = ROLES
     similarity_function = "maxsim"
+    similarity_prompts = QUERY, DOCUMENT
+    index_class = MultiVectorIndex
+    sentence_transformers_class = "MultiVectorEncoder"
+    settings_in_files = late_interaction_folder.ARGUMENTS
     predicts_lists = True
 
     @validate_arguments
@@ -262,7 +291,7 @@ class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPa
             return self.embed([texts], prompt, batch_size)[0]
         check_preprocessor(self, texts)
         examples = self.preprocessor.encode(only_column(texts), prompt=prompt)
-        return inference.embed(self, examples, batch_size)
+        return self._vectors_of_examples(examples, batch_size)
 
     @validate_arguments
     def embed_with_spans(
@@ -293,10 +322,42 @@ class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPa
         check_preprocessor(self, texts)
         column = only_column(texts)
         examples = self.preprocessor.encode(column, prompt=prompt)
-        kept = inference.scored_tokens(self, examples)
+        kept = self._scored_tokens(examples)
         spans = self.preprocessor.spans(column, prompt) if kept else []
-        vectors = inference.embed(self, examples, batch_size)
+        vectors = self._vectors_of_examples(examples, batch_size)
         return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
+
+    def _vectors_of_examples(self, examples: dict, batch_size: int | None) -> list[np.ndarray]:
+        """Return the vectors of encoded examples, (tokens, D) float32 of each."""
+        kept = self._scored_tokens(examples)
+        found: list[np.ndarray] = [np.zeros((0, self.embedding_dim), "float32")] * len(kept)
+        for indices, outputs in example_outputs(self, examples, batch_size):
+            for i, vectors in zip(indices.tolist(), np.asarray(outputs), strict=True):
+                found[i] = vectors[: len(kept[i])][kept[i]]
+        return found
+
+    def _scored_tokens(self, examples: dict) -> list[np.ndarray]:
+        """Return which tokens of every example get vectors, (tokens,) bool of each."""
+        ids = examples["token_ids"]
+        kept = np.ones(len(ids.flat_values), bool)
+        if "text_length" not in examples:
+            kept = ~np.asarray(self.preprocessor.skipped(ids.flat_values))
+        return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []
+
+    def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[list[np.ndarray], bool]:
+        """Return the vectors of texts, or given ones, checked; and whether it is a single one."""
+        single = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2
+        given = [x] if single else x
+        is_list = isinstance(given, list | tuple | np.ndarray) and len(given) > 0
+        if not (is_list and isinstance(given[0], np.ndarray) and given[0].dtype.kind == "f"):
+            return super()._vectors_of(x, prompt, name)
+        for i, vectors in enumerate(given):
+            if np.shape(vectors)[1:] != (self.embedding_dim,) or not len(vectors):
+                raise ValueError(
+                    f"{name}[{i}] has the shape {np.shape(vectors)}. Expected (tokens, "
+                    f"{self.embedding_dim}), of one token or more."
+                )
+        return list(given), single
 
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
         """Return the vectors of texts; of queries with further texts their scores, (K,) of each."""
@@ -318,7 +379,72 @@ class LateInteraction(TokenVectorRetrieval, LateInteractionPresets, LearnsFromPa
             Functions whose results are "embedding" (N, tokens, D), padded with zeros, and "length"
             (N,) int32, the number of tokens of each text.
         """
-        return inference.signatures(self)
+        preprocessor, width = self.preprocessor, self.embedding_dim
+
+        def vectors_of(examples):
+            inputs = preprocessor.pad(examples)
+            vectors = ops.reshape(self(inputs, training=False), (-1, width))
+            return tf.boolean_mask(vectors, tf.reshape(inputs["scored_mask"], [-1]))
+
+        def answer(text, prompt):
+            examples = preprocessor.encode(text, prompt=prompt)
+            lengths = examples["token_ids"].row_lengths()
+            if prompt == DOCUMENT:
+                ids = examples["token_ids"]
+                kept = tf.cast(~preprocessor.skipped(ids.flat_values), tf.int64)
+                lengths = tf.reduce_sum(ids.with_flat_values(kept), axis=1)
+            vectors = in_graph_batches(vectors_of, examples, lengths, width)
+            return {
+                "embedding": vectors.to_tensor(shape=(None, None, width)),
+                "length": tf.cast(lengths, tf.int32),
+            }
+
+        return {
+            "serving_default": lambda text: answer(text, DOCUMENT),
+            "query": lambda text: answer(text, QUERY),
+            "document": lambda text: answer(text, DOCUMENT),
+        }
+
+    # -- presets -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[LateInteractionPresetArguments]
+    ) -> Self:
+        """Load a model of any format, or an encoder, which gets a new projection and markers.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `dim`, `projections`, `normalize`; of the preprocessor `query_length`,
+                `document_length`, `query_marker`, `document_marker`, which are added to the
+                vocabulary where it lacks them, `prompts`, `expand_queries`, `expansion_length`,
+                `attend_to_expansion`, `skiplist`, `sequence_length`; `dropout`, `dtype` and others
+                of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
+                `allow_nonfinite` of the checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def tokens_to_add(cls, checkpoint: Checkpoint, tokenizer, given: dict) -> list[str]:
+        return late_interaction_folder.tokens_to_add(checkpoint, tokenizer, given)
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return late_interaction_folder.model_arguments(checkpoint, given)
+
+    @validate_arguments
+    def load_from_files(
+        self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool
+    ) -> set[str]:
+        return late_interaction_folder.restore_projections(self, checkpoint, given, allow_nonfinite)
+
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        return [weight for layer in self.projection_layers for weight in layer.weights]
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        return late_interaction_folder.late_interaction_files(self, dtype)
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

@@ -15,7 +15,7 @@ from encoder_zoo.tasks.base.class_names import sigmoid
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.reranking.columns import list_scores, queries_and_texts, two_columns
-from encoder_zoo.tasks.retrieval.metrics import ranking_metrics
+from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts
 from encoder_zoo.tasks.training.sources import check_preprocessor
 

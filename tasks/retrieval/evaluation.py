@@ -1,119 +1,119 @@
-"""Evaluation of embedders: of the search for documents, and of similarities beside scores."""
+"""Evaluation of searches and similarities: judgements, and metrics of rankings.
+
+Comment letters: Q queries, N documents or pairs, R ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.retrieval.index_checks import checked_texts
-from encoder_zoo.tasks.retrieval.judgments import embedded, judged, nearest_documents
-from encoder_zoo.tasks.retrieval.metrics import pearson, search_metrics, spearman
-from encoder_zoo.tasks.retrieval.top_k import pair_scores
+from encoder_zoo.tasks.retrieval.ranking import checked_texts
+
+MAP_CUTOFF = 100
+RANK_WIDTH = 5  # numbers of a rank, see `_ranks`
+AT_ONCE = 2**20  # documents found of some queries
 
 
-@validate_arguments
-def evaluate_retrieval(
-    embedder,
-    queries,
-    documents,
-    relevant: Sequence | None = None,
-    cutoffs: Sequence[int] = (1, 5, 10),
-    batch_size: PositiveInt | None = None,
-    dim: PositiveInt | None = None,
-    query_prompt: str | None = "query",
-    document_prompt: str | None = "document",
-) -> dict[str, float]:
-    """Return how near the top each query has its relevant documents, among all documents.
+class Judged(NamedTuple):
+    """Queries and documents, each document once.
 
-    Documents with the same text count as one. Equally near ones have no order: a metric is its
-    mean over all orders of them. The similarities are computed in blocks: beside the vectors,
-    memory does not grow with the number of documents.
+    Attributes:
+        queries: Q texts.
+        documents: N different texts.
+        relevant: for each query {index of a document: its grade}, one above 0 at least.
+    """
+
+    queries: list[str]
+    documents: list[str]
+    relevant: list[dict[int, float]]
+
+
+def judged(queries, documents, relevant: Sequence | None) -> Judged:
+    """Return queries, documents and judgements, checked; equal documents become one.
 
     Args:
-        embedder: a `TextEmbedder`, or an object with its `embed` and `similarity_function`.
-        queries: texts.
+        queries: Q texts.
         documents: texts.
         relevant: for each query the index of its document, or a list of indices, or {index:
             grade}; None: the document with the query's own index.
-        cutoffs: how many of the nearest documents are looked at.
-        batch_size: of `embed`.
-        dim: of `embed`.
-        query_prompt: of `embed`, for queries.
-        document_prompt: of `embed`, for documents.
-
-    Returns:
-        For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100"; see
-        `ranking_metrics`.
 
     Raises:
-        ValueError: "queries is empty. ...", "relevant has 3 entries for 4 queries. ...",
-            "relevant[2] has the document 9. Expected indices from 0 to 8.", "cutoffs is ..."
+        ValueError: "relevant is a dict. ...", "relevant has 3 entries for 4 queries. ...",
+            "relevant[2] has the document 9. Expected indices from 0 to 8.", "relevant[2] has no
+            relevant document. ..."
 
     Example:
-        >>> from encoder_zoo import TextEmbedder
-        >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-        >>> found = evaluate_retrieval(embedder, ["A cat.", "Tax."], ["Tax.", "A cat."], [1, 0])
-        >>> found["ndcg@10"], found["recall@1"]
-        (1.0, 1.0)
+        >>> judged(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
+        [{0: 1.0}, {0: 1.0, 1: 1.0}]
     """
-    cutoffs = checked_cutoffs(cutoffs)
-    texts = judged(queries, documents, relevant)
-    queries = embedded(embedder, texts.queries, query_prompt, dim, batch_size)
-    vectors = embedded(embedder, texts.documents, document_prompt, dim, batch_size)
-
-    def search(some: list[int], k: int):
-        return zip(*nearest_documents(embedder, queries[some], vectors, k), strict=True)
-
-    return search_metrics(search, texts.relevant, cutoffs, len(vectors))
-
-
-@validate_arguments
-def evaluate_similarity(
-    embedder,
-    pairs,
-    scores,
-    batch_size: PositiveInt | None = None,
-    dim: PositiveInt | None = None,
-    prompt: str | None = None,
-) -> dict[str, float]:
-    """Return how well the similarities of pairs of texts agree with scores.
-
-    Args:
-        embedder: a `TextEmbedder`, or an object with its `embed` and `similarity_function`.
-        pairs: `(first, second)`, two columns of texts.
-        scores: a number for each pair, larger for pairs that are more similar.
-        batch_size: of `embed`.
-        dim: of `embed`.
-        prompt: of `embed`, for all texts.
-
-    Returns:
-        "spearman", the correlation of the ranks, and "pearson", of the numbers.
-
-    Raises:
-        ValueError: "There are 3 first texts, 3 second texts and 2 scores. ...", "scores[1] is nan.
-            Expected finite numbers.", "All scores are 1.0. Expected different ones, ..."
-
-    Example:
-        >>> from encoder_zoo import TextEmbedder
-        >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-        >>> pairs = ["A cat.", "A cat.", "A cat."], ["A cat.", "A cats.", "Tax law of 1990."]
-        >>> evaluate_similarity(embedder, pairs, [5.0, 4.0, 0.5])["spearman"]
-        1.0
-    """
-    if not isinstance(pairs, tuple) or len(pairs) != 2:
-        raise ValueError("pairs is no pair of columns. Expected (first, second), each of texts.")
-    first, second = (checked_texts(p, n) for p, n in zip(pairs, ("first", "second"), strict=True))
-    scores = _checked_scores(scores, len(first), len(second))
-    a, b = (embedded(embedder, texts, prompt, dim, batch_size) for texts in (first, second))
-    similarities = pair_scores(a, b, embedder.similarity_function)
-    if np.ptp(similarities) == 0:
+    queries = checked_texts(queries, "queries")
+    texts = checked_texts(documents, "documents")
+    if relevant is None:
+        if len(texts) != len(queries):
+            raise ValueError(
+                f"There are {len(queries)} queries and {len(texts)} documents. Expected as many "
+                "documents as queries, one for each; or relevant=, the indices of the documents "
+                "for each query."
+            )
+        relevant = range(len(queries))
+    if isinstance(relevant, Mapping | str):
         raise ValueError(
-            f"All pairs have the similarity {similarities[0]:g}, so that there is no correlation."
+            f"relevant is a {type(relevant).__name__}. Expected one entry for each query, in "
+            "their order: the index of a document, a list of indices, or {index: grade}."
         )
-    return {"spearman": spearman(similarities, scores), "pearson": pearson(similarities, scores)}
+    if len(relevant) != len(queries):
+        raise ValueError(
+            f"relevant has {len(relevant)} entries for {len(queries)} queries. Expected one "
+            "for each: the index of a document, a list of indices, or {index: grade}."
+        )
+    unique = list(dict.fromkeys(texts))
+    number_of = {text: number for number, text in enumerate(unique)}
+    merged = []
+    for i, entry in enumerate(relevant):
+        grades: dict[int, float] = {}
+        for document, grade in _grades(entry, i, len(texts)).items():
+            number = number_of[texts[document]]
+            grades[number] = max(grade, grades.get(number, 0.0))
+        merged.append(grades)
+    return Judged(queries, unique, merged)
+
+
+def _grades(entry, i: int, count: int) -> dict[int, float]:
+    """Return one entry of `relevant` as {index: grade}, checked."""
+    if isinstance(entry, Mapping):
+        pairs = list(entry.items())
+    else:
+        several = isinstance(entry, set | frozenset) or np.ndim(entry)
+        indices = entry if several else [entry]
+        pairs = [(index, 1.0) for index in indices]
+    grades = {}
+    for index, grade in pairs:
+        if isinstance(index, str | bytes | bool | float) or not hasattr(index, "__index__"):
+            raise ValueError(
+                f"relevant[{i}] has {index!r}. Expected indices of documents, integers."
+            )
+        if not 0 <= operator.index(index) < count:
+            raise ValueError(
+                f"relevant[{i}] has the document {index}. Expected indices from 0 to {count - 1}."
+            )
+        if not math.isfinite(grade) or grade < 0:
+            raise ValueError(
+                f"relevant[{i}] has the grade {grade} of document {index}. Expected a number of 0 "
+                "or more."
+            )
+        grades[operator.index(index)] = float(grade)
+    if not any(grades.values()):
+        raise ValueError(
+            f"relevant[{i}] has no relevant document. Expected the index of one or more; leave out "
+            "queries that have none."
+        )
+    return grades
 
 
 def checked_cutoffs(cutoffs) -> list[int]:
@@ -124,7 +124,17 @@ def checked_cutoffs(cutoffs) -> list[int]:
     return cutoffs
 
 
-def _checked_scores(scores, first: int, second: int) -> np.ndarray:
+def checked_scores(scores, first: int, second: int) -> np.ndarray:
+    """Return the scores of pairs (N,) as float64, checked.
+
+    Args:
+        scores: a number for each pair.
+        first, second: how many texts there are of the pairs.
+
+    Raises:
+        ValueError: "There are 3 first texts, 3 second texts and 2 scores. ...", "scores[1] is nan.
+            Expected finite numbers.", "All scores are 1.0. Expected different ones, ..."
+    """
     scores = np.asarray(check_given(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:
         raise ValueError(
@@ -141,3 +151,183 @@ def _checked_scores(scores, first: int, second: int) -> np.ndarray:
             "correlation with anything."
         )
     return scores
+
+
+def ranking_metrics(
+    rankings: Iterable[Sequence[int]],
+    relevant: Sequence[Mapping[int, float]],
+    cutoffs: Sequence[int],
+    scores: Iterable[Sequence[float]] | None = None,
+) -> dict[str, float]:
+    """Return how well rankings have the relevant documents at their top, means over the queries.
+
+    Documents of equal scores have no order: a metric is its mean over all orders of them, so that
+    the order in which documents are listed does not count.
+
+    Args:
+        rankings: for each of Q queries the indices of documents, the nearest first; of a document
+            that is there twice the first counts.
+        relevant: for each query {index of a document: its grade}; above 0 is relevant, and each
+            query has such a document.
+        cutoffs: numbers k of ranks that are looked at.
+        scores: those of the rankings, falling; None: no two are equal.
+
+    Returns:
+        For each cutoff k "ndcg@k", normalized discounted cumulative gain, with the grade as gain;
+        "mrr@k", the reciprocal of the first relevant rank, 0 if there is none; "recall@k", the
+        share of the relevant documents that are found; "accuracy@k", 1 if one is found; and
+        "map@100", the mean, over all relevant documents, of the precision at their ranks.
+
+    Source: Järvelin and Kekäläinen 2002, Cumulated Gain-based Evaluation of IR Techniques; as in
+    trec_eval. McSherry and Najork 2008, Computing Information Retrieval Performance Measures
+    Efficiently in the Presence of Tied Scores; nDCG as scikit-learn's `ndcg_score`.
+
+    Example:
+        >>> found = ranking_metrics([[4, 1, 0]], [{1: 1.0, 7: 1.0}], cutoffs=[3])
+        >>> {name: round(value, 3) for name, value in found.items()}
+        {'ndcg@3': 0.387, 'mrr@3': 0.5, 'recall@3': 0.5, 'accuracy@3': 1.0, 'map@100': 0.25}
+        >>> found = ranking_metrics([[4, 1, 0]], [{1: 1.0}], [1], scores=[[0.5, 0.5, 0.5]])
+        >>> round(found["mrr@1"], 3)
+        0.333
+    """
+    rankings = list(rankings)
+    if scores is None:
+        scores = [range(0, -len(ranking), -1) for ranking in rankings]
+    depth = max(*cutoffs, MAP_CUTOFF)
+    rows = zip(rankings, scores, relevant, strict=True)
+    return _metrics(np.stack([_ranks(*row, depth) for row in rows]), relevant, cutoffs)
+
+
+def search_metrics(
+    search: Callable[[list[int], int], Iterable[tuple[Sequence[int], Sequence[float]]]],
+    relevant: Sequence[Mapping[int, float]],
+    cutoffs: Sequence[int],
+    documents: int,
+    deepest: int | None = None,
+) -> dict[str, float]:
+    """Return `ranking_metrics` of a search, which goes deeper while scores at the cut are equal.
+
+    Args:
+        search: from the numbers of some queries and a number k to the indices of the k nearest
+            documents of each query, or of fewer if no others are found, and their scores.
+        relevant, cutoffs: see `ranking_metrics`.
+        documents: how many different ones there are.
+        deepest: how many there are, with those that are there twice; None: as many.
+
+    Example:
+        >>> def search(queries, k):
+        ...     return [([0, 1, 2][:k], [1.0, 1.0, 0.5][:k]) for _ in queries]
+        >>> search_metrics(search, [{1: 1.0}], cutoffs=[1], documents=3)["accuracy@1"]
+        0.5
+    """
+    wanted = max(*cutoffs, MAP_CUTOFF)
+    deepest = documents if deepest is None else deepest
+    depth, left = min(wanted + 1, documents), list(range(len(relevant)))
+    ranks = np.zeros((len(relevant), RANK_WIDTH, wanted))
+    while left:
+        deeper, step = [], max(1, AT_ONCE // depth)
+        for start in range(0, len(left), step):
+            part = left[start : start + step]
+            for i, (found, scores) in zip(part, search(part, depth), strict=True):
+                ranks[i] = _ranks(found, scores, relevant[i], wanted)
+                if depth < deepest and len(found) >= depth:
+                    different = dict(zip(reversed(found), reversed(scores), strict=True))
+                    best = sorted(different.values(), reverse=True)[:wanted]
+                    cut = len(best) == wanted and best[-1] > scores[-1]
+                    if not cut and len(different) < documents:
+                        deeper.append(i)
+        left, depth = deeper, min(4 * depth, deepest)
+    return _metrics(ranks, relevant, cutoffs)
+
+
+def _ranks(
+    ranking: Sequence[int], scores: Sequence[float], grades: Mapping[int, float], depth: int
+) -> np.ndarray:
+    """Return for each rank what is known of the document there, (RANK_WIDTH, depth).
+
+    Returns:
+        Of the documents whose score is that of the rank: their mean gain, their number, how many
+        of them are relevant, and how many of them are before the rank; and how many relevant ones
+        are before them all. Ranks without a document are of one that is not relevant.
+    """
+    places = {}
+    for place, document in enumerate(np.asarray(ranking).tolist()):
+        places.setdefault(document, place)
+    ranks = np.zeros((RANK_WIDTH, depth))
+    ranks[1] = 1
+    if not places:
+        return ranks
+    gains = np.array([grades.get(document, 0.0) for document in places])
+    scores = np.asarray(scores)[[*places.values()]]
+    group = np.concatenate([[0], np.cumsum(scores[1:] != scores[:-1])])  # (R,) of equal scores
+    count, hits = np.bincount(group), np.bincount(group, gains > 0)
+    gain = np.bincount(group, gains) / count
+    inside = np.arange(len(group)) - (count.cumsum() - count)[group]
+    before = hits.cumsum() - hits
+    known = np.stack([gain[group], count[group], hits[group], inside, before[group]])
+    ranks[:, : len(group)] = known[:, :depth]
+    return ranks
+
+
+def _metrics(
+    ranks: np.ndarray, relevant: Sequence[Mapping[int, float]], cutoffs: Sequence[int]
+) -> dict[str, float]:
+    """Return the metrics of queries from what is known of their ranks, (Q, RANK_WIDTH, R)."""
+    gain, count, hits, inside, before = ranks.swapaxes(0, 1)  # (Q, R) each
+    grades = [np.sort([grade for grade in row.values() if grade > 0])[::-1] for row in relevant]
+    totals = np.array([len(row) for row in grades])
+    place = np.arange(1, ranks.shape[-1] + 1)
+    hit = hits / count  # the probability that the document there is relevant
+    # The probability that it is, where none before it is; and that none up to the rank is.
+    next_hit = np.minimum(hits / (count - inside), 1)
+    none = np.cumprod(1 - next_hit, axis=1)
+    first = np.concatenate([np.ones((len(none), 1)), none[:, :-1]], axis=1) * next_hit
+    # Relevant ones up to the rank, where the one there is relevant.
+    up_to = before + 1 + inside * (hits - 1) / np.maximum(count - 1, 1)
+    found = {}
+    for k in cutoffs:
+        ideal = [_discounted(row[:k]) for row in grades]
+        found[f"ndcg@{k}"] = _discounted(gain[:, :k]) / ideal
+        found[f"mrr@{k}"] = (first / place)[:, :k].sum(axis=1)
+        found[f"recall@{k}"] = hit[:, :k].sum(axis=1) / totals
+        found[f"accuracy@{k}"] = 1 - none[:, k - 1]
+    found[f"map@{MAP_CUTOFF}"] = (hit * up_to / place)[:, :MAP_CUTOFF].sum(axis=1) / totals
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def _discounted(gains: np.ndarray) -> np.ndarray:
+    """Return the discounted cumulative gain of gains (..., R) in the order of the ranks."""
+    return (gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(axis=-1)
+
+
+def pearson(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the correlation of two columns of numbers (N,), neither of which is constant.
+
+    Example:
+        >>> round(pearson(np.array([1, 2, 3]), np.array([2, 4, 9])), 3)
+        0.971
+    """
+    a, b = (x - np.mean(x, dtype="float64") for x in (a, b))
+    return float((a @ b) / np.sqrt((a @ a) * (b @ b)))
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """Return the correlation of the ranks of two columns of numbers (N,).
+
+    Example:
+        >>> spearman(np.array([1, 2, 3]), np.array([2, 4, 90]))
+        1.0
+    """
+    return pearson(average_ranks(a), average_ranks(b))
+
+
+def average_ranks(values: np.ndarray) -> np.ndarray:
+    """Return the rank of each of some numbers (N,), from 1; equal ones share the mean of theirs.
+
+    Example:
+        >>> average_ranks(np.array([7.0, 3.0, 7.0])).tolist()
+        [2.5, 1.0, 2.5]
+    """
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    return (last - (counts - 1) / 2)[index]

@@ -1,4 +1,4 @@
-"""Several indexes of the same documents as one: their rankings, fused."""
+"""Several indexes of the same documents as one, and the opening of saved indexes of any kind."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
 from encoder_zoo.common.validation import PositiveInt, integer_from, validate_arguments
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.tasks.retrieval.base_index import PlainIndex
-from encoder_zoo.tasks.retrieval.bm25_index import BM25Index
-from encoder_zoo.tasks.retrieval.index_checks import checked_texts
-from encoder_zoo.tasks.retrieval.index_files import checked_manifest, replacing_index
-from encoder_zoo.tasks.retrieval.model_index import ModelIndex
+from encoder_zoo.tasks.retrieval.index import Index
+from encoder_zoo.tasks.retrieval.index_files import checked_manifest, kind_of, replacing_index
+from encoder_zoo.tasks.retrieval.index_kinds import (
+    BM25Index,
+    MultiVectorIndex,
+    SparseIndex,
+    VectorIndex,
+)
+from encoder_zoo.tasks.retrieval.ranking import Hit
+from encoder_zoo.tasks.retrieval.vectors import Engine
 
 if TYPE_CHECKING:
     from typing import Self
 
-KIND = "hybrid_index"  # where the manifest of a preset names its task
-# Of the settings in the manifest.
-RULES = {"rank_constant": integer_from(1), "depth": integer_from(1)}
 
-
-class HybridIndex(PlainIndex):
+class HybridIndex(Index):
     """Find the documents that several indexes rank high, by reciprocal rank fusion.
 
         index = ez.HybridIndex([embedder.index(documents), ez.BM25Index(documents)])
@@ -64,6 +65,9 @@ class HybridIndex(PlainIndex):
         >>> hit["index"], round(hit["score"], 4)  # 2 / 61
         (1, 0.0328)
     """
+
+    kind = "hybrid_index"
+    rules: ClassVar = {"rank_constant": integer_from(1), "depth": integer_from(1)}
 
     @validate_arguments
     def __init__(
@@ -105,25 +109,19 @@ class HybridIndex(PlainIndex):
         names = ", ".join(type(index).__name__ for index in self.indexes)
         return f"<HybridIndex: {names}; {len(self):,} documents>"
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of memory that the indexes take."""
+        return sum(getattr(index, "nbytes", 0) for index in self.indexes)
+
     def _find(self, queries: list[str], top_k: int):
-        found = [index.search(queries, max(top_k, self.depth)) for index in self.indexes]
+        depth = max(top_k, self.depth)
+        found = [index.search(queries, depth) for index in self.indexes]
         for rankings in zip(*found, strict=True):
-            best = fused([[hit["index"] for hit in hits] for hits in rankings], self.rank_constant)
-            yield [i for i, _ in best[:top_k]], [score for _, score in best[:top_k]]
+            best = fuse(*rankings, k=self.rank_constant)[:top_k]
+            yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
-    def add(self, documents: object) -> None:
-        """Add documents behind those that are there, to every index; to none if embedding fails.
-
-        Args:
-            documents: a list, array or column of texts.
-
-        Raises:
-            ValueError: as the `add` of the indexes, and "indexes[1] is a Pages, which has no add.
-                ..."
-        """
-        self._adding(checked_texts(documents, "documents"))()
-
-    def _adding(self, texts: list[str]) -> Callable[[], None]:
+    def _adding(self, texts: list[str], batch_size: int | None = None) -> Callable[[], None]:
         """Embed further documents, and return the function that puts them into every index."""
         for i, index in enumerate(self.indexes):
             if not hasattr(index, "add"):
@@ -131,10 +129,10 @@ class HybridIndex(PlainIndex):
                     f"indexes[{i}] is a {type(index).__name__}, which has no add. Make a "
                     "HybridIndex of indexes of all documents."
                 )
-        embedding = [index for index in self.indexes if isinstance(index, ModelIndex | HybridIndex)]
-        others = [index for index in self.indexes if index not in embedding]
+        others = [index for index in self.indexes if not isinstance(index, Index)]
         steps = [functools.partial(index.add, texts) for index in others]
-        steps += [index._adding(texts) for index in embedding]
+        own = [index for index in self.indexes if isinstance(index, Index)]
+        steps += [index._adding(texts, batch_size) for index in own]
 
         def put() -> None:
             for step in steps:
@@ -163,7 +161,7 @@ class HybridIndex(PlainIndex):
         with replacing_index(folder) as new:
             for name, index in zip(names, self.indexes, strict=True):
                 index.save(new / name)
-            write_manifest(new, {"task": KIND, "indexes": names, **settings})
+            write_manifest(new, {"task": self.kind, "indexes": names, **settings})
 
     @classmethod
     @validate_arguments
@@ -174,8 +172,7 @@ class HybridIndex(PlainIndex):
 
         Args:
             folder: written by `save`.
-            models: for each index the model that it was built with, whose `load_index` opens it;
-                None for a `BM25Index`.
+            models: for each index the model that it was built with; None for a `BM25Index`.
             verify: whether to verify the checksums of the files.
 
         Raises:
@@ -190,10 +187,8 @@ class HybridIndex(PlainIndex):
                 f"There are {len(models)} models for {len(names)} indexes: {', '.join(names)}. "
                 "Expected one for each, None for a BM25Index."
             )
-        indexes = []
-        for name, model in zip(names, models, strict=True):
-            load = BM25Index.load if model is None else model.load_index
-            indexes.append(load(pathlib.Path(folder) / name, verify=verify))
+        parts = zip(names, models, strict=True)
+        indexes = [load_index(pathlib.Path(folder) / name, model, verify) for name, model in parts]
         if _read(folder, verify=False) != manifest:
             raise ValueError(f"{folder} was replaced while it was loaded. Load it again.")
         return cls(indexes, manifest["rank_constant"], manifest["depth"])
@@ -202,7 +197,7 @@ class HybridIndex(PlainIndex):
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
     """Return the manifest of a folder, checked; the indexes in it check their own files."""
     with OpenFolder(folder, [NAME, "*/*"]) as files:
-        manifest = checked_manifest(files, KIND, verify, RULES)
+        manifest = checked_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -211,17 +206,89 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
         return manifest
 
 
-def fused(rankings: Sequence[Sequence[int]], rank_constant: int) -> list[tuple[int, float]]:
-    """Return the documents of some rankings with their fused scores, the best first.
+def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
+    """Return the hits of some rankings with their fused scores, the best first.
+
+    Args:
+        *rankings: the hits of one query, of several indexes of the same documents.
+        k: the rank constant, see `HybridIndex`.
 
     Example:
-        >>> fused([[7, 3], [3]], rank_constant=1)  # 1/2; 1/3 + 1/2
+        >>> first, second = ({"index": i, "score": 0.9, "text": None} for i in (7, 3))
+        >>> [(hit["index"], hit["score"]) for hit in fuse([first, second], [second], k=1)]
         [(3, 0.8333333333333333), (7, 0.5)]
     """
+    hits: dict[int, Hit] = {}
     parts: dict[int, list[float]] = {}
     for ranking in rankings:
-        for rank, i in enumerate(ranking, 1):
-            parts.setdefault(i, []).append(1 / (rank_constant + rank))
+        for rank, hit in enumerate(ranking, 1):
+            hits.setdefault(hit["index"], hit)
+            parts.setdefault(hit["index"], []).append(1 / (k + rank))
     # Rounded once: documents with the same ranks in other indexes have the same score.
-    scores = [(i, math.fsum(terms)) for i, terms in parts.items()]
-    return sorted(scores, key=lambda item: -item[1])
+    found: list[Hit] = [{**hits[i], "score": math.fsum(terms)} for i, terms in parts.items()]
+    return sorted(found, key=lambda hit: -hit["score"])
+
+
+INDEXES = {
+    cls.kind: cls for cls in (VectorIndex, MultiVectorIndex, SparseIndex, BM25Index, HybridIndex)
+}
+
+
+class OpenOptions(TypedDict, total=False):
+    """Further keyword arguments of `load_index`, of a `VectorIndex`."""
+
+    engine: Engine | None
+
+
+@validate_arguments
+def load_index(
+    folder: str | os.PathLike[str],
+    embedder: Any = None,
+    verify: bool = True,
+    **options: Unpack[OpenOptions],
+) -> Index:
+    """Open an index that its `save` wrote, of any kind.
+
+    Args:
+        folder: written by `save`.
+        embedder: the one that the index was built with, or an equal one; None for a `BM25Index`; of
+            a `HybridIndex` a list, one for each of its indexes.
+        verify: whether to verify the checksums of the files.
+        **options: of a `VectorIndex`, `engine="faiss"`.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the index
+            of another embedder: ...", "... holds a SparseIndex, which is built by another kind of
+            embedder. ..."
+
+    Example:
+        >>> import tempfile
+        >>> from encoder_zoo import TextEmbedder
+        >>> embedder, folder = TextEmbedder.from_preset("bert_nano_en_uncased"), tempfile.mkdtemp()
+        >>> embedder.index(["A cat.", "Tax law."]).save(folder)
+        >>> load_index(folder, embedder).search("Tax law.", top_k=1)[0]["text"]
+        'Tax law.'
+    """
+    cls = INDEXES.get(kind := kind_of(folder))
+    if cls is None:
+        raise ValueError(f"{os.fspath(folder)} holds a {kind}. Expected {', '.join(INDEXES)}.")
+    expected = getattr(embedder, "index_class", cls)
+    if expected is not cls and cls is not HybridIndex:
+        raise ValueError(
+            f"{os.fspath(folder)} holds a {cls.__name__}, and a {type(embedder).__name__} has a "
+            f"{expected.__name__}. Pass the embedder that the index was built with."
+        )
+    if cls is BM25Index:
+        return cls.load(folder, verify=verify, **options)
+    if cls is HybridIndex and not isinstance(embedder, list | tuple):
+        raise ValueError(
+            f"{os.fspath(folder)} holds a HybridIndex. Expected a list of embedders, one for each "
+            "of its indexes, None for a BM25Index."
+        )
+    if embedder is None:
+        raise ValueError(
+            f"{os.fspath(folder)} holds a {cls.__name__}. Pass the embedder that it was built "
+            "with, load_index(folder, embedder)."
+        )
+    return cls.load(folder, embedder, verify=verify, **options)

@@ -1,95 +1,74 @@
 """Export of an index: from a query to texts in one SavedModel, with TensorFlow alone.
 
-Comment letters: Q queries, N documents, D width.
+Vectors are in it as float32, whatever the precision of the index, and a query is compared with all
+of them. Documents without a term of the query come last, with the score 0.
+
+Comment letters: Q queries, K results of each or terms of a query, L tokens of a query, N documents,
+T tokens of all documents, D width, V vocabulary, P weights above 0.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.retrieval.terms import Postings
+from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
+from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 from encoder_zoo.tasks.serving.export import write_saved_model
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
-    from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
+    from encoder_zoo.tasks.retrieval.index import Index
 
 MAX_BYTES = 2**31 - 1  # of the vectors
 
 
-def export_index(index: VectorIndex, path: str | os.PathLike, top_k: int = 10) -> None:
-    """Write the embedder and the documents of an index as a SavedModel.
-
-    Its signature "serving_default" takes "query" (Q,) and returns "index", "score" and, if the
-    index has texts, "text", each (Q, K): those of `search` with the prompt "query", to float32's
-    rounding. The vectors are in it as float32, whatever the precision of the index.
+def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None:
+    """Write the embedder and the documents of an index as a SavedModel; see `Index.export`.
 
     Args:
         index: whose embedder has a preprocessor.
-        path: the version folder, such as "served/1", written atomically; other files stay.
-        top_k: K, how many documents of each query; all if there are fewer.
-
-    Raises:
-        ValueError: "Export needs Keras's TensorFlow backend. ...", "... has no preprocessor ...",
-            "The vectors take 3.1 GB as float32. ..."
-
-    Example:
-        >>> import tempfile
-        >>> import tensorflow as tf
-        >>> from encoder_zoo import TextEmbedder
-        >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-        >>> index = embedder.index(["A cat.", "Tax law."])
-        >>> folder = tempfile.mkdtemp() + "/1"
-        >>> index.export(folder, top_k=1)
-        >>> search = tf.saved_model.load(folder).signatures["serving_default"]
-        >>> search(query=tf.constant(["Tax law."]))["text"].numpy().tolist()
-        [[b'Tax law.']]
-    """
-    embedder = index.embedder
-    check_exportable(embedder, len(index), index.dim)
-    corpus = tf.Variable(index.vectors, trainable=False, name="vectors")
-    embed = embedder.signatures(dim=index.dim)["query"]
-    nearest = _nearest(embedder.similarity_function, corpus, min(top_k, len(index)))
-    write_search(
-        path, embedder, lambda query: nearest(embed(query)["embedding"]), [corpus], index.texts
-    )
-
-
-def write_search(
-    path: str | os.PathLike,
-    model: Task,
-    find: Callable,
-    variables: Sequence[tf.Variable],
-    texts: Sequence[str] | None,
-) -> None:
-    """Write a SavedModel whose only signature takes "query" and returns "index", "score", "text".
-
-    Args:
         path: the version folder.
-        model: of the queries.
-        find: the function from queries (Q,) to scores (Q, K) and indices (Q, K), in a graph.
-        variables: that it uses beside the model's.
-        texts: N of them, or None: then there is no "text".
+        top_k: K, how many documents of each query.
     """
-    held = [] if texts is None else [tf.Variable(texts, trainable=False, name="texts")]
+    store, model = getattr(index, "_store", None), index.embedder
+    kinds = {Float32Vectors: _vectors, TokenVectors: _tokens, Postings: _terms}
+    making = next((make for kind, make in kinds.items() if isinstance(store, kind)), None)
+    if making is None:
+        raise ValueError(
+            f"An export holds an embedder and its vectors, and a {type(index).__name__} has none. "
+            "Export a VectorIndex, MultiVectorIndex or SparseIndex."
+        )
+    _check_exportable(model)
+    variables, scores_of = making(store, model.similarity_function)
+    options = {"dim": store.width} if isinstance(store, Float32Vectors) else {}
+    embed = model.signatures(**options)["query"]
+    k = min(top_k, len(index))
+    texts = [] if index.texts is None else [_variable(index.texts, "texts")]
 
     def search(query):
-        score, found = find(query)
+        score, found = scores_of(embed(query), k)
         answer = {"index": found, "score": score}
-        for column in held:
+        for column in texts:
             answer["text"] = tf.gather(column.read_value(), found)
         return answer
 
-    variables = [*(variable.value for variable in model.variables), *variables, *held]
+    variables = [*(variable.value for variable in model.variables), *variables, *texts]
     write_saved_model(path, {"serving_default": search}, model.served_tokenizer, variables)
 
 
-def check_exportable(model: Task, count: int, width: int) -> None:
-    """Raise an error if an index with so many vectors of this width cannot be exported."""
+def _variable(values: Any, name: str) -> tf.Variable:
+    return tf.Variable(values, trainable=False, name=name)
+
+
+def _check_exportable(model: Task) -> None:
+    """Raise an error if the model of an index cannot be exported."""
     backend = keras.config.backend()
     if backend != "tensorflow":
         raise ValueError(
@@ -102,19 +81,24 @@ def check_exportable(model: Task, count: int, width: int) -> None:
             "The index's embedder has no preprocessor, so it cannot take text. Pass "
             "preprocessor=..., or load it with from_preset."
         )
-    size = 4 * count * width
+
+
+def _check_size(size: int, what: str, advice: str) -> None:
+    """Raise an error if the arrays of an index are too many bytes."""
     if size > MAX_BYTES:
         raise ValueError(
-            f"The vectors take {size / 1e9:.1f} GB as float32. An export holds at most "
-            f"{MAX_BYTES / 1e9:.1f} GB: build the index with a smaller dim, or divide the "
-            "documents among several."
+            f"The {what} take {size / 1e9:.1f} GB. An export holds at most {MAX_BYTES / 1e9:.1f} "
+            f"GB: build the index with a {advice}, or divide the documents among several."
         )
 
 
-def _nearest(function: str, corpus: tf.Variable, k: int) -> Callable:
-    """Return the function from vectors (Q, D) to scores (Q, K) and indices (Q, K), in a graph."""
+def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], Callable]:
+    """Return the variables of vectors (N, D), and the function from the embedder's answer and k to
+    scores (Q, K) and indices (Q, K), in a graph."""
+    _check_size(4 * len(store) * store.width, "vectors in float32", "smaller dim")
+    corpus = _variable(store.rows(slice(None)), "vectors")
 
-    def scores_of(vectors):
+    def ordering(vectors):
         """Return scores (Q, N) that order the documents as the similarity does."""
         if function == "manhattan":
             return tf.map_fn(lambda v: -tf.reduce_sum(tf.abs(v - corpus), axis=1), vectors)
@@ -123,12 +107,67 @@ def _nearest(function: str, corpus: tf.Variable, k: int) -> Callable:
             products -= tf.reduce_sum(tf.square(corpus), axis=1) / 2
         return products
 
-    def nearest(vectors):
+    def nearest(answer, k: int):
+        vectors = answer["embedding"]  # (Q, D)
         if function == "cosine":
             vectors = tf.math.l2_normalize(vectors, axis=1)
-        scores, found = tf.math.top_k(scores_of(vectors), k)  # of equal ones the earlier
+        scores, found = tf.math.top_k(ordering(vectors), k)  # of equal ones the earlier
         if function == "euclidean":
             scores = -tf.norm(vectors[:, None] - tf.gather(corpus, found), axis=2)
         return scores, found
 
-    return nearest
+    return [corpus], nearest
+
+
+def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Callable]:
+    """Return the same of vectors of tokens (T, D)."""
+    _check_size(4 * len(store.store) * store.width, "vectors in float32", "larger pool_factor")
+    corpus = _variable(store.store.rows(slice(None)), "vectors")
+    counts = np.diff(store.ends, prepend=0)
+    owners = _variable(np.repeat(np.arange(len(store), dtype="int32"), counts), "documents")  # (T,)
+
+    def max_sim(query):
+        """Return the MaxSim (N,) of a query (L, D)."""
+        products = tf.matmul(corpus, query, transpose_b=True)  # (T, L)
+        return tf.reduce_sum(tf.math.segment_max(products, owners), axis=1)
+
+    def nearest(answer, k: int):
+        # (Q, L, D), zeros behind the last token.
+        return tf.math.top_k(tf.map_fn(max_sim, answer["embedding"]), k)
+
+    return [corpus, owners], nearest
+
+
+def _terms(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]:
+    """Return the same of the documents of each term."""
+    postings, count = store.weights, len(store)
+    _check_size(8 * postings.nnz, f"{postings.nnz:,} terms of all documents", "smaller max_terms")
+    weights = _variable(postings.data, "weights")  # (P,)
+    documents = _variable(postings.indices.astype("int32"), "documents")  # (P,)
+    starts = _variable(postings.indptr.astype("int64"), "starts")  # (V + 1,)
+
+    def scores_of(terms, values):
+        """Return the scores (Q, N), adding up those documents alone that have a query's term.
+
+        Args:
+            terms: (Q, K) int32.
+            values: (Q, K), weights, 0 beyond the terms of a query.
+        """
+        queries = tf.shape(terms, tf.int64)[0]
+        used = tf.where(values > 0)  # (pairs of a query and a term, 2)
+        terms, values = tf.gather_nd(terms, used), tf.gather_nd(values, used)
+        begins, ends = (tf.gather(starts, terms + i) for i in (0, 1))
+        positions = tf.ragged.range(begins, ends).values  # in the lists of these terms
+        products = tf.gather(weights, positions) * tf.repeat(values, ends - begins)
+        found = tf.cast(tf.gather(documents, positions), tf.int64)
+        cells = tf.repeat(used[:, 0] * count, ends - begins) + found
+        scores = tf.math.unsorted_segment_sum(products, cells, queries * count)
+        return tf.reshape(scores, [queries, count])
+
+    def nearest(answer, k: int):
+        values = answer["weight"]
+        if function == "cosine":
+            values = tf.math.l2_normalize(values, axis=1)
+        return tf.math.top_k(scores_of(answer["index"], values), k)
+
+    return [weights, documents, starts], nearest

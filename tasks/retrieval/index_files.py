@@ -20,7 +20,6 @@ from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
-from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
 
 VECTORS, TEXTS = "vectors.safetensors", "texts.jsonl"
 
@@ -68,7 +67,10 @@ def write_index(
         ValueError: see `replacing_index`.
     """
     with replacing_index(folder) as new:
-        save_file({n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS)
+        if arrays:
+            save_file(
+                {n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS
+            )
         if texts is not None:
             write_texts(new / TEXTS, texts)
         write_manifest(new, {"task": kind, **settings})
@@ -102,11 +104,30 @@ def replacing_index(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
 def _holds_index(folder: pathlib.Path) -> bool:
     """Return whether the manifest of a folder is that of an index."""
     try:
-        with OpenFolder(folder, [NAME]) as files:
-            task = read_manifest(files, verify=False).get("task", "")
-    except ValueError:  # not readable
+        kind_of(folder)
+    except ValueError:  # not readable, or of something else
         return False
-    return task.endswith("_index")  # as every `kind` of index does, and no task of a preset
+    return True
+
+
+def kind_of(folder: str | os.PathLike) -> str:
+    """Return the kind of the index in a folder, by its manifest.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: "... holds no index: ..."
+    """
+    with OpenFolder(folder, [NAME]) as files:
+        kind = read_manifest(files, verify=False).get("task", "")
+        if not kind.endswith("_index"):  # as every `kind` of index does, and no task of a preset
+            raise _holds_none(files)
+    return kind
+
+
+def _holds_none(files: OpenFolder) -> ValueError:
+    return ValueError(
+        f"{files.path} holds no index: expected the folder of an index's save, with its {NAME}."
+    )
 
 
 def write_texts(path: pathlib.Path, texts: Sequence[str]) -> None:
@@ -160,9 +181,7 @@ def checked_manifest(
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:
-        raise ValueError(
-            f"{files.path} holds no index: expected the folder of an index's save, with its {NAME}."
-        )
+        raise _holds_none(files)
     for name, rule in (rules or {}).items():
         try:
             check_argument(name, manifest.get(name), rule)
@@ -178,36 +197,6 @@ def _read_arrays(file: SafetensorsFile, types: Types) -> dict[str, np.ndarray]:
             f"{file.path}: it holds {found}. Expected {types}, the number of axes behind the type."
         )
     return {name: np.asarray(file.mapped(name)) for name in types}
-
-
-def checked_store(
-    kind: type[Float32Vectors], path: pathlib.Path, arrays: Mapping[str, np.ndarray]
-) -> Float32Vectors:
-    """Return the vectors of a file as a store.
-
-    Args:
-        kind: of the store.
-        path: of the file, for errors.
-        arrays: the file's, none of which may be empty.
-
-    Raises:
-        ValueError: "...: ranges has the shape (3, 8). Expected (2, 8)."
-    """
-    for name, array in arrays.items():
-        if not array.size:
-            raise ValueError(f"{path}: {name} has the shape {array.shape}. Expected nothing empty.")
-    own = {name: arrays[name] for name in kind.types}
-    for name, shape in kind.shapes({name: array.shape for name, array in own.items()}).items():
-        check_shape(path, name, own[name].shape, shape)
-    store = kind(**own)
-    store.check(path)
-    return store
-
-
-def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:
-    """Raise an error if an array of a file has another shape than expected."""
-    if found != expected:
-        raise ValueError(f"{path}: {name} has the shape {found}. Expected {expected}.")
 
 
 def read_texts(files: OpenFolder) -> list[str] | None:

@@ -6,106 +6,53 @@ Comment letters: P pairs of a query and its document, K candidates of each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from encoder_zoo.common.validation import (
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    validate_arguments,
-)
-from encoder_zoo.tasks.retrieval.judgments import Judged, embedded, judged, nearest_documents
-from encoder_zoo.tasks.retrieval.top_k import pair_scores
+from encoder_zoo.tasks.retrieval.evaluation import Judged
 
 logger = logging.getLogger("encoder_zoo")
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-@validate_arguments
-def mine_negatives(
-    embedder,
-    queries,
-    documents,
-    relevant: Sequence | None = None,
-    num_negatives: PositiveInt = 3,
-    skip_top: NonNegativeInt = 0,
-    top_k: PositiveInt = 100,
-    max_score: float | None = None,
-    absolute_margin: NonNegativeFloat | None = None,
-    relative_margin: NonNegativeFloat | None = None,
-    reranker=None,
-    batch_size: PositiveInt | None = None,
-    query_prompt: str | None = "query",
-    document_prompt: str | None = "document",
+def hard_negatives(
+    texts: Judged,
+    search: Callable[[int], tuple[Sequence, Sequence]],
+    score: Score,
+    reranks: bool,
+    num_negatives: int,
+    skip_top: int,
+    top_k: int,
+    limits: tuple[float | None, float | None, float | None],
 ) -> tuple[list[str], list[str], list[list[str]]]:
-    """Return queries, their documents and negatives of each, for `fit`.
-
-        embedder.fit(embedder.mine_negatives(queries, documents, relative_margin=0.05))
-
-    The negatives are the documents most similar to the query. A document that is relevant to an
-    equal query, or equal to a relevant one or to the query, is never one. Rows with too few
-    negatives are left out, and their number is logged.
+    """Return queries, their documents and negatives of each; see `Embedder.mine_negatives`.
 
     Args:
-        embedder: a `TextEmbedder`, or an object with its `embed` and `similarity_function`.
-        queries: texts.
-        documents: texts.
-        relevant: for each query the index of its document, or a list of indices, one row for
-            each; None: the document with the query's own index.
-        num_negatives: of each row.
-        skip_top: leave out so many of the most similar documents, which may be right too.
-        top_k: how many of the most similar documents are looked at.
-        max_score: negatives have at most this similarity.
-        absolute_margin: negatives have at most the document's similarity less this.
-        relative_margin: negatives have at most the document's similarity less this share of it.
-        reranker: a `Reranker`, or an object with its `score`: its scores take the place of the
-            similarities of those `top_k`.
-        batch_size: of `embed`.
-        query_prompt: of `embed`, for queries.
-        document_prompt: of `embed`, for documents.
-
-    Returns:
-        Queries (P,), documents (P,), and negatives, a list of P lists of `num_negatives`, the most
-        similar first.
-
-    Raises:
-        ValueError: "queries is empty. ...", "relevant[2] has the document 9. ...", "No query
-            has 3 negatives. ..."
-
-    Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2; margins: Moreira et al.
-    2024, NV-Retriever, section 3.
-
-    Example:
-        >>> from encoder_zoo import TextEmbedder
-        >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-        >>> texts = ["A cat.", "A dog.", "The law."]
-        >>> queries, documents, negatives = mine_negatives(embedder, ["A cat?"], texts, [0], 1)
-        >>> queries, documents, negatives
-        (['A cat?'], ['A cat.'], [['A dog.']])
+        texts: queries and documents.
+        search: returns for each query the indices and scores of so many nearest documents.
+        score: returns the scores of pairs, from the indices of queries and of documents.
+        reranks: whether the scores of negatives are those of `score`, too.
+        num_negatives, skip_top, top_k: see there.
+        limits: the largest score, and the absolute and relative margin, or None for each.
     """
-    texts = judged(queries, documents, relevant)
     asked, own = _pairs(texts)
-    queries = embedded(embedder, texts.queries, query_prompt, None, batch_size)
-    vectors = embedded(embedder, texts.documents, document_prompt, None, batch_size)
     # Some of those found are the query's own.
     excluded = _excluded(texts)
-    most = top_k + max(map(len, excluded))
-    found, scores = (x[asked] for x in nearest_documents(embedder, queries, vectors, most))
-    allowed = _looked_at(found, [excluded[i] for i in asked], top_k)
-    if reranker is None:
-        own_scores = pair_scores(queries[asked], vectors[own], embedder.similarity_function)
-    else:
-        scores = _reranked(reranker, texts, asked, found, allowed)
-        own_scores = _scores(reranker, texts, asked, own)
-    limits = _limits(own_scores, max_score, absolute_margin, relative_margin)
-    chosen = _chosen(scores, allowed, limits, skip_top, num_negatives)
+    found, scores = search(top_k + max(map(len, excluded)))
+    found, scores = ([part[i] for i in asked] for part in (found, scores))  # (K,) of each pair
+    allowed = [_looked_at(row, excluded[i], top_k) for row, i in zip(found, asked, strict=True)]
+    if reranks:
+        scores = _scored(score, asked, found, allowed)
+    largest = _limits(score(asked, own), *limits)
+    rows = zip(scores, allowed, largest, strict=True)
+    chosen = [_chosen(*row, skip_top, num_negatives) for row in rows]
     kept = [i for i, columns in enumerate(chosen) if len(columns) == num_negatives]
     _report(len(kept), len(chosen), num_negatives)
     return (
         [texts.queries[asked[i]] for i in kept],
         [texts.documents[own[i]] for i in kept],
-        [[texts.documents[n] for n in found[i, chosen[i]]] for i in kept],
+        [[texts.documents[n] for n in found[i][chosen[i]]] for i in kept],
     )
 
 
@@ -125,24 +72,23 @@ def _excluded(texts: Judged) -> list[set[int]]:
     return [right[query] for query in texts.queries]
 
 
-def _looked_at(found: np.ndarray, excluded: list[set[int]], top_k: int) -> np.ndarray:
-    """Return (P, K) bool: true at the first `top_k` documents that may be negatives."""
-    rows = zip(found.tolist(), excluded, strict=True)
-    allowed = np.array([[number not in wrong for number in row] for row, wrong in rows])
-    return allowed & (allowed.cumsum(axis=1) <= top_k)
+def _looked_at(found: np.ndarray, excluded: set[int], top_k: int) -> np.ndarray:
+    """Return (K,) bool: true at the first `top_k` documents that may be negatives."""
+    allowed = np.array([number not in excluded for number in found.tolist()], bool)
+    return allowed & (allowed.cumsum() <= top_k)
 
 
-def _reranked(reranker, texts: Judged, asked, found, allowed) -> np.ndarray:
-    """Return the reranker's scores of the documents that may be negatives, (P, K)."""
-    rows, columns = np.nonzero(allowed)
-    scores = np.zeros(allowed.shape, "float32")
-    scores[rows, columns] = _scores(reranker, texts, asked[rows], found[rows, columns])
+def _scored(
+    score: Score, asked: np.ndarray, found: list[np.ndarray], allowed: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the scores of the documents that may be negatives, (K,) of each pair, 0 of others."""
+    counts = [int(may.sum()) for may in allowed]
+    documents = np.concatenate([row[may] for row, may in zip(found, allowed, strict=True)])
+    given = np.split(score(np.repeat(asked, counts), documents), np.cumsum(counts)[:-1])
+    scores = [np.zeros(len(row), "float32") for row in found]
+    for row, may, values in zip(scores, allowed, given, strict=True):
+        row[may] = values
     return scores
-
-
-def _scores(reranker, texts: Judged, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    pairs = [texts.queries[i] for i in queries], [texts.documents[i] for i in documents]
-    return np.reshape(reranker.score(pairs), (-1,))
 
 
 def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.ndarray:
@@ -155,14 +101,13 @@ def _limits(own: np.ndarray, max_score, absolute_margin, relative_margin) -> np.
     return limits
 
 
-def _chosen(scores, allowed, limits, skip_top: int, count: int) -> list[np.ndarray]:
-    """Return the columns of each row's negatives, at most `count`, the highest score first."""
-    chosen = []
-    for row, may, limit in zip(scores, allowed, limits, strict=True):
-        columns = np.flatnonzero(may)
-        columns = columns[np.argsort(-row[columns], kind="stable")][skip_top:]
-        chosen.append(columns[row[columns] <= limit][:count])
-    return chosen
+def _chosen(
+    scores: np.ndarray, allowed: np.ndarray, limit: float, skip_top: int, count: int
+) -> np.ndarray:
+    """Return the columns of a pair's negatives, at most `count`, the highest score first."""
+    columns = np.flatnonzero(allowed)
+    columns = columns[np.argsort(-scores[columns], kind="stable")][skip_top:]
+    return columns[scores[columns] <= limit][:count]
 
 
 def _report(kept: int, count: int, num_negatives: int) -> None:

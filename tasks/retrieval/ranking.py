@@ -1,4 +1,4 @@
-"""Ranking of a few texts by a task that scores them for a query.
+"""Texts in the order of how well they match a query.
 
 Comment letters: N texts.
 """
@@ -6,14 +6,29 @@ Comment letters: N texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.retrieval.index_checks import checked_texts
-from encoder_zoo.tasks.retrieval.options import RankedText
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+
+
+class Hit(TypedDict):
+    """A document of an index: its number, its score, and its text if the index holds texts."""
+
+    index: int
+    score: float
+    text: str | None
+
+
+class RankedText(TypedDict):
+    """One of the texts that a reranker was given: its number among them, its score, itself."""
+
+    index: int
+    score: float
+    text: str
 
 
 class RanksTexts:
@@ -88,3 +103,27 @@ def order_and_scores(
         return order, scores[order]
     ranked = reranker.rank(query, texts, top_k=len(texts))
     return [one["index"] for one in ranked], range(0, -len(ranked), -1)
+
+
+def reranked(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
+    """Return the best of some hits in the reranker's order, with its scores."""
+    ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
+    return [{**hits[one["index"]], "score": one["score"]} for one in ranked]
+
+
+def checked_texts(values, name: str, least: int = 1) -> list[str]:
+    """Return a column of texts as a list.
+
+    Raises:
+        ValueError: "documents is empty. Expected one or more texts.", "documents[3] is empty. ..."
+    """
+    texts = [text.decode("utf-8", "replace") for text in as_column(values, name).numpy().tolist()]
+    if len(texts) < least:
+        raise ValueError(f"{name} is empty. Expected one or more texts.")
+    for i, text in enumerate(texts):
+        if not text.strip():
+            raise ValueError(
+                f"{name}[{i}] is empty. Expected some text: leave it out, or put a placeholder "
+                "there."
+            )
+    return texts

@@ -1,15 +1,18 @@
 """Similarity of vectors, in NumPy.
 
-Comment letters: N and M vectors, D width.
+Comment letters: N and M vectors or texts, P pairs of them, B vectors of a block, Q queries, D
+width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+BLOCK = 2**20  # products in memory at a time: 4 MB
 
 
 def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
@@ -40,6 +43,82 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
         squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * (a @ b.T)
         return -np.sqrt(np.maximum(squares, 0)).astype("float32")
     return np.stack([0 - np.abs(row - b).sum(1) for row in a]) if len(a) else np.zeros((0, len(b)))
+
+
+def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
+    """Return the similarity of each vector to the one in the same row, (P,) float32.
+
+    Args:
+        a: (P, D).
+        b: (P, D).
+        function: a `Similarity`; for "cosine" the vectors have unit length.
+
+    Example:
+        >>> a, b = np.array([[3.0, 4.0]]), np.array([[0.0, 0.0]])
+        >>> [pair_scores(a, b, name).tolist() for name in ("dot", "euclidean", "manhattan")]
+        [[0.0], [-5.0], [-7.0]]
+    """
+    if function in ("cosine", "dot"):
+        found = np.multiply(a, b, dtype="float64").sum(axis=1)
+    elif function == "euclidean":
+        found = 0 - np.sqrt(np.square(np.subtract(a, b, dtype="float64")).sum(axis=1))
+    else:
+        found = 0 - np.abs(np.subtract(a, b, dtype="float64")).sum(axis=1)
+    return found.astype("float32")
+
+
+def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> np.ndarray:
+    """Return scores (Q, B) that order vectors (B, D) for each query as the similarity does.
+
+    Example:
+        >>> vectors = np.array([[3.0, 4.0], [1.0, 0.0]], "float32")
+        >>> ordering_scores(np.array([[1.0, 1.0]], "float32"), vectors, "euclidean").tolist()
+        [[-5.5, 0.5]]
+    """
+    if function == "manhattan":
+        return np.stack([-np.abs(query - vectors).sum(axis=1) for query in queries])
+    products = queries @ vectors.T
+    if function == "euclidean":  # half of the negative squared distance, plus the query's own part
+        products -= 0.5 * np.einsum("nd,nd->n", vectors, vectors)
+    return products
+
+
+def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the score of each query with each document.
+
+    It is the sum over the query's tokens of the largest product with a token of the document.
+
+    Args:
+        queries: Q arrays (tokens, D).
+        documents: N arrays (tokens, D), of one token or more.
+
+    Returns:
+        (Q, N) float32.
+
+    Source: Khattab and Zaharia 2020, ColBERT, equation 3.
+
+    Example:
+        >>> queries = [np.array([[1.0, 0.0], [0.0, 2.0]])]
+        >>> documents = [np.array([[3.0, -1.0]]), np.array([[4.0, 5.0], [9.0, 0.0]])]
+        >>> max_sim(queries, documents).tolist()
+        [[1.0, 19.0]]
+    """
+    scores = np.zeros((len(queries), len(documents)), "float32")
+    if not len(documents):
+        return scores
+    longest = max((len(query) for query in queries), default=0)
+    ends = np.cumsum([len(document) for document in documents])
+    first = 0
+    while first < len(documents):
+        begin = ends[first] - len(documents[first])
+        last = int(np.searchsorted(ends, begin + BLOCK // max(longest, 1), "right"))
+        last = max(last, first + 1)
+        part = np.concatenate(documents[first:last])
+        starts = ends[first:last] - [len(document) for document in documents[first:last]] - begin
+        for i, query in enumerate(queries):
+            scores[i, first:last] = np.maximum.reduceat(query @ part.T, starts, axis=1).sum(axis=0)
+        first = last
+    return scores
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
@@ -75,3 +154,56 @@ def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, 
     means = np.add.reduceat(lengths, starts, axis=0) / counts
     means = unit_rows(np.add.reduceat(vectors[order], starts, axis=0)) * means
     return present, means.astype(vectors.dtype)
+
+
+def check_finite(vectors: np.ndarray, name: str) -> None:
+    """Raise an error if a number of vectors (N, D) is NaN or infinite.
+
+    Raises:
+        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+    """
+    step = max(1, BLOCK // vectors.shape[1])
+    for i in range(0, len(vectors), step):
+        finite = np.isfinite(vectors[i : i + step]).all(axis=1)
+        if not finite.all():
+            raise ValueError(
+                f"{name}[{i + int(finite.argmin())}] has a number that is NaN or infinite. "
+                "Expected finite numbers."
+            )
+
+
+def checked_vectors(vectors, most: int) -> np.ndarray:
+    """Return a copy of vectors (N, D) as float32.
+
+    Raises:
+        ValueError: "vectors has the shape (3,). ...", "vectors are 512 wide. Expected at most ..."
+    """
+    found = np.asarray(vectors)
+    if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
+        raise ValueError(
+            f"vectors has the shape {found.shape} and the type {found.dtype}. Expected (N, D) "
+            "floating-point numbers, as of embed."
+        )
+    if found.shape[1] > most:
+        raise ValueError(
+            f"vectors are {found.shape[1]} wide. Expected at most {most}, the embedder's width."
+        )
+    check_finite(found, "vectors")
+    return np.array(found, "float32")
+
+
+def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.ndarray:
+    """Return vectors (N, D), checked, and changed to unit length if they are for "cosine".
+
+    Raises:
+        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+
+    Example:
+        >>> vectors = np.array([[3.0, 4.0]], "float32")
+        >>> checked_and_normalized(vectors, "cosine", "vectors").round(1).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+    """
+    check_finite(vectors, name)
+    if function == "cosine":
+        vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
+    return vectors

@@ -1,32 +1,178 @@
-"""The vectors of an index in memory: as float32, as int8, or as int8 with their signs packed.
+"""The vectors of an index in memory, and the search for the nearest ones, block by block.
 
-A store finds candidates for queries; `top_k.nearest` brings these into order. Of N vectors of D
-numbers, D a multiple of 64, "float32" takes 4 N D bytes, "int8" N D, "binary" N D and N D / 8 of
-signs: the search reads the signs alone and then, of a few candidates, the int8 vectors.
+They are kept as float32, as int8, or as int8 with their signs packed. Of N vectors of D numbers, D
+a multiple of 64, "float32" takes 4 N D bytes, "int8" N D, "binary" N D and N D / 8 of signs: the
+search reads the signs alone and then, of a few candidates, the int8 vectors. Scores are taken block
+by block, so that memory does not grow with the corpus.
 
-Comment letters: Q queries, N vectors, D width, P pairs of a query and a vector, W words of signs.
+Comment letters: Q queries, N vectors, B vectors of a block, D width, P pairs of a query and a
+vector, W words of signs.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from encoder_zoo.tasks.retrieval.top_k import BLOCK, ordering_scores, scan
+from encoder_zoo.common.lazy import LazyModule, require
+from encoder_zoo.tasks.retrieval.similarity import (
+    Similarity,
+    check_finite,
+    ordering_scores,
+    pair_scores,
+)
 
+if TYPE_CHECKING:
+    from typing import Self
+
+Precision = Literal["float32", "int8", "binary"]
+Engine = Literal["faiss"]
+
+BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
+SAMPLE = 4096  # vectors whose scores show which ones can be among the best
+# The same vector may get scores that differ in their last bits, by where it stands in a block.
+ROUNDING = 4e-6
+QUERIES = 1024  # at a time
+TIES = 1000  # vectors beyond `k`, as near as the last one, that are looked at
 OVERSAMPLED = 20  # candidates for each result of the search among signs
 MIN_CANDIDATES = 200
 AT_ONCE = 32  # queries whose signs are compared: then a block has many vectors
+faiss = LazyModule(
+    "faiss",
+    "engine='faiss' needs the package faiss-cpu: `pip install faiss-cpu`, or leave engine out for "
+    "the search in NumPy, which finds the same.",
+)
+METRICS = {
+    "cosine": "METRIC_INNER_PRODUCT",
+    "dot": "METRIC_INNER_PRODUCT",
+    "euclidean": "METRIC_L2",
+    "manhattan": "METRIC_L1",
+}
+SPARE = 16  # pairs beyond `k`, so that of equal vectors the earlier ones are found
+
+
+class BestPairs:
+    """Keeps those pairs of a query and a vector that can be among the `k` best of the query.
+
+    Args:
+        queries: Q, how many.
+        k: of every query.
+
+    Example:
+        >>> best = BestPairs(queries=2, k=1)
+        >>> best.add(np.array([[1.0, 3.0], [5.0, 4.0]], "float32"), start=0)
+        >>> best.add(np.array([[2.0], [6.0]], "float32"), start=2)
+        >>> [part.tolist() for part in best.pairs()]
+        [[0, 1], [1, 2]]
+    """
+
+    def __init__(self, queries: int, k: int):
+        self.k = k
+        self._least = np.full((queries, 1), -np.inf, "float32")  # a lower score is not kept
+        self._rows = self._columns = np.zeros(0, "int64")  # (P,) of queries, of vectors
+        self._scores = np.zeros(0, "float32")
+        self._limit = 0
+
+    def add(self, scores: np.ndarray, start: int) -> None:
+        """Add the scores (Q, B) of the vectors from index `start` on."""
+        sample = scores[:, : max(SAMPLE, 64 * self.k)]
+        if start == 0 and sample.shape[1] > self.k:
+            self._raise_least(np.partition(sample, -self.k, axis=1)[:, -self.k])
+        found = np.flatnonzero(scores >= self._least)  # 10 times as fast as `np.nonzero`
+        rows, columns = np.divmod(found, scores.shape[1])
+        self._scores = np.concatenate([self._scores, scores.ravel()[found]])
+        self._rows = np.concatenate([self._rows, rows])
+        self._columns = np.concatenate([self._columns, columns + start])
+        if len(self._rows) > self._limit:
+            self._drop()
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the queries (P,) and the vectors (P,) of the pairs, sorted by query."""
+        self._drop()
+        return self._rows, self._columns
+
+    def _raise_least(self, kth: np.ndarray) -> None:
+        self._least = (kth - ROUNDING * np.abs(kth))[:, None]
+
+    def _drop(self) -> None:
+        """Drop the pairs that are not among the best so far."""
+        order = np.lexsort((-self._scores, self._rows))  # equal ones keep their order
+        rows, scores = self._rows[order], self._scores[order]
+        ranks = ranks_in_groups(rows)
+        kth = np.full(len(self._least), -np.inf, "float32")
+        is_kth = ranks == self.k - 1
+        kth[rows[is_kth]] = scores[is_kth]
+        self._raise_least(kth)
+        kept = (scores >= self._least[rows, 0]) & (ranks < self.k + TIES)
+        self._rows, self._scores = rows[kept], scores[kept]
+        self._columns = self._columns[order][kept]
+        self._limit = 2 * len(self._rows)
+
+
+def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
+    """Return the position of each item in its group, of sorted numbers of groups (P,).
+
+    Example:
+        >>> ranks_in_groups(np.array([0, 0, 0, 2, 2])).tolist()
+        [0, 1, 2, 0, 1]
+    """
+    return np.arange(len(groups)) - np.searchsorted(groups, groups)
+
+
+def scan(
+    scores: Callable[[int, int], np.ndarray], queries: int, count: int, made: int, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of queries and vectors that include the `k` best of each query.
+
+    Args:
+        scores: returns those of all queries and the vectors from one index up to another, (Q, B).
+        queries: Q.
+        count: N.
+        made: how many numbers `scores` holds in memory for each vector.
+        k: of each query, at most N.
+
+    Returns:
+        Queries (P,) and vectors (P,), sorted by query.
+
+    Example:
+        >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
+        >>> [part.tolist() for part in scan(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)]
+        [[0, 0], [1, 2]]
+    """
+    best = BestPairs(queries, k)
+    step = max(1, BLOCK // max(queries, made))
+    starts = range(0, count, step)
+    blocks = _one_ahead(lambda start: scores(start, min(start + step, count)), starts)
+    for start, block in zip(starts, blocks, strict=True):
+        best.add(block, start)
+    return best.pairs()
+
+
+def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield the function of each item, computing the next one while one is used."""
+    if len(items) == 1:
+        yield function(items[0])
+        return
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(function, items[0])
+        for item in items[1:]:
+            found = following.result()
+            following = thread.submit(function, item)
+            yield found
+        yield following.result()
 
 
 class Float32Vectors:
     """Vectors as they are.
 
     Args:
-        vectors: (N, D) float32.
+        vectors: (N, D) float32, of unit length if the function is "cosine".
+        function: the similarity by which `nearest` compares them.
 
     Example:
         >>> store = Float32Vectors.of(np.eye(3, 2, dtype="float32"))
@@ -37,13 +183,40 @@ class Float32Vectors:
     precision = "float32"
     types: ClassVar[dict[str, tuple[str, int]]] = {"vectors": ("float32", 2)}  # with axes
 
-    def __init__(self, vectors: np.ndarray):
+    def __init__(self, vectors: np.ndarray, function: Similarity = "dot"):
         self.vectors = vectors
+        self.function = function
 
     @classmethod
-    def of(cls, vectors: np.ndarray) -> Float32Vectors:
+    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
         """Return a store of vectors (N, D) float32."""
-        return cls(vectors)
+        return cls(vectors, function=function)
+
+    @classmethod
+    def opened(
+        cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], **settings: Similarity
+    ) -> Self:
+        """Return the store of a file's arrays, which have the right types, checked.
+
+        Args:
+            path: of the file, for errors.
+            arrays: those of `types`, and others.
+            **settings: of the constructor, beside the arrays.
+
+        Raises:
+            ValueError: "...: ranges has the shape (3, 8). Expected (2, 8)."
+        """
+        own = {name: arrays[name] for name in cls.types}
+        for name, array in own.items():
+            if not array.size:
+                raise ValueError(
+                    f"{path}: {name} has the shape {array.shape}. Expected nothing empty."
+                )
+        for name, shape in cls.shapes({name: array.shape for name, array in own.items()}).items():
+            check_shape(path, name, own[name].shape, shape)
+        store = cls(**own, **settings)
+        store.check(path)
+        return store
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -77,17 +250,53 @@ class Float32Vectors:
         """Return the bytes of all arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
-    def joined(self, vectors: np.ndarray) -> Float32Vectors:
+    def joined(self, vectors: np.ndarray) -> Self:
         """Return a store of these vectors and further ones (M, D) float32."""
-        return type(self)(np.concatenate([self.vectors, vectors]))
+        return type(self)(np.concatenate([self.vectors, vectors]), function=self.function)
 
     def rows(self, indices) -> np.ndarray:
         """Return some vectors in float32; `indices` is an array or a slice."""
         return np.asarray(self.vectors[indices])
 
-    def candidates(
-        self, queries: np.ndarray, function: str, k: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the `k` vectors nearest to each query, the nearest first, of equal ones the
+        earlier.
+
+        The scores of the candidates are computed again from the float32 query and the store's
+        vectors. So they do not depend on the other queries, equal vectors have equal scores, and
+        candidates that a coarse precision found come into their order.
+
+        Args:
+            queries: (Q, D) float32; of unit length if the function is "cosine".
+            k: of each query, at most N.
+
+        Returns:
+            Indices (Q, k) int64, scores (Q, k) float32.
+
+        Example:
+            >>> vectors = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 2.0]], "float32")
+            >>> store = Float32Vectors.of(vectors)
+            >>> indices, scores = store.nearest(np.array([[1.0, 3.0]], "float32"), k=3)
+            >>> indices.tolist(), scores.tolist()
+            ([[1, 2, 0]], [[6.0, 6.0, 1.0]])
+        """
+        step = max(1, min(QUERIES, BLOCK // k))
+        parts = [self._nearest(queries[i : i + step], k) for i in range(0, len(queries), step)]
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+    def _nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns = self.candidates(queries, k)
+        scores = np.empty(len(rows), "float32")
+        step = max(1, BLOCK // self.width)
+        for i in range(0, len(rows), step):
+            part = slice(i, i + step)
+            vectors = self.rows(columns[part])
+            scores[part] = pair_scores(queries[rows[part]], vectors, self.function)
+        order = np.lexsort((columns, -scores, rows))
+        order = order[ranks_in_groups(rows) < k]  # `rows` are sorted, before and after
+        return columns[order].reshape(-1, k), scores[order].reshape(-1, k)
+
+    def candidates(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs of queries and vectors that include the `k` nearest of each query.
 
         Returns:
@@ -95,16 +304,16 @@ class Float32Vectors:
         """
 
         def scores(start: int, stop: int) -> np.ndarray:
-            return self._scores(queries, slice(start, stop), function)
+            return self._scores(queries, slice(start, stop))
 
-        return scan(scores, len(queries), len(self), self._numbers_made(function), k)
+        return scan(scores, len(queries), len(self), self._numbers_made(), k)
 
-    def _numbers_made(self, function: str) -> int:
+    def _numbers_made(self) -> int:
         """Return how many numbers `_scores` holds in memory for each vector of a block."""
-        return self.width if function == "manhattan" else 1
+        return self.width if self.function == "manhattan" else 1
 
-    def _scores(self, queries: np.ndarray, part: slice, function: str) -> np.ndarray:
-        return ordering_scores(queries, self.rows(part), function)
+    def _scores(self, queries: np.ndarray, part: slice) -> np.ndarray:
+        return ordering_scores(queries, self.rows(part), self.function)
 
 
 class Int8Vectors(Float32Vectors):
@@ -127,24 +336,27 @@ class Int8Vectors(Float32Vectors):
     precision = "int8"
     types: ClassVar = {"vectors": ("int8", 2), "ranges": ("float32", 2)}
 
-    def __init__(self, vectors: np.ndarray, ranges: np.ndarray):
-        super().__init__(vectors)
+    def __init__(self, vectors: np.ndarray, ranges: np.ndarray, function: Similarity = "dot"):
+        super().__init__(vectors, function)
         self.ranges = ranges
 
     @classmethod
-    def of(cls, vectors: np.ndarray) -> Int8Vectors:
+    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
         ranges = np.stack([vectors.min(axis=0), vectors.max(axis=0)])
-        return cls(quantized(vectors, ranges), ranges)
+        return cls(quantized(vectors, ranges), ranges, function=function)
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         return {**super().shapes(found), "ranges": (2, found["vectors"][1])}
 
-    def joined(self, vectors: np.ndarray) -> Int8Vectors:
+    def joined(self, vectors: np.ndarray) -> Self:
+        return type(self)(*self._joined_int8(vectors), function=self.function)
+
+    def _joined_int8(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return these vectors and further ones in int8, and the ranges of all of them."""
         least = np.minimum(self.ranges[0], vectors.min(axis=0))
         ranges = np.stack([least, np.maximum(self.ranges[1], vectors.max(axis=0))])
-        parts = [self._in_ranges(ranges), quantized(vectors, ranges)]
-        return type(self)(np.concatenate(parts), ranges)
+        return np.concatenate([self._in_ranges(ranges), quantized(vectors, ranges)]), ranges
 
     def _in_ranges(self, ranges: np.ndarray) -> np.ndarray:
         """Return the vectors (N, D) int8 in the steps of other ranges."""
@@ -160,12 +372,12 @@ class Int8Vectors(Float32Vectors):
         found *= steps_of(self.ranges)
         return np.add(found, middles_of(self.ranges), out=found)
 
-    def _numbers_made(self, function: str) -> int:
+    def _numbers_made(self) -> int:
         return self.width
 
-    def _scores(self, queries: np.ndarray, part: slice, function: str) -> np.ndarray:
-        if function not in ("cosine", "dot"):
-            return super()._scores(queries, part, function)
+    def _scores(self, queries: np.ndarray, part: slice) -> np.ndarray:
+        if self.function not in ("cosine", "dot"):
+            return super()._scores(queries, part)
         # A number for each query is left out: its product with the middles of the ranges.
         return (queries * steps_of(self.ranges)) @ self.vectors[part].astype("float32").T
 
@@ -187,28 +399,31 @@ class BinaryVectors(Int8Vectors):
     precision = "binary"
     types: ClassVar = {**Int8Vectors.types, "signs": ("uint64", 2)}
 
-    def __init__(self, vectors: np.ndarray, ranges: np.ndarray, signs: np.ndarray):
-        super().__init__(vectors, ranges)
+    def __init__(
+        self,
+        vectors: np.ndarray,
+        ranges: np.ndarray,
+        signs: np.ndarray,
+        function: Similarity = "dot",
+    ):
+        super().__init__(vectors, ranges, function)
         self.signs = signs
 
     @classmethod
-    def of(cls, vectors: np.ndarray) -> BinaryVectors:
+    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
         coarse = Int8Vectors.of(vectors)
-        return cls(coarse.vectors, coarse.ranges, packed_signs(vectors))
+        return cls(coarse.vectors, coarse.ranges, packed_signs(vectors), function=function)
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         count, width = found["vectors"]
         return {**super().shapes(found), "signs": (-(-width // 64), count)}
 
-    def joined(self, vectors: np.ndarray) -> BinaryVectors:
-        coarse = Int8Vectors(self.vectors, self.ranges).joined(vectors)
+    def joined(self, vectors: np.ndarray) -> Self:
         signs = np.concatenate([self.signs, packed_signs(vectors)], axis=1)
-        return type(self)(coarse.vectors, coarse.ranges, signs)
+        return type(self)(*self._joined_int8(vectors), signs, function=self.function)
 
-    def candidates(
-        self, queries: np.ndarray, function: str, k: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         words = packed_signs(queries).T  # (Q, W)
         oversampled = min(len(self), max(OVERSAMPLED * k, MIN_CANDIDATES))
         parts = [
@@ -225,20 +440,62 @@ class BinaryVectors(Int8Vectors):
         return scan(scores, len(words), len(self), 1, k)
 
 
-def check_finite(vectors: np.ndarray, name: str) -> None:
-    """Raise an error if a number of vectors (N, D) is NaN or infinite.
+class FaissVectors(Float32Vectors):
+    """Vectors in a `faiss.IndexFlat`, which holds their only copy.
+
+    Args:
+        vectors: (N, D) float32.
+        function: the similarity.
 
     Raises:
-        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+        ImportError: "engine='faiss' needs the package faiss-cpu: ..."
     """
-    step = max(1, BLOCK // vectors.shape[1])
-    for i in range(0, len(vectors), step):
-        finite = np.isfinite(vectors[i : i + step]).all(axis=1)
-        if not finite.all():
-            raise ValueError(
-                f"{name}[{i + int(finite.argmin())}] has a number that is NaN or infinite. "
-                "Expected finite numbers."
-            )
+
+    def __init__(self, vectors: np.ndarray, function: Similarity = "dot"):
+        self.function = function
+        self._index = faiss.IndexFlat(vectors.shape[1], getattr(faiss, METRICS[function]))
+        self._index.add(np.ascontiguousarray(vectors))
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """Return (N, D), a view of faiss's memory, which a further vector moves."""
+        count = self._index.ntotal * self._index.d
+        view = faiss.rev_swig_ptr(self._index.get_xb(), count)
+        return view.reshape(-1, self._index.d)
+
+    def __len__(self) -> int:
+        return self._index.ntotal
+
+    @property
+    def width(self) -> int:
+        return self._index.d
+
+    def joined(self, vectors: np.ndarray) -> Self:
+        self._index.add(np.ascontiguousarray(vectors))
+        return self
+
+    def rows(self, indices) -> np.ndarray:
+        return np.array(self.vectors[indices])
+
+    def candidates(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        count = min(k + SPARE, len(self))
+        columns = self._index.search(np.ascontiguousarray(queries), count)[1]
+        return np.repeat(np.arange(len(queries)), count), columns.ravel()
+
+
+def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:
+    """Raise an error if an array of a file has another shape than expected."""
+    if found != expected:
+        raise ValueError(f"{path}: {name} has the shape {found}. Expected {expected}.")
+
+
+def check_engine(engine: str | None, precision: str) -> None:
+    """Raise an error if faiss is asked for and not installed, or has no such precision."""
+    if engine is None:
+        return
+    if precision != "float32":
+        raise ValueError(f"engine='faiss' searches in float32. Received: precision={precision!r}.")
+    require(faiss)
 
 
 def steps_of(ranges: np.ndarray) -> np.ndarray:
@@ -323,4 +580,4 @@ def _bits_of_bytes() -> np.ndarray:
     return np.unpackbits(np.arange(256, dtype="uint8")[:, None], axis=1).sum(axis=1, dtype="uint8")
 
 
-STORES = {store.precision: store for store in (Float32Vectors, Int8Vectors, BinaryVectors)}
+VECTOR_STORES = {store.precision: store for store in (Float32Vectors, Int8Vectors, BinaryVectors)}

@@ -6,7 +6,8 @@ Comment letters: B batch, N texts, K further texts of an example, V vocabulary.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 import keras
@@ -14,29 +15,35 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import require, tf
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.rules import Activation as HeadActivation
+from encoder_zoo.presets.formats import sparse_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.embedding.inference import only_column
-from encoder_zoo.tasks.embedding.text_pairs import PAIRS, SCORES, LearnsFromPairs
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.embedding.columns import only_column
+from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.losses.splade import weighted_by
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
     check_head_representable,
     make_masked_lm_head,
 )
-from encoder_zoo.tasks.sparse_retrieval import inference
+from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
+from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
 from encoder_zoo.tasks.sparse_retrieval.pooling import Activation, Pooling, term_weights
 from encoder_zoo.tasks.sparse_retrieval.preprocessor import SparseEncoderPreprocessor
-from encoder_zoo.tasks.sparse_retrieval.presets import SparseEncoderPresets
-from encoder_zoo.tasks.sparse_retrieval.retrieval import SparseRetrieval
-from encoder_zoo.tasks.sparse_retrieval.sparse_matrices import best_first
+from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from scipy.sparse import csr_array
 
 Term = tuple[str, float]
@@ -45,8 +52,22 @@ RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE
 DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
 
 
+class SparseEncoderPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `SparseEncoder.from_preset`; `pooling` and `activation` are among those
+    of all tasks."""
+
+    max_terms: int | None
+    similarity_function: str
+    head_activation: str | None
+    head_layer_norm_epsilon: float | None
+    max_length: int | None
+    prompts: Mapping[str, str] | None
+    default_prompt: str | None
+    include_prompt: bool
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SparseEncoder(SparseRetrieval, SparseEncoderPresets, LearnsFromPairs, Task):
+class SparseEncoder(Embedder[SparseIndex]):
     """Embed texts as weights of the vocabulary's terms: of those in a text, and of related ones.
 
         encoder = ez.SparseEncoder.from_preset("hf://naver/splade-cocondenser-ensembledistil")
@@ -100,8 +121,10 @@ class SparseEncoder(SparseRetrieval, SparseEncoderPresets, LearnsFromPairs, Task
     task_name = "sparse_encoder"
     checkpoint_class_suffix = "ForMaskedLM"
     preprocessor_class = SparseEncoderPreprocessor
-    text_method = "embed"
     default_losses = DEFAULT_LOSSES
+    index_class = SparseIndex
+    sentence_transformers_class = "SparseEncoder"
+    settings_in_files = sparse_folder.ARGUMENTS
 
     @validate_arguments
     def __init__(
@@ -242,7 +265,15 @@ class SparseEncoder(SparseRetrieval, SparseEncoderPresets, LearnsFromPairs, Task
             texts = [texts]
         check_preprocessor(self, texts)
         column, most = only_column(texts), max_terms or self.max_terms
-        return inference.embed(self, column, prompt, most, batch_size)
+        require(sparse)
+        if not column.shape[0]:
+            return sparse.csr_array((0, self.embedding_dim), dtype="float32")
+        examples = self.preprocessor.encode(column, prompt=prompt)
+        parts, order = [], []
+        for indices, weights in example_outputs(self, examples, batch_size):
+            parts.append(as_rows(np.asarray(weights), most))
+            order.append(indices)
+        return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
 
     @overload
     def top_terms(
@@ -301,7 +332,56 @@ class SparseEncoder(SparseRetrieval, SparseEncoderPresets, LearnsFromPairs, Task
             "index" in the vocabulary, "term" and "weight", each (N, K), the largest weights first;
             beyond "count" they are 0 and "".
         """
-        return inference.signatures(self, max_terms or self.max_terms)
+        preprocessor, most = self.preprocessor, max_terms or self.max_terms
+
+        def weights_of(examples):
+            return self(preprocessor.pad(examples), training=False)
+
+        def answer(text, prompt=None):
+            examples = preprocessor.encode(text, prompt=prompt)
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            weights = in_graph_batches(weights_of, examples, ones, self.embedding_dim).flat_values
+            count = tf.math.count_nonzero(weights, axis=1, dtype=tf.int32)
+            count = count if most is None else tf.minimum(count, most)
+            longest = tf.reduce_max(tf.concat([[0], count], axis=0))
+            weights, indices = tf.math.top_k(weights, longest)
+            real = tf.sequence_mask(count, tf.shape(weights)[1])
+            indices, weights = tf.where(real, indices, 0), tf.where(real, weights, 0.0)
+            terms = tf.where(real, tf.gather(tf.constant(self.terms), indices), "")
+            return {"count": count, "index": indices, "term": terms, "weight": weights}
+
+        return {
+            "serving_default": lambda text: answer(text),
+            "query": lambda text: answer(text, "query"),
+            "document": lambda text: answer(text, "document"),
+        }
+
+    # -- presets -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[SparseEncoderPresetArguments]
+    ) -> Self:
+        """Load a sparse encoder, or a masked language model to make one of; see `Task.from_preset`.
+
+        An encoder without the head of a masked language model gets a new one, to be trained.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `pooling`, `activation`, `max_terms`, `similarity_function`; of the
+                preprocessor `sequence_length`, `max_length`, `prompts`, `default_prompt`,
+                `include_prompt`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
+                the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return sparse_folder.encoder_arguments(checkpoint)
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        return sparse_folder.encoder_files(self)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

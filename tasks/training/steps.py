@@ -108,7 +108,10 @@ class KerasSteps(RemembersEvaluation):
         The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
         """
         self.recipe.hold_rate()
-        return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
+        try:
+            return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
+        finally:
+            self._count_weight_change()
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""

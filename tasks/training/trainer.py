@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
+from encoder_zoo.encoders.weight_changes import CountsWeightChanges
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.text_columns import log_roles
@@ -37,7 +38,7 @@ from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weigh
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
 
 
-class Trainer(Predictor):
+class Trainer(CountsWeightChanges, Predictor):
     """A `keras.Model` that trains and predicts on a preprocessor's raw inputs.
 
     Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again
@@ -298,7 +299,11 @@ class Trainer(Predictor):
             arguments = self.distribution.divided_arguments(arguments)
             if self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
-            with self._counting(data.steps_per_epoch, data.done):
-                history = super().fit(**arguments)
+            self._count_weight_change()
+            try:
+                with self._counting(data.steps_per_epoch, data.done):
+                    history = super().fit(**arguments)
+            finally:
+                self._count_weight_change()
         self.recipe.report_still(data.total_steps)
         return history

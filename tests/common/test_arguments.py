@@ -43,7 +43,7 @@ ELSEWHERE = {
     "a", "b", "pairs", "relevant", "prompt", "prompts", "default_prompt", "pooling",
     "loss_weights", "validation_freq", "of_keras",
     "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "cutoffs",
-    "fingerprint",
+    "fingerprint", "weights",
     "classifier", "choices", "word", "as_words", "projections", "skiplist",
     "query_prompt", "document_prompt", "indexes", "filepath", "normalizer", "settings",
 }  # fmt: skip

@@ -18,7 +18,8 @@ from encoder_zoo.common.preset_arguments import BackbonePresetArguments
 from encoder_zoo.common.validation import known_names
 from encoder_zoo.encoders import all_families
 from encoder_zoo.tasks import all_tasks
-from encoder_zoo.tasks.retrieval import evaluation, mining, options, vector_index
+from encoder_zoo.tasks.embedding import embedder
+from encoder_zoo.tasks.retrieval import hybrid_index, index
 from encoder_zoo.tasks.training import keyword_arguments
 
 SCRIPTS = ROOT / "tests" / "typing"
@@ -105,12 +106,8 @@ KEYWORDS = {
     keyword_arguments.CompileOptions: (ez.SequenceClassifier.compile, 4),
     keyword_arguments.EvaluateOptions: (ez.SequenceClassifier.evaluate, 5),
     keyword_arguments.PredictOptions: (ez.SequenceClassifier.predict, 3),
-    options.SearchOptions: (vector_index.VectorIndex.search, 3),
-    options.IndexOptions: (vector_index.VectorIndex.build, 2),
-    options.OpenOptions: (vector_index.VectorIndex.load, 2),
-    options.SimilarityOptions: (evaluation.evaluate_similarity, 3),
-    options.RetrievalOptions: (evaluation.evaluate_retrieval, 4),
-    options.MiningOptions: (mining.mine_negatives, 3),
+    index.SearchOptions: (ez.VectorIndex.search, 3),
+    embedder.OpenOptions: (hybrid_index.load_index, 2),
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from encoder_zoo.tasks.retrieval import vectors
-from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
+from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 
 pytestmark = pytest.mark.peers
 faiss = pytest.importorskip("faiss")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from encoder_zoo.tasks.retrieval.metrics import pearson, ranking_metrics, spearman
+from encoder_zoo.tasks.retrieval.evaluation import pearson, ranking_metrics, spearman
 
 pytestmark = pytest.mark.peers
 

@@ -9,10 +9,10 @@ import pytest
 from not_installed import hide
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval import bm25_index
-from encoder_zoo.tasks.retrieval.bm25_index import BM25Index, words_of
+from encoder_zoo.tasks.retrieval import terms
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex
-from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
+from encoder_zoo.tasks.retrieval.index_kinds import BM25Index, VectorIndex
+from encoder_zoo.tasks.retrieval.terms import words_of
 
 needs_bm25s = pytest.mark.skipif(
     importlib.util.find_spec("bm25s") is None, reason="needs the package bm25s"
@@ -357,6 +357,6 @@ class TestBM25:
 
 
 def test_bm25s_that_is_not_installed(monkeypatch):
-    hide(monkeypatch, bm25_index.bm25s)
+    hide(monkeypatch, terms.bm25s)
     with pytest.raises(ImportError, match="BM25 needs the package bm25s: `pip install"):
         ez.BM25Index(["a"])

@@ -11,7 +11,7 @@ import tensorflow as tf
 from paths import GOLDEN
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.late_interaction.scoring import max_sim
+from encoder_zoo.tasks.retrieval.similarity import max_sim
 
 WORDS = "good fine nice bad poor awful the a film was it very . , [Q] [D] query :".split()
 TEXTS = ["good film .", "the film , was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -201,7 +201,7 @@ class TestExamples:
             (lambda model: model.rank(["a"], ["b"]), "rank takes one query"),
             (lambda model: model.rank("a", []), "texts is empty"),
             (lambda model: model.rank("a", ["b", ""]), r"texts\[1\] is empty"),
-            (lambda model: model.similarity([np.ones((2, 3))], "a"), r"queries\[0\] has the shape"),
+            (lambda model: model.similarity([np.ones((2, 3))], "a"), r"a\[0\] has the shape"),
             (lambda model: model.fit(["a", "b"]), "one column of texts"),
             (lambda model: model.fit((["a"], ["b"]), [1.0]), "two documents or more"),
             (
@@ -245,7 +245,7 @@ class TestScores:
     def test_blocks_change_nothing(self, shared, monkeypatch):
         queries, documents = shared.embed(TEXTS, "query"), shared.embed(OTHERS)
         whole = max_sim(queries, documents)
-        monkeypatch.setattr("encoder_zoo.tasks.late_interaction.scoring.BLOCK", 100)
+        monkeypatch.setattr("encoder_zoo.tasks.retrieval.similarity.BLOCK", 100)
         np.testing.assert_allclose(max_sim(queries, documents), whole, rtol=1e-6)
 
     def test_memory_is_that_of_a_block(self):

@@ -49,7 +49,7 @@ def test_an_evaluation_takes_little_memory(model, monkeypatch):
     questions = passages[:400]
     drawn = np.random.default_rng(0).standard_normal((20_000, 1, 16), dtype="float32")
     drawn /= np.linalg.norm(drawn, axis=2, keepdims=True)
-    monkeypatch.setattr(model, "embed", lambda texts, *_: list(drawn[: len(texts)]))
+    monkeypatch.setattr(model, "embed", lambda texts, *_, **__: list(drawn[: len(texts)]))
     tracemalloc.start()
     found = model.evaluate_retrieval(questions, passages, range(400))
     peak = tracemalloc.get_traced_memory()[1]

@@ -9,9 +9,9 @@ from not_installed import hide
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval import centroids, residuals, token_pooling, token_vectors
-from encoder_zoo.tasks.retrieval.multi_vector_index import MultiVectorIndex
-from encoder_zoo.tasks.retrieval.token_pooling import pooled
+from encoder_zoo.tasks.retrieval import token_vectors
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
+from encoder_zoo.tasks.retrieval.token_vectors import pooled
 
 PRECISIONS = ("float32", "int8", "binary")
 DIM = 20
@@ -84,8 +84,7 @@ def by_hand(model, queries, documents):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    for module in (centroids, residuals):
-        monkeypatch.setattr(module, "BLOCK", 300)
+    monkeypatch.setattr(token_vectors, "BLOCK", 300)
     monkeypatch.setattr(token_vectors, "CACHED", 100)
     monkeypatch.setattr(token_vectors, "ONE_THREAD", 1_000)
     monkeypatch.setattr(token_vectors, "AT_ONCE", 3)
@@ -176,7 +175,7 @@ class TestPrecisions:
 
     def test_a_bit_is_nearer_than_the_centroid_alone(self):
         given = Model(dim=32).embed([" ".join(f"w{i}" for i in range(4_000))])[0]
-        store = residuals.BinaryResiduals.of(given)
+        store = token_vectors.BinaryResiduals.of(given)
         cosines = (store.rows(slice(None)) * given).sum(1)
         of_centroids = (store.centroids[store.codes] * given).sum(1)
         assert cosines.mean() > 0.85 and of_centroids.mean() < 0.7
@@ -219,12 +218,12 @@ class TestPrecisions:
 
     def test_centroids_are_as_long_as_their_vectors_and_nearest(self):
         vectors = Model().embed([" ".join(f"w{i}" for i in range(900))])[0]
-        found = centroids.centroids_of(vectors)
+        found = token_vectors.centroids_of(vectors)
         assert found.shape == (128, DIM)  # 8 * sqrt(900) = 240
         np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
-        codes = centroids.nearest_centroids(vectors, found)
+        codes = token_vectors.nearest_centroids(vectors, found)
         np.testing.assert_array_equal(codes, (vectors @ found.T).argmax(1))
-        longer = centroids.centroids_of(vectors * np.repeat([[1.0], [3.0]], 450, axis=0))
+        longer = token_vectors.centroids_of(vectors * np.repeat([[1.0], [3.0]], 450, axis=0))
         assert 0.99 < np.linalg.norm(longer, axis=1).min() < 1.5
         assert 2.99 < np.linalg.norm(longer, axis=1).max() < 3.01
         drawn = vectors[np.random.default_rng(1).choice(900, 128, replace=False)]
@@ -422,7 +421,7 @@ class TestErrors:
             MultiVectorIndex.from_vectors(Model(), given, texts)
 
     def test_scipy_that_is_not_installed(self, monkeypatch):
-        hide(monkeypatch, token_pooling.hierarchy)
+        hide(monkeypatch, token_vectors.hierarchy)
         model = Model()
         with pytest.raises(ImportError, match="pool_factor needs the package scipy: `pip install"):
             MultiVectorIndex.build(model, ["a b"], pool_factor=2)

@@ -11,7 +11,8 @@ from not_installed import hide
 from scipy import sparse
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.sparse_retrieval import pooling, sparse_matrices
+from encoder_zoo.tasks.retrieval import terms
+from encoder_zoo.tasks.sparse_retrieval import pooling
 from encoder_zoo.tasks.sparse_retrieval.largest_logits import largest_logits
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
@@ -178,7 +179,7 @@ class TestEmbed:
         assert record.levelno == logging.WARNING
 
     def test_scipy_is_asked_for(self, shared, monkeypatch):
-        hide(monkeypatch, sparse_matrices.sparse)
+        hide(monkeypatch, terms.sparse)
         with pytest.raises(ImportError, match="need the package scipy: `pip install scipy`"):
             shared.embed("good")
 
@@ -187,10 +188,10 @@ class TestSearch:
     def test_top_terms(self, shared):
         weights = shared.embed(TEXTS).toarray()
         found = shared.top_terms(TEXTS, k=4)
-        for row, terms in zip(weights, found, strict=True):
+        for row, best in zip(weights, found, strict=True):
             order = np.argsort(-row)[:4]
-            assert [term for term, _ in terms] == [shared.terms[i] for i in order]
-            np.testing.assert_allclose([weight for _, weight in terms], row[order])
+            assert [term for term, _ in best] == [shared.terms[i] for i in order]
+            np.testing.assert_allclose([weight for _, weight in best], row[order])
         assert dict(shared.top_terms(TEXTS[0], k=4)).keys() == dict(found[0]).keys()
 
     @pytest.mark.parametrize("function", ["dot", "cosine"])

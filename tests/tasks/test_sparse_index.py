@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.sparse_retrieval import index_export
+from encoder_zoo.tasks.retrieval import index_export
 
 WIDTH = 40
 
@@ -220,10 +220,10 @@ def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch)
     index = tiny.task(ez.BertBackbone.family, "SparseEncoder").index(["a b ab", "c"])
     count = index.vectors.nnz
     monkeypatch.setattr(index_export, "MAX_BYTES", 8 * count - 1)
-    with pytest.raises(ValueError, match=f"have {count} terms, which take.*a smaller max_terms"):
+    with pytest.raises(ValueError, match=f"The {count} terms of .* take.*a smaller max_terms"):
         index.export(tmp_path / "1")
     monkeypatch.setattr(index_export, "MAX_BYTES", 8 * count)
-    index_export._check_size(count)
+    index_export._terms(index._store, "dot")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import hashlib
 import json
 import threading
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from paths import CHECKPOINTS
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval import faiss_engine, index_export, top_k, vectors
-from encoder_zoo.tasks.retrieval.vector_index import VectorIndex
+from encoder_zoo.tasks.retrieval import index_export, vectors
+from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 
 FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 PRECISIONS = ("float32", "int8", "binary")
@@ -69,10 +70,9 @@ def found_by(hits):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Many blocks, of queries too."""
-    for module in (top_k, vectors):
-        monkeypatch.setattr(module, "BLOCK", 300)
-    monkeypatch.setattr(top_k, "SAMPLE", 8)
-    monkeypatch.setattr(top_k, "QUERIES", 5)
+    monkeypatch.setattr(vectors, "BLOCK", 300)
+    monkeypatch.setattr(vectors, "SAMPLE", 8)
+    monkeypatch.setattr(vectors, "QUERIES", 5)
 
 
 class TestSearch:
@@ -210,7 +210,8 @@ class TestPrecisions:
             for p in ("float32", precision)
         )
         near = drawn[:100] + 0.3 * draw.standard_normal((100, 96)).astype("float32")
-        found = zip(exact._nearest(near, 10)[0], coarse._nearest(near, 10)[0], strict=True)
+        near /= np.linalg.norm(near, axis=1, keepdims=True)
+        found = zip(*(i._store.nearest(near, 10)[0] for i in (exact, coarse)), strict=True)
         assert np.mean([len(set(a) & set(b)) / 10 for a, b in found]) > least
 
     def test_bits_are_counted_without_numpy_2_too(self, monkeypatch):
@@ -321,6 +322,21 @@ class TestFiles:
         embedder.seed = 0
         VectorIndex.load(tmp_path / "index", embedder)
         index.add(["c"])
+
+    def test_a_search_notices_that_its_embedder_learned_more(self):
+        embedder = Embedder()
+        index = VectorIndex.build(embedder, ["a", "b"])
+        expected = index.search("a")
+        embedder.backbone = SimpleNamespace(weights_version=1)  # trained, and nothing moved
+        embedder.calls.clear()
+        assert index.search("a") == expected == index.search("a")
+        assert [len(texts) for texts, *_ in embedder.calls] == [2, 1, 1]  # compared once
+        embedder.vector = lambda text: Embedder().vector(text) * np.float32(1.001)  # a little
+        assert index.search("a")  # it is not asked: nothing said that the weights changed
+        embedder.backbone.weights_version += 1
+        for call in (lambda: index.search("a"), lambda: index.evaluate(["a"], [0])):
+            with pytest.raises(ValueError, match="has changed since the index was built.*Build"):
+                call()
 
     @pytest.mark.parametrize("name", ["vectors.safetensors", "texts.jsonl", "encoder_zoo.json"])
     def test_a_changed_file_is_refused(self, name, tmp_path):
@@ -487,7 +503,7 @@ class TestErrors:
             index.search("q", reranker=Reranker())
 
     def test_faiss_that_is_not_installed(self, monkeypatch):
-        hide(monkeypatch, faiss_engine.faiss)
+        hide(monkeypatch, vectors.faiss)
         embedder = Embedder()
         with pytest.raises(ImportError, match="needs the package faiss-cpu: `pip install faiss-cp"):
             VectorIndex.build(embedder, ["a"], engine="faiss")
@@ -534,7 +550,7 @@ def test_exports_that_cannot_be(monkeypatch, tmp_path):
         index.export(tmp_path / "1")
     index.embedder.preprocessor = object()
     monkeypatch.setattr(index_export, "MAX_BYTES", 10)
-    with pytest.raises(ValueError, match="The vectors take 0.0 GB as float32. An export holds at"):
+    with pytest.raises(ValueError, match="The vectors in float32 take 0.0 GB. An export holds at"):
         index.export(tmp_path / "1")
     monkeypatch.setattr(index_export.keras.config, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="whose embedder is on the backend 'jax'. Save both"):

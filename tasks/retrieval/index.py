@@ -1,0 +1,499 @@
+"""Documents and the search among them: from queries to hits, changes, files.
+
+Comment letters: N documents, Q queries, D width.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, overload
+
+import numpy as np
+
+from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
+from encoder_zoo.tasks.retrieval.evaluation import (
+    checked_cutoffs,
+    judged,
+    ranking_metrics,
+    search_metrics,
+)
+from encoder_zoo.tasks.retrieval.index_files import Types, read_index, write_index
+from encoder_zoo.tasks.retrieval.ranking import Hit, checked_texts, order_and_scores, reranked
+
+if TYPE_CHECKING:
+    from typing import Self
+
+RERANKED = 50  # documents that a reranker scores
+# The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
+FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
+MAX_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
+SAME = 1e-4  # of a vector's length, by which one embedder's vectors differ in one process
+
+
+class Store(Protocol):
+    """The documents of an index in memory, as vectors or words, in which a search looks.
+
+    Attributes:
+        arrays: by name, for a file.
+        nbytes: of memory.
+    """
+
+    arrays: dict[str, np.ndarray]
+    nbytes: int
+
+    def __len__(self) -> int:
+        """Return N."""
+        ...
+
+    def joined(self, vectors: Any) -> Store:
+        """Return a store with further documents behind these."""
+        ...
+
+    def nearest(self, queries: Any, k: int) -> tuple[Sequence, Sequence]:
+        """Return for each query the indices of the `k` nearest documents, the nearest first, of
+        equal ones the earlier, and for each query their scores."""
+        ...
+
+
+class QueryOptions(TypedDict, total=False):
+    """Keyword arguments of an embedder's `embed`, for queries; `max_terms` of a `SparseEncoder`."""
+
+    prompt: str | None
+    batch_size: int | None
+    max_terms: int | None
+
+
+class SearchOptions(QueryOptions, total=False):
+    """Keyword arguments of `Index.search` after `top_k`."""
+
+    reranker: object
+    candidates: int | None
+
+
+class Index:
+    """Documents, and the search among them: the base of all indexes.
+
+    A subclass has its own way to be built, and turns texts into what its store takes.
+
+    Args:
+        embedder: of the queries and of further documents; None: the store takes texts.
+        store: of the documents.
+        texts: N of them, or None.
+        fingerprint: the embedder's vectors of `FINGERPRINT_TEXTS` when the index was built; None:
+            those that it makes now.
+        **settings: of further documents, such as `prompt`; they become attributes.
+
+    Attributes:
+        embedder, texts: as given.
+        kind: its name in the manifest, where that of a preset names the task.
+        types: {precision: types of the arrays of the store}.
+        rules: of the attributes that stand in the manifest.
+
+    Example:
+        >>> class Longest(Index):
+        ...     def __init__(self, texts):
+        ...         self.texts = texts
+        ...     def __len__(self):
+        ...         return len(self.texts)
+        ...     def _find(self, queries, top_k):
+        ...         best = sorted(range(len(self)), key=lambda i: -len(self.texts[i]))[:top_k]
+        ...         return [(best, [float(len(self.texts[i])) for i in best]) for _ in queries]
+        >>> Longest(["a", "abc"]).search("any", top_k=1)
+        [{'index': 1, 'score': 3.0, 'text': 'abc'}]
+    """
+
+    kind: ClassVar[str]
+    types: ClassVar[Mapping[str | None, Types]] = {None: {}}
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    embedder: Any = None
+    texts: list[str] | None
+    prompt: str | None
+
+    def __init__(
+        self,
+        embedder: Any,
+        store: Any,
+        texts: list[str] | None,
+        fingerprint: np.ndarray | None = None,
+        **settings: object,
+    ):
+        self.embedder = embedder
+        self.texts = texts
+        self._store = store
+        vars(self).update(settings)
+        if embedder is not None:
+            if fingerprint is None:
+                fingerprint = self._fingerprint_of(embedder, store.width)
+            self._fingerprint = fingerprint
+            self._known = weights_version(embedder), fingerprint
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
+        return self._store.nbytes
+
+    # -- search --------------------------------------------------------------------------------
+
+    @overload
+    def search(
+        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
+    ) -> list[list[Hit]]: ...
+    @validate_arguments
+    def search(
+        self,
+        queries: object,
+        top_k: PositiveInt = 10,
+        reranker: Any = None,
+        candidates: PositiveInt | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
+
+        Args:
+            queries: a text, or a list, array or column of texts.
+            top_k: how many documents; fewer if there are fewer, or if fewer share a term or a word
+                with the query where terms or words are compared.
+            reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It puts
+                the nearest documents in its own order, with its own scores.
+            candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
+            **options: of the embedder's `embed`: `prompt`, default "query", `batch_size`, and of a
+                `SparseEncoder` `max_terms`.
+
+        Returns:
+            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
+            each query. Scores are the embedder's `similarity_function`, more is nearer: distances
+            are negative.
+
+        Raises:
+            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ...", "The embedder
+                has changed since the index was built, ..."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> index = embedder.index(["A cat.", "Tax law."])
+            >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
+            [[1, 0], [0, 1]]
+        """
+        if isinstance(queries, str | bytes):
+            return self.search([queries], top_k, reranker, candidates, **options)[0]
+        self._check_options(reranker, candidates, options)
+        texts = checked_texts(queries, "queries", least=0)
+        if not texts:
+            return []
+        wanted = top_k if reranker is None else max(top_k, candidates or RERANKED)
+        found = self._find(texts, min(wanted, len(self)), **options)
+        hits = [self._hits(*one) for one in found]
+        if reranker is None:
+            return hits
+        return [
+            reranked(reranker, *one, top_k) if one[1] else []
+            for one in zip(texts, hits, strict=True)
+        ]
+
+    def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
+        if options and self.embedder is None:
+            raise TypeError(
+                f"{type(self).__name__} embeds no queries. Received: {', '.join(options)}. Leave "
+                "it out."
+            )
+        if reranker is not None and not hasattr(reranker, "rank"):
+            raise ValueError(
+                f"reranker is {reranker!r:.80}. Expected an object with rank(query, texts, top_k), "
+                "such as a Reranker."
+            )
+        if candidates is not None and reranker is None:
+            raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")
+        if reranker is not None and self.texts is None:
+            raise ValueError("A reranker reads texts, and this index holds vectors alone.")
+
+    def _find(
+        self, queries: list[str], top_k: int, **options: Any
+    ) -> Iterable[tuple[Sequence[int], Sequence[float]]]:
+        """Return for each query the indices of its documents, the nearest first, and their scores.
+
+        Args:
+            queries: one or more texts.
+            top_k: how many documents, at most N.
+            **options: of `embed`.
+        """
+        if self.embedder is not None and weights_version(self.embedder) != self._known[0]:
+            self._check_embedder()
+        vectors = self._embed(queries, "The vectors of queries", **{"prompt": "query", **options})
+        return zip(*self._store.nearest(vectors, top_k), strict=True)
+
+    def _hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
+        return [
+            {"index": i, "score": score, "text": None if self.texts is None else self.texts[i]}
+            for i, score in zip(
+                np.asarray(indices).tolist(), np.asarray(scores).tolist(), strict=True
+            )
+        ]
+
+    @validate_arguments
+    def evaluate(
+        self,
+        queries: object,
+        relevant: Sequence,
+        cutoffs: Sequence[int] = (1, 5, 10),
+        **options: Unpack[SearchOptions],
+    ) -> dict[str, float]:
+        """Return how near the top a search has each query's relevant documents.
+
+        Documents with the same text count as one. Those of equal scores have no order: a metric is
+        its mean over all orders of them.
+
+        Args:
+            queries: texts.
+            relevant: for each query the index of its document, or a list of indices, or {index:
+                grade}.
+            cutoffs: how many of the first documents are looked at.
+            **options: of its `search`, such as `reranker`. Documents that a reranker does not read
+                are not found.
+
+        Returns:
+            For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
+
+        Raises:
+            ValueError: as `TextEmbedder.evaluate_retrieval`.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> index = embedder.index(["A cat.", "Tax law.", "A dog."])
+            >>> index.evaluate(["Tax law.", "A cat."], [1, 2], cutoffs=[1, 2])["recall@1"]
+            0.5
+        """
+        cutoffs = checked_cutoffs(cutoffs)
+        names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
+        texts = judged(queries, names, relevant)
+        number_of = {name: number for number, name in enumerate(texts.documents)}
+        reranker, candidates = options.pop("reranker", None), options.pop("candidates", None)
+        self._check_options(reranker, candidates, options)
+
+        def search(some: Sequence[int], k: int) -> Iterator[tuple[list[int], list[float]]]:
+            for hits in self.search([texts.queries[i] for i in some], k, **options):
+                numbers = [number_of[names[hit["index"]]] for hit in hits]
+                yield numbers, [hit["score"] for hit in hits]
+
+        if reranker is None:
+            return search_metrics(search, texts.relevant, cutoffs, len(number_of), len(names))
+        read = search(range(len(texts.queries)), candidates or RERANKED)
+        rankings, scores = [], []
+        for query, (numbers, _) in zip(texts.queries, read, strict=True):
+            documents = [texts.documents[number] for number in numbers]
+            order, ordering = order_and_scores(reranker, query, documents)
+            rankings.append([numbers[i] for i in order])
+            scores.append(ordering)
+        return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
+
+    # -- vectors -------------------------------------------------------------------------------
+
+    def _embed(self, texts: list[str], name: str, **options: Any) -> Any:
+        """Return the vectors of texts as the store takes them, checked.
+
+        Args:
+            texts: queries or documents.
+            name: of the vectors, for errors.
+            **options: of `embed`.
+        """
+        raise NotImplementedError
+
+    def _embed_documents(self, texts: list[str], batch_size: int | None) -> Any:
+        """Return the vectors of further documents as the store takes them, checked."""
+        return self._embed(texts, "vectors", prompt=self.prompt, batch_size=batch_size)
+
+    @classmethod
+    def _fingerprint_of(cls, embedder: Any, width: int) -> np.ndarray:
+        """Return the embedder's vectors of `FINGERPRINT_TEXTS`, by which it is recognized."""
+        raise NotImplementedError
+
+    def _check_embedder(self) -> None:
+        """Raise an error if the embedder makes other vectors now than those of the index."""
+        if self.embedder is None:
+            return
+        version = weights_version(self.embedder)
+        now = self._fingerprint_of(self.embedder, self._store.width)
+        # After a training small differences are no rounding.
+        most = MAX_APART if version == self._known[0] else SAME
+        if not are_close(now, self._known[1], most):
+            raise ValueError(
+                "The embedder has changed since the index was built, such as by training: its "
+                "vectors of the same texts are others. Build the index again."
+            )
+        self._known = version, now
+
+    # -- changes and files ---------------------------------------------------------------------
+
+    @validate_arguments
+    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
+        """Add documents behind those that are there. A call copies all vectors: add many at once.
+
+        Args:
+            documents: a list, array or column of texts.
+            batch_size: of `embed`.
+
+        Raises:
+            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "The embedder has
+                changed since the index was built. ..."
+        """
+        self._adding(checked_texts(documents, "documents"), batch_size)()
+
+    def _adding(self, texts: list[str], batch_size: int | None = None) -> Callable[[], None]:
+        """Embed further documents, and return the function that puts them into the index."""
+        self._check_embedder()
+        vectors = self._embed_documents(texts, batch_size)
+
+        def put() -> None:
+            self._store = self._store.joined(vectors)
+            if self.texts is not None:
+                self.texts = [*self.texts, *texts]
+
+        return put
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the index into a folder of its own, replaced atomically; `load_index` opens it.
+
+        Args:
+            folder: to write. A program that reads an older index in it is not disturbed.
+
+        Raises:
+            ValueError: "m holds config.json, ..., and no index: ...", "The embedder has changed
+                since the index was built. ..."
+            OSError: naming the folder, such as for a full disk.
+        """
+        self._check_embedder()
+        settings, arrays = {name: getattr(self, name) for name in self.rules}, self._store.arrays
+        if self.embedder is not None:
+            settings["prompt"] = self.prompt
+            settings["similarity_function"] = self.embedder.similarity_function
+            arrays = {**arrays, "fingerprint": self._fingerprint}
+        write_index(folder, self.kind, arrays, self.texts, settings)
+
+    @classmethod
+    @validate_arguments
+    def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
+        """Return the index that `save` wrote. Its vectors are read from the file when needed.
+
+        Args:
+            folder: written by `save`.
+            embedder: the one that the index was built with, or an equal one.
+            verify: whether to verify the checksums of the files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder.
+            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
+                index of another embedder: ..."
+        """
+        path, arrays, texts, manifest = read_index(folder, cls.kind, cls.types, cls.rules, verify)
+        function = manifest.get("similarity_function")
+        store = cls._opened(path, arrays, manifest.get("precision"), function)
+        if texts is not None and len(texts) != len(store):
+            raise ValueError(
+                f"There are {len(texts)} texts for {len(store)} documents in {folder}."
+            )
+        reason = now = None
+        if store.width > embedder.embedding_dim:
+            reason = f"its vectors are {store.width} wide, this one's {embedder.embedding_dim}"
+        elif function != embedder.similarity_function:
+            reason = f"it was built for {function!r}, this one compares by "
+            reason += repr(embedder.similarity_function)
+        elif not are_close(
+            now := cls._fingerprint_of(embedder, store.width), arrays["fingerprint"]
+        ):
+            reason = "its vectors of the same texts are others"
+        if reason:
+            raise ValueError(
+                f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it again "
+                "with this one, embedder.index(documents), or load the embedder that it was built "
+                "with."
+            )
+        settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
+        settings.pop("precision", None)
+        index = cls(embedder, store, texts, arrays["fingerprint"], **settings)
+        index._known = weights_version(embedder), now
+        return index
+
+    @classmethod
+    def _opened(
+        cls,
+        path: pathlib.Path,
+        arrays: Mapping[str, np.ndarray],
+        precision: str | None,
+        function: str,
+    ) -> Any:
+        """Return the store of the arrays of a file, which have the right types, checked.
+
+        Args:
+            path: of the file, for errors.
+            arrays: of the store, and "fingerprint".
+            precision: of the store.
+            function: the similarity.
+        """
+        raise NotImplementedError
+
+    @validate_arguments
+    def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
+        """Write the embedder and the documents as one SavedModel.
+
+        Its signature "serving_default" takes "query" (Q,) and returns "index", "score" and, if the
+        index has texts, "text", each (Q, K): those of `search` with the prompt "query", to
+        float32's rounding. See `tasks/retrieval/index_export.py`.
+
+        Args:
+            path: the version folder, such as "served/1", written atomically; other files stay.
+            top_k: K, how many documents of each query; all if there are fewer.
+
+        Raises:
+            ValueError: "Export needs Keras's TensorFlow backend. ...", "... has no preprocessor
+                ...", "The vectors in float32 take 3.1 GB. ..."
+
+        Example:
+            >>> import tempfile
+            >>> import tensorflow as tf
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> index = embedder.index(["A cat.", "Tax law."])
+            >>> folder = tempfile.mkdtemp() + "/1"
+            >>> index.export(folder, top_k=1)
+            >>> search = tf.saved_model.load(folder).signatures["serving_default"]
+            >>> search(query=tf.constant(["Tax law."]))["text"].numpy().tolist()
+            [[b'Tax law.']]
+        """
+        from encoder_zoo.tasks.retrieval.index_export import export_index
+
+        export_index(self, path, top_k)
+
+
+def weights_version(embedder: object) -> int:
+    """Return a number that grows whenever an embedder's weights may change; 0 of a stranger's."""
+    return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
+
+
+def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART) -> bool:
+    """Return whether vectors (N, D) differ from others by rounding alone.
+
+    Args:
+        vectors: (N, D).
+        expected: likewise.
+        most: how far apart they may be, as a share of a vector's length.
+
+    Example:
+        >>> are_close(np.array([[1.02, 0.0]]), np.array([[1.0, 0.0]]))
+        True
+        >>> are_close(np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]))
+        False
+    """
+    if vectors.shape != expected.shape:
+        return False
+    apart = np.linalg.norm(vectors - expected, axis=1)
+    return bool((apart <= most * np.linalg.norm(expected, axis=1)).all())

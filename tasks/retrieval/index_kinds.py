@@ -1,0 +1,619 @@
+"""The indexes by what they hold: vectors, vectors of tokens, sparse vectors, or words.
+
+Comment letters: N documents, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from encoder_zoo.common.lazy import require
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    integer_from,
+    one_of,
+    rule_of,
+    validate_arguments,
+)
+from encoder_zoo.presets.files.manifest import NAME
+from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval.index import FINGERPRINT_TEXTS, Index
+from encoder_zoo.tasks.retrieval.index_files import (
+    TEXTS,
+    checked_manifest,
+    read_texts,
+)
+from encoder_zoo.tasks.retrieval.ranking import checked_texts
+from encoder_zoo.tasks.retrieval.similarity import checked_and_normalized, checked_vectors
+from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalized_for, sparse
+from encoder_zoo.tasks.retrieval.token_vectors import (
+    TOKEN_STORES,
+    TokenVectors,
+    hierarchy,
+    pooled,
+    prepared_tokens,
+)
+from encoder_zoo.tasks.retrieval.vectors import (
+    VECTOR_STORES,
+    Engine,
+    FaissVectors,
+    Float32Vectors,
+    Precision,
+    check_engine,
+    check_shape,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scipy.sparse import csr_array
+
+
+def _checked_texts_of(texts: object, count: int, name: str) -> list[str] | None:
+    """Return the texts of given vectors, or None if there are none.
+
+    Raises:
+        ValueError: "There are 2 texts for 3 vectors."
+    """
+    found = None if texts is None else checked_texts(texts, "texts")
+    if found is not None and len(found) != count:
+        raise ValueError(f"There are {len(found)} texts for {count} {name}.")
+    return found
+
+
+class VectorIndex(Index):
+    """Find the documents that are nearest to a text. Made by `TextEmbedder.index`.
+
+        index = embedder.index(documents)
+        index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+        index.save("index")
+        index = embedder.load_index("index")
+
+    The search compares a query with all documents, in blocks: no training, memory that does not
+    grow with the index. `precision` is that of the documents' vectors, the query is always float32:
+
+    - "float32": exact. 4 bytes for a number, 150 MB for 100,000 vectors of 384.
+    - "int8": a quarter of that. 256 steps for each dimension over its range in the corpus.
+    - "binary": int8, and the signs, one bit for a number. Only the signs are compared with all
+      documents, many times faster for a single query; the order of the 20 nearest for each result,
+      200 at least, is that of int8.
+
+    Args:
+        embedder: of the queries; a `TextEmbedder`, or an object with its `embed`,
+            `embedding_dim`, `dim` and `similarity_function`.
+        store: the vectors, see `tasks.retrieval.vectors`.
+        texts: N of them, or None.
+        prompt: of further documents.
+        fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
+
+    Attributes:
+        embedder, texts, prompt: as given.
+
+    Example:
+        >>> from encoder_zoo import TextEmbedder
+        >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+        >>> index = VectorIndex.build(embedder, ["A cat.", "Tax law.", "A dog."], "int8")
+        >>> index
+        <VectorIndex: 3 texts; vectors of 256, int8; cosine>
+        >>> [hit["text"] for hit in index.search("Tax law.", top_k=1)]
+        ['Tax law.']
+    """
+
+    kind = "vector_index"
+    types: ClassVar = {precision: store.types for precision, store in VECTOR_STORES.items()}
+    rules: ClassVar = {"precision": one_of(*VECTOR_STORES)}
+
+    @classmethod
+    @validate_arguments
+    def build(
+        cls,
+        embedder: Any,
+        documents: object,
+        precision: Precision = "float32",
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+        dim: PositiveInt | None = None,
+        engine: Engine | None = None,
+        keep_texts: bool = True,
+    ) -> Self:
+        """Return an index of texts.
+
+        Args:
+            embedder: see the class.
+            documents: a list, array or column of texts.
+            precision: see the class.
+            prompt, batch_size: of `embed`.
+            dim: keep so many leading numbers of each vector; see `TextEmbedder.embed`.
+            engine: "faiss" searches by faiss-cpu's exact index, in float32; None in NumPy.
+            keep_texts: whether results have the text itself; without it, "text" is None.
+
+        Raises:
+            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
+            ImportError: "engine='faiss' needs the package faiss-cpu: ..."
+        """
+        check_engine(engine, precision)
+        texts = checked_texts(documents, "documents")
+        vectors = embedder.embed(texts, prompt=prompt, dim=dim, batch_size=batch_size)
+        kept = texts if keep_texts else None
+        return cls._of(embedder, np.array(vectors, "float32"), kept, precision, prompt, engine)
+
+    @classmethod
+    @validate_arguments
+    def from_vectors(
+        cls,
+        embedder: Any,
+        vectors: object,
+        texts: object = None,
+        precision: Precision = "float32",
+        prompt: str | None = "document",
+        engine: Engine | None = None,
+    ) -> Self:
+        """Return an index of vectors that the embedder made before.
+
+        Args:
+            vectors: (N, D) floating-point numbers; they are copied.
+            texts: N texts to return with the results, or None.
+            embedder, precision, prompt, engine: as for `build`.
+
+        Raises:
+            ValueError: "vectors has the shape (3,). Expected (N, D): ...", "vectors[3] has a
+                number that is NaN or infinite. ...", "There are 2 texts for 3 vectors."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> vectors = embedder.embed(["A cat.", "A dog."], prompt="document")
+            >>> [hit] = VectorIndex.from_vectors(embedder, vectors).search("A dog.", top_k=1)
+            >>> hit["index"], hit["text"]
+            (1, None)
+        """
+        check_engine(engine, precision)
+        vectors = checked_vectors(vectors, embedder.embedding_dim)
+        texts = _checked_texts_of(texts, len(vectors), "vectors")
+        return cls._of(embedder, vectors, texts, precision, prompt, engine)
+
+    @classmethod
+    def _of(cls, embedder, vectors, texts, precision, prompt, engine) -> Self:
+        function = embedder.similarity_function
+        vectors = checked_and_normalized(vectors, function, "vectors")
+        store = FaissVectors if engine else VECTOR_STORES[precision]
+        return cls(embedder, store.of(vectors, function), texts, prompt=prompt)
+
+    def __repr__(self) -> str:
+        kind = "vectors" if self.texts is None else "texts"
+        engine = ", faiss" if isinstance(self._store, FaissVectors) else ""
+        return (
+            f"<VectorIndex: {len(self):,} {kind}; vectors of {self.dim}, {self.precision}{engine}; "
+            f"{self.embedder.similarity_function}>"
+        )
+
+    @property
+    def dim(self) -> int:
+        """Return the width of the vectors."""
+        return self._store.width
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of the vectors."""
+        return self._store.precision
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """Return the vectors (N, D) float32, as the search sees them: of unit length where the
+        similarity is "cosine", and rounded where the precision is lower."""
+        return self._store.rows(slice(None))
+
+    def _embed(self, texts: list[str], name: str, **options: Any) -> np.ndarray:
+        vectors = np.array(self.embedder.embed(texts, dim=self.dim, **options), "float32")
+        return checked_and_normalized(vectors, self.embedder.similarity_function, name)
+
+    @staticmethod
+    def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
+        found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query", dim=width)
+        return np.array(found, "float32")
+
+    @classmethod
+    def _opened(cls, path, arrays, precision, function) -> Float32Vectors:
+        store = VECTOR_STORES[precision].opened(path, arrays, function=function)
+        shape = len(FINGERPRINT_TEXTS), store.width
+        check_shape(path, "fingerprint", arrays["fingerprint"].shape, shape)
+        return store
+
+    @classmethod
+    @validate_arguments
+    def load(
+        cls,
+        folder: str | os.PathLike[str],
+        embedder: Any,
+        engine: Engine | None = None,
+        verify: bool = True,
+    ) -> Self:
+        """Return the index that `save` wrote. Its vectors are read from the file when needed.
+
+        Args:
+            folder: written by `save`.
+            embedder: the one that the index was built with, or an equal one.
+            engine: as for `build`.
+            verify: whether to verify the checksums of the files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder.
+            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
+                index of another embedder: ..."
+        """
+        index = super().load(folder, embedder, verify)
+        check_engine(engine, index.precision)
+        if engine:
+            index._store = FaissVectors(index._store.vectors, index._store.function)
+        return index
+
+
+class MultiVectorIndex(Index):
+    """Find the documents that match a text best, token by token. Made by `LateInteraction.index`.
+
+        index = colbert.index(documents, pool_factor=2)
+        index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+        index.save("index")
+        index = colbert.load_index("index")
+
+    The score of a document is MaxSim: the sum over the query's tokens of the largest product with
+    one of the document's. `precision` is that of the documents' vectors, the query is always
+    float32. Of a document of 180 tokens and vectors of 128 numbers:
+
+    - "float32": 92 kB. A query is compared with all tokens of all documents: nothing is learned,
+      nothing is approximated.
+    - "int8": 24 kB. A vector is the number of its nearest centroid, and the difference from it in
+      255 steps. The documents are compared by the centroids of their tokens; the
+      best of them, 16 for each result, 512 at least, are scored by their vectors.
+    - "binary": 4 kB. The same, with one bit for each number of the difference. Scores are coarse:
+      `search(..., reranker=model)` embeds the best 50 texts again and orders them by exact ones.
+
+    `pool_factor=2` halves all of these, and the time of a search: tokens with like meanings become
+    one.
+
+    Args:
+        embedder: of the queries; a `LateInteraction`, or an object with its `embed`,
+            `embedding_dim` and `similarity_function`.
+        tokens: the vectors.
+        texts: N of them, or None.
+        prompt: of further documents.
+        pool_factor: of further documents.
+        fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
+
+    Attributes:
+        embedder, texts, prompt, pool_factor: as given.
+
+    Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, PLAID, section 4,
+    for the search by centroids.
+
+    Example:
+        >>> class Letters:  # in place of an embedder: a text as vectors of its letters
+        ...     embedding_dim, similarity_function = 256, "maxsim"
+        ...     def embed(self, texts, prompt=None, batch_size=None):
+        ...         return [np.eye(256, dtype="float32")[list(text.encode())] for text in texts]
+        >>> index = MultiVectorIndex.build(Letters(), ["A cat.", "Tax law."])
+        >>> index
+        <MultiVectorIndex: 2 texts, 14 vectors of 256, float32>
+        >>> index.search("Tax", top_k=1)
+        [{'index': 1, 'score': 3.0, 'text': 'Tax law.'}]
+    """
+
+    kind = "multi_vector_index"
+    types: ClassVar = {
+        p: {**store.types, "ends": ("int64", 1)} for p, store in TOKEN_STORES.items()
+    }
+    rules: ClassVar = {"precision": one_of(*TOKEN_STORES), "pool_factor": integer_from(1)}
+    pool_factor: int
+
+    @classmethod
+    @validate_arguments
+    def build(
+        cls,
+        embedder: Any,
+        documents: object,
+        precision: Precision = "float32",
+        pool_factor: PositiveInt = 1,
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+        keep_texts: bool = True,
+    ) -> Self:
+        """Return an index of texts.
+
+        Args:
+            embedder: see the class.
+            documents: a list, array or column of texts.
+            precision: see the class. The centroids of "int8" and "binary" are learned from
+                these documents, and used for those that are added later, too.
+            pool_factor: so many tokens of a document become one vector; 1 leaves them as they are.
+            prompt, batch_size: of `embed`.
+            keep_texts: whether results have the text itself; without it, "text" is None.
+
+        Raises:
+            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
+            ImportError: "pool_factor needs the package scipy: ..."
+        """
+        texts = checked_texts(documents, "documents")
+        if pool_factor > 1:
+            require(hierarchy)
+        vectors = embedder.embed(texts, prompt=prompt, batch_size=batch_size)
+        vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
+        return cls._of(
+            embedder, vectors, texts if keep_texts else None, precision, prompt, pool_factor
+        )
+
+    @classmethod
+    @validate_arguments
+    def from_vectors(
+        cls,
+        embedder: Any,
+        vectors: Sequence[np.ndarray],
+        texts: object = None,
+        precision: Precision = "float32",
+        pool_factor: PositiveInt = 1,
+        prompt: str | None = "document",
+    ) -> Self:
+        """Return an index of vectors that the embedder made before.
+
+        Args:
+            vectors: N arrays (tokens, D) of floating-point numbers; they are copied.
+            texts: N texts to return with the results, or None.
+            embedder, precision, pool_factor, prompt: as for `build`.
+
+        Raises:
+            ValueError: "vectors is empty. ...", "vectors[2] has the shape (8,) and the type
+                float32. Expected (tokens, 128) ...", "There are 2 texts for 3 documents."
+        """
+        vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
+        texts = _checked_texts_of(texts, len(vectors), "documents")
+        return cls._of(embedder, vectors, texts, precision, prompt, pool_factor)
+
+    @classmethod
+    def _of(cls, embedder, vectors, texts, precision, prompt, pool_factor) -> Self:
+        store = TokenVectors.of(vectors, precision)
+        return cls(embedder, store, texts, prompt=prompt, pool_factor=pool_factor)
+
+    def __repr__(self) -> str:
+        kind = "documents" if self.texts is None else "texts"
+        return (
+            f"<MultiVectorIndex: {len(self):,} {kind}, {len(self._store.store):,} vectors of "
+            f"{self.dim}, {self.precision}>"
+        )
+
+    @property
+    def dim(self) -> int:
+        """Return the width of the vectors."""
+        return self._store.width
+
+    @property
+    def precision(self) -> str:
+        """Return the precision of the vectors."""
+        return self._store.precision
+
+    @property
+    def vectors(self) -> list[np.ndarray]:
+        """Return the vectors of each document, (tokens, D) float32, as the search sees them:
+        pooled, and rounded where the precision is lower."""
+        return [self._store.document(i) for i in range(len(self))]
+
+    def _embed(self, texts: list[str], name: str, **options: Any) -> list[np.ndarray]:
+        return prepared_tokens(self.embedder.embed(texts, **options), self.dim)
+
+    def _embed_documents(self, texts: list[str], batch_size: int | None) -> list[np.ndarray]:
+        found = super()._embed_documents(texts, batch_size)
+        return [pooled(vectors, self.pool_factor) for vectors in found]
+
+    @staticmethod
+    def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
+        found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query")
+        return np.concatenate(found).astype("float32")
+
+    @classmethod
+    def _opened(cls, path, arrays, precision, function) -> TokenVectors:
+        return TokenVectors.opened(path, arrays, precision)
+
+
+class SparseIndex(Index):
+    """Find the documents that share terms with a text. Made by `SparseEncoder.index`.
+
+        index = encoder.index(documents)
+        index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+        index.save("index")
+        index = encoder.load_index("index")
+
+    For each term of the vocabulary it holds the documents that have it, and their weights. A
+    search reads the lists of the query's terms alone: no document without any of them is looked
+    at, and no score is approximate.
+
+    Args:
+        embedder: of the queries; a `SparseEncoder`.
+        store: the documents of each term.
+        texts: N of them, or None.
+        prompt: of further documents.
+        max_terms: of further documents.
+        fingerprint: the encoder's vectors of `index_checks.FINGERPRINT_TEXTS`.
+
+    Attributes:
+        embedder, texts, prompt, max_terms: as given.
+
+    Example:
+        >>> from encoder_zoo import SparseEncoder
+        >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased", max_terms=50)
+        >>> index = SparseIndex.build(encoder, ["A cat.", "Tax law.", "A dog."])
+        >>> index
+        <SparseIndex: 3 texts; 50 terms each; dot>
+        >>> len(index.search("Tax law.", top_k=1))
+        1
+    """
+
+    kind = "sparse_index"
+    types: ClassVar = {None: Postings.types}
+    rules: ClassVar = {"max_terms": rule_of(PositiveInt | None)}
+    max_terms: int | None
+
+    @classmethod
+    @validate_arguments
+    def build(
+        cls,
+        embedder: Any,
+        documents: object,
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+        max_terms: PositiveInt | None = None,
+        keep_texts: bool = True,
+    ) -> Self:
+        """Return an index of texts.
+
+        Args:
+            embedder: a `SparseEncoder`.
+            documents: a list, array or column of texts.
+            prompt, batch_size, max_terms: of `embed`.
+            keep_texts: whether results have the text itself; without it, "text" is None.
+
+        Raises:
+            ValueError: "documents is empty. ...", "documents[3] is empty. ..."
+        """
+        texts = checked_texts(documents, "documents")
+        vectors = embedder.embed(texts, prompt, max_terms, batch_size)
+        return cls._of(embedder, vectors, texts if keep_texts else None, prompt, max_terms)
+
+    @classmethod
+    @validate_arguments
+    def from_vectors(
+        cls,
+        embedder: Any,
+        vectors: object,
+        texts: object = None,
+        prompt: str | None = "document",
+        max_terms: PositiveInt | None = None,
+    ) -> Self:
+        """Return an index of vectors that the encoder made before.
+
+        Args:
+            embedder: as for `build`.
+            vectors: (N, V), a sparse matrix of scipy.
+            texts: N texts to return with the results, or None.
+            prompt, max_terms: of `embed`, for further documents.
+
+        Raises:
+            ValueError: "vectors is ... Expected a sparse matrix (N, 30522), as of embed.", "There
+                are 2 texts for 3 vectors."
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> vectors = encoder.embed(["A cat.", "A dog."], prompt="document")
+            >>> [hit] = SparseIndex.from_vectors(encoder, vectors).search("A dog.", top_k=1)
+            >>> hit["text"] is None
+            True
+        """
+        width = embedder.embedding_dim
+        known = sparse.issparse(vectors)
+        if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
+            raise ValueError(
+                f"vectors is {vectors!r:.80}. Expected a sparse matrix (N, {width}), as of embed."
+            )
+        texts = _checked_texts_of(texts, vectors.shape[0], "vectors")
+        return cls._of(embedder, vectors, texts, prompt, max_terms)
+
+    @classmethod
+    def _of(cls, embedder, vectors, texts, prompt, max_terms) -> Self:
+        store = Postings.of(normalized_for(vectors, embedder.similarity_function))
+        return cls(embedder, store, texts, prompt=prompt, max_terms=max_terms)
+
+    def __repr__(self) -> str:
+        kind = "vectors" if self.texts is None else "texts"
+        return (
+            f"<SparseIndex: {len(self):,} {kind}; {self.mean_terms:.0f} terms each; "
+            f"{self.embedder.similarity_function}>"
+        )
+
+    @property
+    def mean_terms(self) -> float:
+        """Return the mean number of terms of a document."""
+        return self._store.weights.nnz / len(self)
+
+    @property
+    def vectors(self) -> csr_array:
+        """Return the vectors (N, V), of unit length where the similarity is "cosine"."""
+        return self._store.vectors
+
+    def _embed(self, texts: list[str], name: str, **options: Any) -> csr_array:
+        vectors = self.embedder.embed(texts, **options)
+        return normalized_for(vectors, self.embedder.similarity_function)
+
+    def _embed_documents(self, texts: list[str], batch_size: int | None) -> csr_array:
+        options = {"prompt": self.prompt, "max_terms": self.max_terms, "batch_size": batch_size}
+        return self._embed(texts, "vectors", **options)
+
+    @staticmethod
+    def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
+        return embedder.embed(list(FINGERPRINT_TEXTS), prompt="query").toarray()
+
+    @classmethod
+    def _opened(cls, path, arrays, precision, function) -> Postings:
+        shape = arrays["fingerprint"].shape
+        check_shape(path, "fingerprint", shape, (len(FINGERPRINT_TEXTS), shape[1]))
+        return Postings.opened(path, arrays, width=shape[1])
+
+
+class BM25Index(Index):
+    """Find the documents that share the rarest words with a text, without any model.
+
+        words = ez.BM25Index(documents)
+        words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
+
+    Words are runs of letters, their accents and vowel signs, digits and `_`, in lower case and
+    Unicode's form NFC; of Chinese and Japanese, each Han or Hiragana character is one. Documents
+    that share none with a query are not found. Needs the package bm25s.
+
+    Args:
+        documents: a list, array or column of texts.
+
+    Attributes:
+        texts: the documents.
+
+    Raises:
+        ValueError: "documents is empty. ...", "documents[3] is empty. ..."
+        ImportError: "BM25 needs the package bm25s: ..."
+
+    Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
+    section 3. Words: as in Unicode Standard Annex 29, section 4, but for Katakana and Hangul, whose
+    runs are words, and text of Thai and its like, which would need a dictionary.
+    """
+
+    kind = "bm25_index"
+
+    def __init__(self, documents: object):
+        require(bm25s)
+        texts = checked_texts(documents, "documents")
+        super().__init__(None, WordCounts(texts), texts)
+
+    def __repr__(self) -> str:
+        return f"<BM25Index: {len(self):,} texts>"
+
+    def _embed(self, texts: list[str], name: str = "", **options: Any) -> list[str]:
+        return texts
+
+    def _embed_documents(self, texts: list[str], batch_size: int | None) -> list[str]:
+        return texts
+
+    @classmethod
+    @validate_arguments
+    def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Self:
+        """Return an index of the texts that `save` wrote, whose words are counted again.
+
+        Args:
+            folder: written by `save`.
+            verify: whether to verify the checksums of the files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder.
+            ValueError: "... holds no index: ...", "... is damaged or changed: ..."
+        """
+        with OpenFolder(folder, [NAME, TEXTS]) as files:
+            checked_manifest(files, cls.kind, verify)
+            return cls(read_texts(files) or [])

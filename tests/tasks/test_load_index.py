@@ -1,0 +1,171 @@
+"""Saved indexes of every kind open by one function; an index notices what its embedder learned."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import encoder_zoo as ez
+
+DOCUMENTS = ["a b ab", "c", "c d e a b", "p"]
+EMBEDDERS = {
+    "TextEmbedder": "VectorIndex",
+    "LateInteraction": "MultiVectorIndex",
+    "SparseEncoder": "SparseIndex",
+}
+
+
+@pytest.fixture
+def make(tiny):
+    """Make an embedder by its name."""
+    return lambda name: tiny.task(ez.BertBackbone.family, name)
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_every_kind_opens(make, name, tmp_path):
+    embedder = make(name)
+    index = embedder.index(DOCUMENTS)
+    index.save(tmp_path / "index")
+    for loaded in (
+        ez.load_index(tmp_path / "index", embedder),
+        embedder.load_index(tmp_path / "index"),
+    ):
+        assert type(loaded) is type(index) is getattr(ez, EMBEDDERS[name])
+        assert loaded.search(["a b", "p"]) == index.search(["a b", "p"])
+        assert (loaded.texts, loaded.prompt, repr(loaded)) == (DOCUMENTS, "document", repr(index))
+    with pytest.raises(ValueError, match=f"holds a {EMBEDDERS[name]}. Pass the embedder that it"):
+        ez.load_index(tmp_path / "index")
+    for other in EMBEDDERS.keys() - {name}:
+        with pytest.raises(ValueError, match=f"holds a {EMBEDDERS[name]}, and a {other} has a"):
+            ez.load_index(tmp_path / "index", make(other))
+
+
+def test_words_and_several_indexes_open(make, tmp_path):
+    pytest.importorskip("bm25s")
+    embedder, words = make("TextEmbedder"), ez.BM25Index(DOCUMENTS)
+    words.save(tmp_path / "words")
+    assert ez.load_index(tmp_path / "words").search("c d") == words.search("c d")
+    hybrid = ez.HybridIndex([embedder.index(DOCUMENTS), words])
+    hybrid.save(tmp_path / "hybrid")
+    loaded = ez.load_index(tmp_path / "hybrid", [embedder, None])
+    assert loaded.search("c d") == hybrid.search("c d")
+    for wrong in (None, embedder):
+        with pytest.raises(ValueError, match="holds a HybridIndex. Expected a list of embedders"):
+            ez.load_index(tmp_path / "hybrid", wrong)
+    with pytest.raises(ValueError, match="holds a BM25Index, and a TextEmbedder has a VectorIndex"):
+        ez.load_index(tmp_path / "words", embedder)
+    with pytest.raises(TypeError, match="BM25Index.load got an unknown argument 'engine'"):
+        ez.load_index(tmp_path / "words", engine="faiss")
+    for index in (words, hybrid):
+        assert index.nbytes > 0
+        with pytest.raises(ValueError, match=f"a {type(index).__name__} has none. Export a Vector"):
+            index.export(tmp_path / "1")
+        with pytest.raises(TypeError, match="embeds no queries. Received: prompt"):
+            index.search("c d", prompt="query")
+
+
+def test_other_folders_are_refused(make, tmp_path):
+    embedder = make("TextEmbedder")
+    with pytest.raises(FileNotFoundError):
+        ez.load_index(tmp_path / "none", embedder)
+    with pytest.raises(ValueError, match="holds no index: expected the folder of an index's save"):
+        ez.load_index(tmp_path, embedder)
+    (tmp_path / "encoder_zoo.json").write_text('{"format": 1, "task": "tree_index", "files": {}}')
+    with pytest.raises(ValueError, match="holds a tree_index. Expected vector_index, multi_vector"):
+        ez.load_index(tmp_path, embedder)
+
+
+def test_a_folder_as_release_0_2_0_wrote_it_opens(make, tmp_path):
+    """By its files: arrays, texts, settings."""
+    embedder = make("TextEmbedder")
+    fingerprint = embedder.embed(
+        ["Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?"], "query"
+    )
+    vectors = embedder.embed(DOCUMENTS, "document")
+    save_file({"vectors": vectors, "fingerprint": fingerprint}, tmp_path / "vectors.safetensors")
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(t) + "\n" for t in DOCUMENTS))
+    settings = {"precision": "float32", "similarity_function": "cosine", "prompt": "document"}
+    manifest = {"format": 1, "task": "vector_index", "files": {}, **settings}
+    (tmp_path / "encoder_zoo.json").write_text(json.dumps(manifest))
+    loaded = ez.load_index(tmp_path, embedder, verify=False)
+    expected = embedder.index(DOCUMENTS).search("p")
+    assert [hit["text"] for hit in loaded.search("p")] == [hit["text"] for hit in expected]
+
+
+def changed(model):
+    return [weight + 0.3 * np.cos(np.arange(weight.size)).reshape(weight.shape)
+            for weight in model.get_weights()]  # fmt: skip
+
+
+def train(embedder, tmp_path):
+    embedder.compile(learning_rate=0.1)
+    embedder.fit((["a", "c"], ["b", "d"]), epochs=3, verbose=0)
+
+
+def set_weights(embedder, tmp_path):
+    embedder.set_weights(changed(embedder))
+
+
+def set_weights_of_the_backbone(embedder, tmp_path):
+    embedder.backbone.set_weights(changed(embedder.backbone))
+
+
+def load_weights(embedder, tmp_path):
+    kept = embedder.get_weights()
+    embedder.set_weights(changed(embedder))
+    embedder.save_weights(tmp_path / "other.weights.h5")
+    embedder.set_weights(kept)
+    embedder.load_weights(tmp_path / "other.weights.h5")
+
+
+def train_another_task_of_the_backbone(embedder, tmp_path):
+    preprocessor = ez.TextEmbedderPreprocessor(embedder.preprocessor.tokenizer)
+    train(ez.TextEmbedder(embedder.backbone, preprocessor), tmp_path)
+
+
+WAYS = (train, set_weights, set_weights_of_the_backbone, load_weights,
+        train_another_task_of_the_backbone)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+@pytest.mark.parametrize("change", WAYS, ids=lambda way: way.__name__)
+def test_a_search_after_the_embedder_has_changed_is_an_error(make, name, change, tmp_path):
+    embedder = make(name)
+    index = embedder.index(DOCUMENTS)
+    found = index.search("a b")
+    embedder.set_weights(embedder.get_weights())  # the same ones
+    assert index.search("a b") == found
+    change(embedder, tmp_path)
+    for use in (
+        lambda: index.search("a b"),
+        lambda: ez.HybridIndex([index]).search(["a b"]),
+        lambda: index.evaluate(["a b"], [0]),
+        lambda: index.add(["new"]),
+        lambda: index.save(tmp_path / "index"),
+    ):
+        with pytest.raises(ValueError, match="The embedder has changed since the index was built"):
+            use()
+    assert len(embedder.index(DOCUMENTS).search("a b")) > 0
+
+
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_all_embedders_have_the_same_methods(make, name):
+    """The nearest texts come first, by every method, as `similarity` says."""
+    embedder = make(name)
+    queries = ["a b", "p"]
+    scores = embedder.similarity(
+        embedder.embed(queries, "query"), embedder.embed(DOCUMENTS, "document")
+    )
+    best = int(scores[0].argmax())
+    assert embedder.rank("a b", DOCUMENTS, top_k=1)[0]["index"] == best
+    assert embedder.index(DOCUMENTS).search("a b", top_k=1)[0]["index"] == best
+    order = (-scores).argsort(axis=1)
+    found = embedder.evaluate_retrieval(queries, DOCUMENTS, order[:, 0], cutoffs=[1])
+    assert found["accuracy@1"] == 1
+    mined = embedder.mine_negatives(queries, DOCUMENTS, order[:, 0], num_negatives=1)
+    expected = [[DOCUMENTS[row[1]]] for row in order]
+    assert mined == (queries, [DOCUMENTS[row[0]] for row in order], expected)
+    pairs = [(query, document) for query in queries for document in DOCUMENTS[:2]]
+    agreed = embedder.evaluate_similarity(pairs, [1.0, 2.0, 3.0, 4.0])
+    assert sorted(agreed) == ["pearson", "spearman"]
