@@ -35,7 +35,7 @@ from encoder_zoo.tasks.retrieval.evaluation import (
     search_metrics,
     spearman,
 )
-from encoder_zoo.tasks.retrieval.hybrid_index import load_index
+from encoder_zoo.tasks.retrieval.hybrid_index import OpenOptions, load_index
 from encoder_zoo.tasks.retrieval.index import Index
 from encoder_zoo.tasks.retrieval.mining import hard_negatives
 from encoder_zoo.tasks.retrieval.ranking import RanksTexts, checked_texts
@@ -82,13 +82,6 @@ class IndexOptions(EmbedOptions, total=False):
     batch_size: int | None
     engine: Engine | None
     keep_texts: bool
-
-
-class OpenOptions(TypedDict, total=False):
-    """Keyword arguments of `load_index` after the embedder."""
-
-    engine: Engine | None
-    verify: bool
 
 
 class Embedder(RanksTexts, Task, Generic[IndexKind]):
@@ -305,7 +298,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
         self,
         queries: object,
         documents: object,
-        relevant: Sequence | None = None,
+        relevant: Sequence[object] | None = None,
         cutoffs: Sequence[int] = (1, 5, 10),
         batch_size: PositiveInt | None = None,
         query_prompt: str | None = "query",
@@ -425,7 +418,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
         self,
         queries: object,
         documents: object,
-        relevant: Sequence | None = None,
+        relevant: Sequence[object] | None = None,
         num_negatives: PositiveInt = 3,
         skip_top: NonNegativeInt = 0,
         top_k: PositiveInt = 100,

@@ -188,7 +188,9 @@ class HybridIndex(Index):
                 "Expected one for each, None for a BM25Index."
             )
         parts = zip(names, models, strict=True)
-        indexes = [load_index(pathlib.Path(folder) / name, model, verify) for name, model in parts]
+        indexes = [
+            load_index(pathlib.Path(folder) / name, model, verify=verify) for name, model in parts
+        ]
         if _read(folder, verify=False) != manifest:
             raise ValueError(f"{folder} was replaced while it was loaded. Load it again.")
         return cls(indexes, manifest["rank_constant"], manifest["depth"])
@@ -235,16 +237,16 @@ INDEXES = {
 
 
 class OpenOptions(TypedDict, total=False):
-    """Further keyword arguments of `load_index`, of a `VectorIndex`."""
+    """Keyword arguments of the `load` of indexes; `engine` of a `VectorIndex`."""
 
     engine: Engine | None
+    verify: bool
 
 
 @validate_arguments
 def load_index(
     folder: str | os.PathLike[str],
     embedder: Any = None,
-    verify: bool = True,
     **options: Unpack[OpenOptions],
 ) -> Index:
     """Open an index that its `save` wrote, of any kind.
@@ -253,8 +255,8 @@ def load_index(
         folder: written by `save`.
         embedder: the one that the index was built with, or an equal one; None for a `BM25Index`; of
             a `HybridIndex` a list, one for each of its indexes.
-        verify: whether to verify the checksums of the files.
-        **options: of a `VectorIndex`, `engine="faiss"`.
+        **options: of the index's `load`: `verify`, whether to verify the checksums of the files,
+            and of a `VectorIndex` `engine="faiss"`.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -280,7 +282,7 @@ def load_index(
             f"{expected.__name__}. Pass the embedder that the index was built with."
         )
     if cls is BM25Index:
-        return cls.load(folder, verify=verify, **options)
+        return cls.load(folder, **options)
     if cls is HybridIndex and not isinstance(embedder, list | tuple):
         raise ValueError(
             f"{os.fspath(folder)} holds a HybridIndex. Expected a list of embedders, one for each "
@@ -291,4 +293,4 @@ def load_index(
             f"{os.fspath(folder)} holds a {cls.__name__}. Pass the embedder that it was built "
             "with, load_index(folder, embedder)."
         )
-    return cls.load(folder, embedder, verify=verify, **options)
+    return cls.load(folder, embedder, **options)

@@ -243,7 +243,7 @@ class Index:
     def evaluate(
         self,
         queries: object,
-        relevant: Sequence,
+        relevant: Sequence[object],
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SearchOptions],
     ) -> dict[str, float]:
