@@ -18,7 +18,8 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.lora import train_updates
 from encoder_zoo.encoders.rules import Size
 from encoder_zoo.presets.files.arrays import check_floats
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.checkpoint import (
@@ -32,6 +33,7 @@ from encoder_zoo.presets.formats.checkpoint import (
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MANIFEST, ADAPTERS = "encoder_zoo_adapters.json", "adapters"  # peft ignores this file
 PREFIX = "base_model.model."
 # Options of peft with their values for plain LoRA. All others, also unknown ones, are null, false
 # or empty there: `_check_config` refuses what may change the numbers.
@@ -114,9 +116,11 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
             {name.removeprefix(f"{family.prefix}.").split(".")[0] for name, *_ in whole}
         ),
     }
-    with replacing(folder, [CONFIG, WEIGHTS]) as new:
+    kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, MANIFEST)
+    with replacing(folder, kind) as new:
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(arrays, new / WEIGHTS, metadata={"format": "pt"})
+        write_manifest(new, {"task": ADAPTERS}, MANIFEST)
 
 
 def _whole_tensors(task: PresetTask) -> list[tuple]:

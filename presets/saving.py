@@ -20,7 +20,7 @@ from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.config import backbone_config
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.json_data import as_json_value, json_bytes
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.formats import kerashub
@@ -32,8 +32,8 @@ from encoder_zoo.presets.formats.checkpoint import (
     stored_array,
 )
 from encoder_zoo.presets.formats.preset_files import (
-    CARD,
     CONFIG,
+    MANIFEST,
     SAFETENSORS,
     replaced_module_files,
     replaced_preset_files,
@@ -200,10 +200,16 @@ def replaced_files() -> list[str]:
 @contextlib.contextmanager
 def _new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
     """Replace the files of a preset in either format; write its model card and manifest."""
-    with replacing(folder, [*replaced_files(), CARD]) as new:
+    kind = Kind("a preset", _is_preset, read=[n for n in replaced_files() if n != MANIFEST])
+    with replacing(folder, kind) as new:
         yield new
         write_card(new, pathlib.Path(folder).resolve(), about)
         write_manifest(new, settings)
+
+
+def _is_preset(manifest: Mapping) -> bool:
+    """Return whether a manifest is that of a preset, not of an index or of a training's backup."""
+    return not manifest["task"].endswith("_index") and "training" not in manifest
 
 
 def _head_config(task: PresetTask, head: Head) -> dict:

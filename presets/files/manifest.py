@@ -12,7 +12,6 @@ from typing import BinaryIO
 
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.files.json_data import json_bytes
 
@@ -24,12 +23,13 @@ _SUBFOLDER = re.compile(r"(?:(assets/tokenizer|\d+_\w+)/)?(.*)", re.DOTALL)
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
-def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
+def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) -> None:
     """Write the manifest of a folder, after its other files.
 
     Args:
         folder: with the files to list.
         settings: further fields, plain data.
+        name: of the manifest.
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -42,19 +42,7 @@ def write_manifest(folder: pathlib.Path, settings: Mapping) -> None:
     versions = {"format": FORMAT, "encoder_zoo": __version__}
     manifest = {**versions, **settings, "files": files}
     manifest["sha256"] = digest(manifest)
-    (folder / NAME).write_bytes(json_bytes(manifest))
-
-
-def write_signed(path: pathlib.Path, description: Mapping) -> None:
-    """Write a description, with its checksum, as a file that is replaced atomically.
-
-    Args:
-        path: of the file.
-        description: plain data; its `sha256`, if it has one, is made anew.
-    """
-    description = {**description, "sha256": digest(description)}
-    with replacing_file(path) as new:
-        new.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+    (folder / name).write_bytes(json_bytes(manifest))
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import logging
 import os
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow
 
     from encoder_zoo.tasks.base.task import Task
+
+logger = logging.getLogger("encoder_zoo")
 
 SHARD_ROWS = 100_000
 # Of a chunk, which is answered at once: whatever comes first. They bound the memory.
@@ -156,6 +159,8 @@ class Shard(NamedTuple):
 
     def is_finished(self) -> bool:
         """Return whether its file is there, readable, and holds these rows of this run."""
+        if self.path.is_symlink() or not self.path.is_file():
+            return False
         try:
             with parquet.ParquetFile(self.path) as file:
                 metadata = file.schema_arrow.metadata or {}
@@ -167,7 +172,7 @@ class Shard(NamedTuple):
         """Answer rows and write them, atomically."""
         schema = self.run.schema.with_metadata({MARK: self._mark})
         written = 0
-        with replacing_file(self.path) as new, contextlib.ExitStack() as stack:
+        with replacing_file(self.path, _is_cut_off) as new, contextlib.ExitStack() as stack:
             file = stack.enter_context(
                 parquet.ParquetWriter(new, schema, write_page_checksum=True, compression="zstd")
             )
@@ -181,6 +186,19 @@ class Shard(NamedTuple):
                     f"The files have other rows than before, after row {self.first + written} in "
                     "all: they were changed meanwhile. Write to another folder."
                 )
+
+
+def _is_cut_off(path: pathlib.Path) -> bool:
+    """Return whether a shard is Parquet that cannot be read, as of a full disk; it is made anew."""
+    with open(path, "rb") as file:
+        begins = file.read(4) == b"PAR1"
+    try:
+        parquet.ParquetFile(path).close()
+    except (OSError, pa.ArrowInvalid):
+        if begins:
+            logger.warning("%s is damaged: it is made anew.", path)
+        return begins
+    return False
 
 
 def _rows(run: Run) -> Iterator[Row]:

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import os
 import pathlib
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.version import __version__
-from encoder_zoo.presets.files.manifest import checksum_of, digest, write_signed
+from encoder_zoo.presets.files.atomic import checked_folder, write_signed
+from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.bulk.columns import pa
 from encoder_zoo.tasks.bulk.scanning import scan
 from encoder_zoo.tasks.bulk.task_method import TaskMethod
@@ -81,7 +83,7 @@ class Run:
             "options": {name: repr(value) for name, value in task_method.options.items()},
         }
         settings = json.loads(json.dumps(settings))
-        found = _read(folder)
+        found = _read(checked_folder(folder))
         if not found:
             counts, schema = _scanned(task_method, paths, keep)
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
@@ -134,10 +136,12 @@ def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]
 def _read(folder: pathlib.Path) -> dict:
     """Return the description of the answers in a folder; {} if it is empty or not there."""
     path = folder / NAME
-    if not path.exists():
+    if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
             raise ValueError(f"{folder} holds other files. Expected an empty folder, or none.")
         return {}
+    if path.is_symlink() or not path.is_file():
+        raise ValueError(f"{path} is no regular file. Write to another folder.")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         sound = found["sha256"] == digest(found)

@@ -14,8 +14,8 @@ import numpy as np
 
 from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.version import __version__
-from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.presets.files.manifest import checksum_of, write_signed
+from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
+from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.tasks.corpora.documents import Document, Documents, TextFiles
 from encoder_zoo.tasks.corpora.manifest import (
     COUNTS,
@@ -137,7 +137,7 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
         "shard_tokens": shard_tokens,
         PART: source.part and list(source.part),
     }
-    found = read_manifest(folder)
+    found = read_manifest(checked_folder(folder))
     if not found:
         return {**settings, "encoder_zoo": __version__, "complete": False, "shards": []}
     for name, value in settings.items():

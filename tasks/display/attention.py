@@ -5,12 +5,12 @@ Comment letter: L sequence.
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -97,12 +97,12 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
         f'<line x1="{LEFT}" y1="{heights[i]}" x2="{RIGHT}" y2="{heights[j]}" '
         f'stroke="{GREY if (i < middle) == (j < middle) else BLUE}" '
         f'stroke-opacity="{min(weight, 1):.2f}"><title>'
-        f"{html.escape(tokens[i])} → {html.escape(tokens[j])}: {weight:.2f}</title></line>"
+        f"{in_html(tokens[i])} → {in_html(tokens[j])}: {weight:.2f}</title></line>"
         for (i, j), weight in np.ndenumerate(weights)
         if weight >= FAINTEST
     ]
     words = [
-        f'<text x="{x}" y="{y + 5}" text-anchor="{anchor}">{html.escape(token)}</text>'
+        f'<text x="{x}" y="{y + 5}" text-anchor="{anchor}">{in_html(token)}</text>'
         for x, anchor in ((LEFT - 6, "end"), (RIGHT + 6, "start"))
         for token, y in zip(tokens, heights, strict=True)
     ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.picture import Picture
 
 BAR_WIDTH = 20  # characters in a terminal
@@ -52,7 +52,7 @@ def _table(candidates: Sequence[Mapping]) -> Picture:
     """Return the table of one mask, under the text with the best candidate filled in."""
     text = candidates[0]["text"]
     rows = "".join(
-        ROW.format(token=html.escape(row["token"]), score=row["score"], percent=100 * row["score"])
+        ROW.format(token=in_html(row["token"]), score=row["score"], percent=100 * row["score"])
         for row in candidates
     )
     width = max(len(row["token"]) for row in candidates)
@@ -61,6 +61,6 @@ def _table(candidates: Sequence[Mapping]) -> Picture:
         for row in candidates
     ]
     return Picture(
-        TABLE.format(text=html.escape(text), rows=rows),
+        TABLE.format(text=in_html(text), rows=rows),
         "\n".join(line.rstrip() for line in [text, *lines]),
     )

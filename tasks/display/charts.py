@@ -58,7 +58,8 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
             curves["held out"] = (values[f"val_{name}"], BLUE)
         for label, (curve, color) in curves.items():
             axis.plot(range(1, len(curve) + 1), curve, "o-", color=color, label=label)
-        axis.set(title=name.replace("_", " "), xlabel="epoch")
+        axis.set(xlabel="epoch")
+        axis.set_title(name.replace("_", " "), parse_math=False)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
@@ -96,8 +97,9 @@ def confusion_matrix(
     axes.imshow(counts, cmap="Blues", vmin=0)
     ticks = range(len(labels))
     axes.set(title=f"{len(true)} texts", xlabel="predicted", ylabel="true")
-    axes.set_xticks(ticks, labels, rotation=45 if len("".join(map(str, labels))) > 24 else 0)
-    axes.set_yticks(ticks, labels)
+    rotation = 45 if len("".join(map(str, labels))) > 24 else 0
+    axes.set_xticks(ticks, labels, rotation=rotation, parse_math=False)
+    axes.set_yticks(ticks, labels, parse_math=False)
     for (row, column), count in np.ndenumerate(counts):
         color = "white" if count > counts.max() / 2 else "black"
         axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=12)

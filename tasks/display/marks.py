@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.token_classification.tags import spans_of_tags
 
@@ -22,12 +22,13 @@ SMALL = '<small style="font-size:.7em;font-weight:600;margin-left:.4em;opacity:.
 
 @dataclass(frozen=True)
 class Mark:
-    """Characters `start` to `end` with a CSS style and a caption."""
+    """Characters `start` to `end` with a CSS style, a caption, and what precedes it in text."""
 
     start: int
     end: int
     style: str
     caption: str = ""
+    sign: str = ""
 
 
 def entities(
@@ -108,8 +109,8 @@ def answer(
     if right:
         lines.append(f"Right: {true[0]['text']}")
     bold = '<p dir="auto" style="margin-bottom:0"><b>{}</b></p>'
-    head = bold.format(html.escape(question)) if question else ""
-    head += f'<p dir="auto" style="margin:.2em 0">{html.escape(told)}</p>'
+    head = bold.format(in_html(question)) if question else ""
+    head += f'<p dir="auto" style="margin:.2em 0">{in_html(told)}</p>'
     body = marked(context, _answer_marks(len(context), answers, right)).html
     start, end = best["start"], best["end"]
     lines.append(marked(context, [Mark(start, end, "")]).text if end else context)
@@ -152,10 +153,10 @@ def _entity_marks(
     for start, end, label in sorted(guesses):
         is_right = (start, end, label) in right
         style = MARK + f"background:{colors[label]};" + ("" if is_right else WRONG)
-        marks.append(Mark(start, end, style, label if is_right else f"!{label}"))
+        marks.append(Mark(start, end, style, label, "" if is_right else "!"))
     for start, end, label in sorted(right - guesses):
         if all(end <= mark.start or mark.end <= start for mark in marks):
-            marks.append(Mark(start, end, MARK + MISSED, f"?{label}"))
+            marks.append(Mark(start, end, MARK + MISSED, label, "?"))
     return sorted(marks, key=lambda mark: mark.start)
 
 
@@ -189,15 +190,15 @@ def marked(text: str, marks: list[Mark]) -> Picture:
     for mark in marks:
         if mark.start < offset:
             raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
-        inside, caption = text[mark.start : mark.end], mark.caption.lstrip("!?")
-        label = SMALL.format(html.escape(caption)) if caption else ""
-        tagged.append(html.escape(text[offset : mark.start]))
-        tagged.append(f'<mark style="{mark.style}">{html.escape(inside)}{label}</mark>')
-        behind = f" {mark.caption}" if mark.caption else ""
+        inside, caption = text[mark.start : mark.end], mark.caption
+        label = SMALL.format(in_html(caption)) if caption else ""
+        tagged.append(in_html(text[offset : mark.start]))
+        tagged.append(f'<mark style="{mark.style}">{in_html(inside)}{label}</mark>')
+        behind = f" {mark.sign}{caption}" if caption else ""
         plain.append(f"{text[offset : mark.start]}[{inside}{behind}]")
         offset = mark.end
     rest = text[offset:]
-    return Picture(PARAGRAPH.format("".join(tagged) + html.escape(rest)), "".join(plain) + rest)
+    return Picture(PARAGRAPH.format("".join(tagged) + in_html(rest)), "".join(plain) + rest)
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import re
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.marks import COLORS, MARK, Mark, marked
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -163,8 +163,8 @@ def _style(color: str) -> str:
 def _row(match: Match, query: str, document: str, color: str) -> str:
     return ROW.format(
         style=_style(color),
-        token=html.escape(query[slice(*match.token)]),
-        found=html.escape(_name(match, document)),
+        token=in_html(query[slice(*match.token)]),
+        found=in_html(_name(match, document)),
         score=match.score,
         percent=100 * min(max(match.score, 0.0), 1.0),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.sequence_classification.class_labels import class_indices
 
@@ -91,9 +91,9 @@ def _table(title: str, rows: list[tuple]) -> Picture:
         told = [f"{name} {share:.3f}" for name, share in ((label, score), (true, of_true))]
         lines.append(f"{told[0]:20} {told[1]:20} {_cut(text, MAX_SHOWN[0])}")
         values = (
-            SCORE.format(label=html.escape(label), score=score),
-            SCORE.format(label=html.escape(true), score=of_true),
-            html.escape(_cut(text, MAX_SHOWN[1])),
+            SCORE.format(label=in_html(label), score=score),
+            SCORE.format(label=in_html(true), score=of_true),
+            in_html(_cut(text, MAX_SHOWN[1])),
         )
         cells.append("".join(CELL.format(value=value, more="") for value in values))
     heads = "".join(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.picture import Picture
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def neighbours(index: Index, query: str, top_k: int = 10, **options: Any) -> Pic
         ROW.format(
             score=hit["score"],
             percent=100 * length,
-            text=html.escape(_text(hit, MAX_SHOWN[1])),
+            text=in_html(_text(hit, MAX_SHOWN[1])),
             index=hit["index"],
         )
         for hit, length in zip(hits, lengths, strict=True)
@@ -72,7 +72,7 @@ def neighbours(index: Index, query: str, top_k: int = 10, **options: Any) -> Pic
         f"{_text(hit, MAX_SHOWN[0])} [{hit['index']}]"
         for hit, length in zip(hits, lengths, strict=True)
     ]
-    page = TABLE.format(query=html.escape(query), rows=rows)
+    page = TABLE.format(query=in_html(query), rows=rows)
     return Picture(page, "\n".join([query, *lines]))
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import os
 import pathlib
+import re
 
+from encoder_zoo.common.escaping import in_html, in_line
+from encoder_zoo.presets.files.atomic import replacing_file
+
+_CONTROLS = re.compile(r"[^\n\t]+")  # in_line would take these for ends of a line
 PAGE = """<!doctype html>
-<html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<html><head><meta charset="utf-8"><meta name="generator" content="encoder_zoo">
+<meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
@@ -36,7 +41,7 @@ class Picture:
 
     def __init__(self, html: str, text: str):
         self.html = html
-        self.text = text
+        self.text = _CONTROLS.sub(lambda found: in_line(found[0]), text)
 
     def _repr_html_(self) -> str:
         return self.html
@@ -62,8 +67,18 @@ class Picture:
         Args:
             path: of the file, such as "entities.html".
             title: a line above the picture.
+
+        Raises:
+            ValueError: "... is there and was not written by encoder_zoo ..."
         """
-        title = html.escape(title)
+        title = in_html(title)
         heading = f"<h1>{title}</h1>" if title else ""
         page = PAGE.format(title=title, heading=heading, body=self.html)
-        pathlib.Path(path).write_text(page, encoding="utf-8")
+        with replacing_file(path, _is_page) as new:
+            new.write_text(page, encoding="utf-8")
+
+
+def _is_page(path: pathlib.Path) -> bool:
+    """Return whether a file is a page that `Picture.save` wrote."""
+    with open(path, "rb") as file:
+        return b'<meta name="generator" content="encoder_zoo">' in file.read(500)

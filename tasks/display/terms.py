@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.picture import Picture
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def terms(model: SparseEncoder, text: str, top_k: int = 20, prompt: str | None =
     named = [(_readable(tokenizer, term), weight, term in own) for term, weight in found]
     rows = "".join(
         ROW.format(
-            term=html.escape(term),
+            term=in_html(term),
             weight=weight,
             percent=100 * weight / largest,
             color=OWN if is_own else ADDED,
@@ -73,7 +73,7 @@ def terms(model: SparseEncoder, text: str, top_k: int = 20, prompt: str | None =
     )
     shown = f", the {len(named)} largest" if count > len(named) else ""
     note = f"{count} terms{shown}"
-    page = TABLE.format(text=html.escape(text), note=f"{note}: {LEGEND}", rows=rows)
+    page = TABLE.format(text=in_html(text), note=f"{note}: {LEGEND}", rows=rows)
     width = max((len(term) for term, *_ in named), default=0)
     lines = [
         f"  {term:{width}}  {weight:5.2f}  "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.marks import PARAGRAPH
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -77,14 +77,14 @@ def _drawn(found: Mapping) -> Picture:
     legend = LEGEND.format(logit=found["logit"], baseline=found["baseline"], added=added)
     rows = "".join(
         ROW.format(
-            text=html.escape(word["text"]),
+            text=in_html(word["text"]),
             added=word["attribution"],
             color=FOR if word["attribution"] > 0 else AGAINST,
             percent=100 * abs(word["attribution"]) / most,
         )
         for word in best
     )
-    head = HEAD.format(name=html.escape(name), score=score)
+    head = HEAD.format(name=in_html(name), score=score)
     page = head + "".join(texts) + legend + TABLE.format(rows=rows)
     lines = [_line(word, most) for word in best]
     return Picture(page, "\n".join([f"{name} {score}", *found["texts"], *lines]))
@@ -117,7 +117,7 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
             continue
         strength = abs(word["attribution"]) / most
         is_for = word["attribution"] > 0
-        pieces.append(html.escape(text[offset : word["start"]]))
+        pieces.append(in_html(text[offset : word["start"]]))
         pieces.append(
             WORD.format(
                 added=word["attribution"],
@@ -126,8 +126,8 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
                 shade=0.5 * strength,
                 under=strength,
                 weight=";font-weight:700" if word["start"] in own else "",
-                text=html.escape(text[word["start"] : word["end"]]),
+                text=in_html(text[word["start"] : word["end"]]),
             )
         )
         offset = word["end"]
-    return "".join(pieces) + html.escape(text[offset:])
+    return "".join(pieces) + in_html(text[offset:])

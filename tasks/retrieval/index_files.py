@@ -16,12 +16,14 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.validation import Rule, check_argument, one_of
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.manifest import NAME, read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 
 VECTORS, TEXTS = "vectors.safetensors", "texts.jsonl"
+# As every `kind` of index does, and no task of a preset.
+KIND = Kind("an index", lambda manifest: manifest["task"].endswith("_index"))
 
 
 # Of arrays by their names: type, and number of axes.
@@ -97,7 +99,7 @@ def replacing_index(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
             f"{path} holds {some}, and no index: saving would delete what is there. Save the index "
             f"to a folder of its own, such as {path / 'index'}."
         )
-    with replacing(path) as new:
+    with replacing(path, KIND) as new:
         yield new
 
 

@@ -23,7 +23,8 @@ import numpy as np
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
-from encoder_zoo.presets.files.atomic import replacing, replacing_file
+from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
+from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.serving.onnx_names import name_parts
 from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
@@ -32,14 +33,9 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
-# Files of a SavedModel; an export replaces these and keeps all others.
-SAVED_MODEL_FILES = (
-    "saved_model.pb",
-    "fingerprint.pb",
-    "variables",
-    "assets",
-    "assets.extra",
-)
+# Written into an export, so that the next one replaces its files and keeps all others.
+MANIFEST, KIND = "encoder_zoo_export.json", "saved_model"
+MARK = "Written by encoder_zoo"  # in the description of an ONNX or LiteRT file
 
 
 def export_task(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
@@ -120,10 +116,12 @@ def write_saved_model(
     check = module.version.check
     texts = {name: _of_texts(function, check) for name, function in functions.items()}
     ids = {} if task is None else {"ids": _of_ids(task, check)}
-    with replacing(path, SAVED_MODEL_FILES) as folder, _warnings_only():
+    kind = Kind("an export", lambda manifest: manifest["task"] == KIND, MANIFEST)
+    with replacing(path, kind) as folder, _warnings_only():
         tf.saved_model.save(module, str(folder), {**texts, **ids})
         mask = tokenizer.mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
+        write_manifest(folder, {"task": KIND}, MANIFEST)
 
 
 @contextlib.contextmanager
@@ -282,14 +280,18 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
-    with replacing_file(path) as new, graph_of_texts(long=False):
+    with replacing_file(path, _is_marked) as new, graph_of_texts(long=False):
         keras.Model.export(
             task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
         )
         if format == "onnx":
-            name_parts(new, task)
+            name_parts(new, task, MARK)
         else:
             _name_output(new)
+
+
+def _is_marked(path: pathlib.Path) -> bool:
+    return MARK.encode() in path.read_bytes()
 
 
 def _name_output(path: pathlib.Path) -> None:
@@ -300,6 +302,7 @@ def _name_output(path: pathlib.Path) -> None:
     [signature] = model.signatureDefs
     [output] = signature.outputs
     output.name = b"logits"
+    model.description = MARK.encode()
     flatbuffer_utils.write_model(model, str(path))
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 
-def name_parts(path: pathlib.Path, task: Task) -> None:
+def name_parts(path: pathlib.Path, task: Task, description: str) -> None:
     """Name what tf2onnx numbers, and add the task and its labels as metadata.
 
     The output becomes "logits"; axes "batch", "length" and "masks". The metadata are in
@@ -22,6 +22,7 @@ def name_parts(path: pathlib.Path, task: Task) -> None:
     Args:
         path: of the file that tf2onnx wrote for the task.
         task: with one output.
+        description: of the file.
     """
     import onnx
 
@@ -30,6 +31,7 @@ def name_parts(path: pathlib.Path, task: Task) -> None:
     for value in (*model.graph.input, *model.graph.output):
         _name_axes(value, task)
     onnx.helper.set_model_props(model, _metadata(task))
+    model.doc_string = description
     onnx.save(model, path)
 
 

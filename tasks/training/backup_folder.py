@@ -8,14 +8,13 @@ import json
 import logging
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import Kind, checked_folder, remove_written, replacing
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -25,6 +24,7 @@ logger = logging.getLogger("encoder_zoo")
 
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
+KIND = Kind("a backup", lambda manifest: _is_of_training(manifest["training"]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +130,7 @@ class BackupFolder:
         """Raise a ValueError if the folder holds something else, such as a preset."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"backup_dir={str(self.path)!r} is a file. Expected a folder.")
+        checked_folder(self.path)
         for name in (MANIFEST, CONFIG):
             if (self.path / name).exists():
                 raise ValueError(
@@ -170,16 +171,16 @@ class BackupFolder:
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
-        with replacing(target) as new:
+        with replacing(target, KIND) as new:
             save_file(arrays, new / STATE)
             write_manifest(new, {"task": task, "training": training})
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
-        """Remove backups, and the files of an interrupted write."""
-        for path in [*self._folders(), *self.path.glob(f".{BACKUPS}.saving-*")]:
+        """Remove backups; files that were not written here stay."""
+        for path in self._folders():
             if path not in kept:
-                shutil.rmtree(path)
+                remove_written(path, KIND)
 
     def remove(self) -> None:
         """Remove all backups, and the folder if nothing else is in it."""

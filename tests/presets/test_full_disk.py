@@ -11,8 +11,9 @@ import tensorflow as tf
 from safetensors import SafetensorError
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.atomic import replacing, replacing_file
+from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
 
+KIND = Kind("notes", lambda manifest: True)
 TEXTS = ["a good film", "a bad film"]
 
 
@@ -64,7 +65,11 @@ def test_a_backup_on_a_full_disk_is_named(small_disk, large):
 def test_whatever_library_finds_the_disk_full(tmp_path, error):
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder").mkdir()
-    for target, change in (("folder", replacing), ("file", replacing_file), ("new", replacing)):
+    for target, change in (
+        ("folder", lambda path: replacing(path, KIND)),
+        ("file", replacing_file),
+        ("new", lambda path: replacing(path, KIND)),
+    ):
         expected = f"The disk is full: {tmp_path / target} was not saved."
         with pytest.raises(OSError, match=expected), change(tmp_path / target):
             raise error
@@ -73,7 +78,7 @@ def test_whatever_library_finds_the_disk_full(tmp_path, error):
 
 
 def test_other_errors_stay_what_they_are(tmp_path):
-    with pytest.raises(tf.errors.InvalidArgumentError), replacing(tmp_path / "folder"):
+    with pytest.raises(tf.errors.InvalidArgumentError), replacing(tmp_path / "folder", KIND):
         raise tf.errors.InvalidArgumentError(None, None, "no such node")
     assert not list(tmp_path.iterdir())
 
@@ -82,8 +87,8 @@ def test_other_errors_stay_what_they_are(tmp_path):
 def test_what_killed_processes_left_is_cleared_away(tmp_path):
     program = """
 import os, signal, sys
-from encoder_zoo.presets.files.atomic import replacing
-with replacing(sys.argv[1]) as new:
+from encoder_zoo.presets.files.atomic import Kind, replacing
+with replacing(sys.argv[1], Kind("notes", bool)) as new:
     (new / "part").write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -95,7 +100,7 @@ with replacing(sys.argv[1]) as new:
         folder.mkdir()
     assert len(list(tmp_path.iterdir())) == 4
     for name in ("preset", "pre[s]et"):
-        with replacing(tmp_path / name) as new:
+        with replacing(tmp_path / name, KIND) as new:
             (new / "part").write_text("whole")
     kept = {"preset", "pre[s]et", alive.name, elsewhere.name}
     assert {path.name for path in tmp_path.iterdir()} == kept

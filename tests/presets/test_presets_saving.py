@@ -17,7 +17,7 @@ from paths import CHECKPOINTS
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.saving import save_task
 from encoder_zoo.tasks import all_tasks
 
@@ -231,10 +231,8 @@ def test_a_persons_model_card_and_other_files_are_kept(classifier, tmp_path):
     (folder / "README.md").write_text("# My own card")
     (folder / "vocab.txt").write_text("stale")
     (folder / "adapter_model.safetensors").write_bytes(b"mine")
-    (folder / "model-00001-of-00002.safetensors").write_text("stale")
     classifier.save_to_preset(folder)
     assert (folder / "adapter_model.safetensors").read_bytes() == b"mine"
-    assert not (folder / "model-00001-of-00002.safetensors").exists()
     assert (folder / "README.md").read_text() == "# My own card"
     assert (folder / "notes" / "a.txt").read_text() == "mine"
     assert "stale" not in (folder / "vocab.txt").read_text()
@@ -253,7 +251,7 @@ def test_a_target_that_cannot_be_replaced_at_once_is_refused(classifier, tmp_pat
 def test_a_failure_leaves_the_old_preset_and_nothing_beside_it(classifier, tmp_path):
     classifier.save_to_preset(tmp_path / "preset")
     before = {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir()}
-    with pytest.raises(RuntimeError), replacing(tmp_path / "preset") as new:
+    with pytest.raises(RuntimeError), replacing(tmp_path / "preset", Kind("a preset", bool)) as new:
         (new / "config.json").write_text("{")
         raise RuntimeError
     assert {path.name: path.read_bytes() for path in (tmp_path / "preset").iterdir()} == before

@@ -19,7 +19,8 @@ import torch
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 
 T = TypeVar("T")
@@ -28,12 +29,14 @@ MAX_OPENINGS = 50_000  # so that a writer that hangs is noticed
 # Replaces a folder by its versions in turn, until it is killed; says when it has begun.
 WRITER = """
 import itertools, pathlib, shutil, sys
-from encoder_zoo.presets.files.atomic import replacing
+from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.presets.files.manifest import write_manifest
 
 target, *versions = map(pathlib.Path, sys.argv[1:])
 for i, version in enumerate(itertools.cycle(versions)):
-    with replacing(target) as new:
+    with replacing(target, Kind("a copy", bool, "copied.json")) as new:
         shutil.copytree(version, new, dirs_exist_ok=True)
+        write_manifest(new, {}, "copied.json")
     if i == 0:
         print("begun", flush=True)
 """
@@ -106,8 +109,9 @@ def replacing_by(folders: list[pathlib.Path]) -> tuple[pathlib.Path, Callable[[]
     target, turn = folders[0].with_name("latest"), itertools.cycle(folders)
 
     def change() -> None:
-        with replacing(target) as new:
+        with replacing(target, Kind("a copy", bool, "copied.json")) as new:
             shutil.copytree(next(turn), new, dirs_exist_ok=True)
+            write_manifest(new, {}, "copied.json")
 
     change()
     return target, change

@@ -310,12 +310,13 @@ class TestFolder:
     def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path, monkeypatch):
         said = []
         monkeypatch.setattr(tf.get_logger(), "handle", said.append)
-        for name in ("saved_model.pb", "config.json", "2/saved_model.pb"):
+        tasks["Bert SequenceClassifier"].export(tmp_path)
+        for name in ("config.json", "2/saved_model.pb", "assets/mine.txt"):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text("older")
         tasks["Bert SequenceClassifier"].export(tmp_path)
-        kept = [n for n in ("config.json", "2/saved_model.pb") if (tmp_path / n).exists()]
-        assert kept == ["config.json", "2/saved_model.pb"]
+        for name in ("config.json", "2/saved_model.pb", "assets/mine.txt"):
+            assert (tmp_path / name).read_text() == "older"
         assert (tmp_path / "saved_model.pb").stat().st_size > 10_000
         assert said == []
 
