@@ -10,7 +10,9 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.presets.blobs import HubFile, cache_folder, download_large_files, missing_files
+from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.blobs import HubFile, cache_folder, download_files, missing_files
+from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
 from encoder_zoo.presets.formats.preset_files import (
@@ -25,7 +27,7 @@ from encoder_zoo.presets.formats.preset_files import (
     tokenizer_file_names,
 )
 from encoder_zoo.presets.hub_cache import cached_folder, drop_wrong
-from encoder_zoo.presets.hub_requests import Unreachable, endpoint, first_line, retried
+from encoder_zoo.presets.hub_requests import Unreachable, endpoint, first_line, retried, within
 from encoder_zoo.presets.remote_folder import RemoteFolder
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ def _parse(address: str) -> tuple[str, str | None]:
             "hf://organisation/name@revision."
         )
     repository, revision = matched.groups()
+    if revision and not all(map(is_plain, revision.split("/"))):
+        raise ValueError(f"{address!r}: {revision!r} is no branch, tag or commit.")
     return repository, revision
 
 
@@ -123,24 +127,21 @@ def _wanted_files(
     """
     from huggingface_hub import HfApi
 
-    def listing() -> tuple[dict[str, HubFile], str | None]:
+    def listing() -> tuple[list[tuple[str, HubFile]], str | None]:
         info = HfApi(endpoint=endpoint()).model_info(
             repository, revision=revision, files_metadata=True, timeout=10
         )
-        return {file.rfilename: _listed(file) for file in info.siblings}, info.sha
+        return [(file.rfilename, _listed(file)) for file in info.siblings], info.sha
 
     try:
-        files, commit = retried(address, listing)
+        files, commit = retried(address, lambda: within(listing))
     except Unreachable as error:
         cause = error.__cause__
         if isinstance(cause, _NO_LISTING) and not hasattr(cause, "response"):
             raise ValueError(_no_listing(address, first_line(cause))) from error
         raise
-    sizes = [file.size for file in files.values()]
-    if not all(isinstance(n, str) for n in files) or not all(
-        type(size) is int and size >= 0 for size in sizes
-    ):
-        raise ValueError(_no_listing(address, "files without a name and a size"))
+    _check_listing(address, files, commit)
+    files = dict(files)
     try:
         names = select_files(address, list(files), weights)
     except ValueError as error:
@@ -155,6 +156,28 @@ def _wanted_files(
     return wanted, commit
 
 
+def _check_listing(address: str, files: list[tuple[str, HubFile]], commit: str | None) -> None:
+    """Raise an error for parts of a listing that are none: paths are built from them."""
+    names = [name for name, _ in files]
+    if not isinstance(commit, str) or re.fullmatch(r"[0-9a-f]{40}", commit) is None:
+        raise ValueError(_no_listing(address, f"its commit is {shown(commit)}"))
+    if not all(isinstance(name, str) for name in names) or not all(
+        type(file.size) is int and file.size >= 0 for _, file in files
+    ):
+        raise ValueError(_no_listing(address, "files without a name and a size"))
+    if len(set(names)) < len(names):
+        again = next(name for name in names if names.count(name) > 1)
+        raise ValueError(_no_listing(address, f"{shown(again)} is there twice"))
+    for name, (_, checksum) in files:
+        pattern = r"[0-9a-f]{64}|[0-9a-f]{40}"
+        if checksum is not None and not (
+            isinstance(checksum, str) and re.fullmatch(pattern, checksum)
+        ):
+            raise ValueError(
+                _no_listing(address, f"the checksum of {shown(name)} is {shown(checksum)}")
+            )
+
+
 def _listed(file: RepoSibling) -> HubFile:
     checksum = getattr(file.lfs, "sha256", None) or file.blob_id
     return HubFile(file.size or 0, checksum)
@@ -165,11 +188,14 @@ def _converted(repository: str) -> str:
     from huggingface_hub import HfApi
 
     try:
-        requests = HfApi(endpoint=endpoint()).get_repo_discussions(
-            repository, author=_CONVERTER, discussion_type="pull_request", discussion_status="open"
+        api = HfApi(endpoint=endpoint())
+        kinds = {"discussion_type": "pull_request", "discussion_status": "open"}
+        requests = within(
+            lambda: [*api.get_repo_discussions(repository, author=_CONVERTER, **kinds)]
         )
         for request in requests:
-            if (request.author, request.title) == (_CONVERTER, _CONVERSION):
+            known = (request.author, request.title) == (_CONVERTER, _CONVERSION)
+            if known and type(request.num) is int:
                 return (
                     " The hub's converter offers model.safetensors in a pull request, which the "
                     f"publisher has not merged: hf://{repository}@refs/pr/{request.num}."
@@ -267,35 +293,23 @@ def _snapshot(
     repository: str,
     revision: str | None,
     files: Mapping[str, HubFile],
-    commit: str | None,
+    commit: str,
 ) -> pathlib.Path:
     """Download the files that are not in the cache.
 
     Raises:
-        ValueError: "...: the download broke off ...", "... has changed since its files were listed
-            ..."
+        ValueError: "...: the download broke off ..."
     """
-    from huggingface_hub import snapshot_download
 
-    def download() -> str:
-        if commit is not None:
-            download_large_files(repository, commit, files, endpoint())
-        return snapshot_download(
-            repository, revision=revision, allow_patterns=[*files], endpoint=endpoint()
-        )
+    def download() -> pathlib.Path:
+        return download_files(repository, revision, commit, files, endpoint())
 
     try:
-        folder = pathlib.Path(retried(address, download, any_error=True))
+        return retried(address, download, any_error=True)
     except Unreachable as error:
         raise ValueError(
             f"{address}: the download broke off: {error}. Try again: what came is kept."
         ) from error
-    if commit not in (None, folder.name):
-        raise ValueError(
-            f"{address} has changed since its files were listed: they were of {commit[:12]}, and "
-            f"came from {folder.name[:12]}. Try again."
-        )
-    return folder
 
 
 def from_kaggle(address: str) -> pathlib.Path:

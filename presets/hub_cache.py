@@ -8,7 +8,7 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from encoder_zoo.presets.blobs import lock_file
+from encoder_zoo.presets.blobs import check_regular, lock_file
 from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.preset_files import (
@@ -76,7 +76,11 @@ def drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:
             for name in wrong:
                 path = folder / name
                 if path.is_symlink() and not _is_right(path):
-                    (path.parent / os.readlink(path)).resolve().unlink(missing_ok=True)
+                    blob = path.parent / os.readlink(path)
+                    blob = blob.parent.resolve() / blob.name  # which may be a link itself
+                    blobs = [parent / "blobs" for parent in folder.resolve().parents[1:3]]
+                    if blob.parent in blobs:  # a link elsewhere leads to another's file
+                        blob.unlink(missing_ok=True)
                     path.unlink()
     return [pathlib.PurePath(name).name for name in wrong]
 
@@ -92,6 +96,7 @@ def _is_right(path: pathlib.Path) -> bool:
 
 
 def _is_as_named(blob: pathlib.Path) -> bool:
+    check_regular(blob)
     if re.fullmatch(r"[0-9a-f]{64}", blob.name):
         return checksum_of(blob) == blob.name
     if re.fullmatch(r"[0-9a-f]{40}", blob.name):

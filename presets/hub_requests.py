@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -11,6 +13,7 @@ from typing import TypeVar
 logger = logging.getLogger("encoder_zoo")
 
 _PAUSES = (1, 4, None)  # seconds to wait before the next attempt
+_WAIT, _LEAST = 60, 1000  # seconds, and bytes that come in them at least
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 REFUSALS = {
     401: "no such repository, or a private one: the hub asks for a token (401). Set HF_TOKEN",
@@ -24,6 +27,46 @@ T = TypeVar("T")
 
 class Unreachable(Exception):
     """Raised if the hub does not answer or is busy, so that cached files may be used."""
+
+
+class TookTooLong(Unreachable):
+    """Raised if the hub lets the client wait; it is not asked again."""
+
+
+def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
+    """Return the result of a request that ends, or goes on, within a minute.
+
+    The client itself waits as long as a server tells it to, or sends a byte now and then.
+
+    Args:
+        function: runs in a thread, which is left alone if it takes too long.
+        received: bytes that have come so far.
+
+    Raises:
+        TookTooLong: "no answer came within 60 seconds"
+    """
+    done: queue.SimpleQueue = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((function(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    begun, last = time.monotonic(), received()
+    while True:
+        try:
+            result, error = done.get(timeout=min(1, _WAIT / 4))
+        except queue.Empty:
+            if received() - last >= _LEAST:
+                begun, last = time.monotonic(), received()
+            elif time.monotonic() - begun > _WAIT:
+                raise TookTooLong(f"no answer came within {_WAIT} seconds") from None
+        else:
+            if error is not None:
+                raise error
+            return result
 
 
 def retried(
@@ -41,6 +84,8 @@ def retried(
     for pause in _PAUSES:
         try:
             return function()
+        except TookTooLong:
+            raise
         except Exception as error:  # of the client, the connection or the system
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in refusals:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fnmatch
 import functools
 import pathlib
-import shutil
 import tempfile
 from typing import TYPE_CHECKING
 
 from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.hub_requests import REFUSALS, Unreachable, endpoint, retried
+from encoder_zoo.presets.model_card import MARK
 from encoder_zoo.presets.saving import replaced_files
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ def _fetch_card(api: HfApi, repository: str, folder: pathlib.Path) -> list[str]:
     names = [file.rfilename for file in siblings or ()]
     if CARD in names:
         cached = api.hf_hub_download(repository, CARD, cache_dir=folder.parent / ".cache")
-        shutil.copyfile(cached, folder / CARD)
+        content = pathlib.Path(cached).read_bytes()
+        if MARK.encode() not in content:  # ours is made anew
+            (folder / CARD).write_bytes(content)
     return names
 
 

@@ -30,6 +30,7 @@ class Hub:
         commits: of the next listings, one each; the head when they are used up.
         heads: {repository: its last commit}; COMMIT where there is none.
         discussions: of every repository, as the hub lists them; None answers 500.
+        headers: sent with every answer, in place of others of the same names.
         pause: seconds before every 4 KB of an answer.
         sent: bytes of all contents of files.
     """
@@ -45,6 +46,7 @@ class Hub:
         self.commits: list[str] = []
         self.heads: dict[str, str] = {}
         self.discussions: list[dict] | None = []
+        self.headers: dict[str, str] = {}
         self.pause = 0.0
         self.sent = 0
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -197,7 +199,11 @@ class Hub:
 
             def send(self, status, content, headers, body=True, cut=None) -> None:
                 self.send_response(status)
-                for key, value in {"Content-Length": len(content), **headers}.items():
+                for key, value in {
+                    "Content-Length": len(content),
+                    **headers,
+                    **hub.headers,
+                }.items():
                     self.send_header(key, str(value))
                 self.end_headers()
                 for start in range(0, len(content[:cut]) if body else 0, 2**12):
