@@ -13,7 +13,16 @@ from typing import TypedDict
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import LazyModule, tf
+from encoder_zoo.common.weights_lock import LocksWeights, weights_lock
+
+jax = LazyModule("jax")
+# The parts of a model's state that a step of Keras's on JAX takes and returns, by their number.
+WEIGHTS = ("trainable_variables", "non_trainable_variables")
+STATES_OF_JAX = {
+    3: (*WEIGHTS, "metrics_variables"),
+    4: (*WEIGHTS, "optimizer_variables", "metrics_variables"),
+}
 
 # Keras calls `evaluate` with this argument for the validation inside `fit`, on data that `fit` was
 # given: they are checked and preprocessed already.
@@ -148,13 +157,18 @@ def count_rows_of_loss(model: keras.Model, rows) -> None:
     vars(tracker)["update_state"] = update_state
 
 
-class HookedModel(keras.Model):
-    """`keras.Model` with two of its private methods open to subclasses."""
+class HookedModel(LocksWeights):
+    """`keras.Model` with private methods open to subclasses, and usable from many threads.
+
+    Keras's trainer for JAX takes the weights out of the model while it trains, evaluates and
+    predicts, and has the step reuse their memory. Here the variables hold the weights after every
+    step, and a prediction leaves their memory alone.
+    """
 
     def step_function(self, step: Callable) -> Callable | None:
         """Return the function of an iterator that runs a step of `fit` or `evaluate`.
 
-        None, the default, is Keras's own.
+        It holds the lock of the weights in each step. None, the default, is Keras's own.
 
         Args:
             step: `train_step` or `test_step`.
@@ -170,10 +184,17 @@ class HookedModel(keras.Model):
         return self.steps_per_execution
 
     def _make_function(self, step, *args, **kwargs):
+        on_jax, predicts = keras.config.backend() == "jax", args or kwargs
+        if on_jax and not predicts:
+            step = self._step_on_jax(step)
         make = functools.partial(super()._make_function, step, *args, **kwargs)
-        if self.steps_per_execution > 1 and not (args or kwargs):
-            return self._executing(make)
-        return self.step_function(step) or make()
+        if self.steps_per_execution > 1 and not predicts:
+            function = self._executing(make)
+        elif own := self.step_function(step):
+            return own
+        else:
+            function = make()
+        return function if on_jax else self._holding(step == self.train_step, function)
 
     def _executing(self, make: Callable) -> Callable:
         """Return Keras's function of several batches, with as many as `_next_execution` says."""
@@ -204,6 +225,69 @@ class HookedModel(keras.Model):
                 iterator._distributed_dataset.element_spec,
             )
         super()._maybe_symbolic_build(data_batch=data_batch)
+
+    # -- threads -------------------------------------------------------------------------------
+
+    def make_train_function(self, force: bool = False) -> None:
+        """Make the function as in Keras; weights change while no other thread reads them."""
+        if force or self.train_function is None:
+            super().make_train_function(force)
+            if keras.config.backend() == "torch":
+                self.train_function = self._holding(True, self.train_function)
+
+    def make_predict_function(self, force: bool = False) -> None:
+        """Make the function as in Keras; no other thread changes weights while it runs."""
+        if not force and self.predict_function is not None:
+            return
+        if keras.config.backend() != "jax":
+            super().make_predict_function(force)
+            self.predict_function = self._holding(False, self.predict_function)
+            return
+        step = self.predict_step  # Keras's own reuses the memory of the weights for its results
+        if self.jit_compile and not self.run_eagerly:
+            step = jax.jit(step)
+
+        def predict(given, data):
+            with weights_lock(self).shared():
+                state = self._get_jax_state(True, True)
+                return step(state, data)[0], given
+
+        self.predict_function = self._make_function(predict, concatenate_outputs=True)
+
+    def _holding(self, changes: bool, function: Callable) -> Callable:
+        """Return a function that holds the lock of the weights, to change or to read them."""
+        lock = weights_lock(self)
+        hold = lock.exclusive if changes else lock.shared
+
+        def holding(*args):
+            with hold():
+                return function(*args)
+
+        return holding
+
+    def _step_on_jax(self, step: Callable) -> Callable:
+        """Return a step that takes its state from the variables, and puts the new one into them."""
+
+        def function(given, data):
+            names = STATES_OF_JAX[len(given)]
+            trains = "optimizer_variables" in names
+            with weights_lock(self).exclusive(trains):  # the memory of the state is used again
+                state = self._get_jax_state(**dict.fromkeys(names, True))
+                logs, state = step(state, data)
+                for name, values in zip(names, state, strict=True):
+                    of_optimizer = name == "optimizer_variables"
+                    variables = self.optimizer.variables if of_optimizer else getattr(self, name)
+                    for variable, value in zip(variables, values, strict=True):
+                        variable._value = value
+            return logs, state
+
+        return function
+
+    def _purge_model_variables(self, *args, **kwargs) -> None:
+        """Leave the weights in the model, unlike Keras on JAX: other threads read them."""
+
+    def jax_state_sync(self) -> None:
+        """Do nothing: the variables hold the weights after every step."""
 
 
 class HookedAdamW(keras.optimizers.AdamW):

@@ -16,6 +16,7 @@ from encoder_zoo.common.preset_arguments import BackbonePresetArguments, SaveOpt
 from encoder_zoo.common.quantization import QuantizationInConfig
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
+from encoder_zoo.common.weights_lock import LocksWeights, changes_weights, reads_weights
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
@@ -24,7 +25,6 @@ from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
 from encoder_zoo.encoders.lora import choose_layers, train_updates
 from encoder_zoo.encoders.sharding import megatron_layout
-from encoder_zoo.encoders.weight_changes import CountsWeightChanges
 
 if TYPE_CHECKING:
     from typing import Self
@@ -44,7 +44,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(QuantizationInConfig, CountsWeightChanges, Encoder, metaclass=_BuiltAtOnce):
+class Backbone(QuantizationInConfig, LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     """Base of the families' encoders; `Backbone.from_preset` picks the right one.
 
     A family that differs overrides `make_embeddings`, `make_block`, `make_final_layer`,
@@ -87,7 +87,6 @@ class Backbone(QuantizationInConfig, CountsWeightChanges, Encoder, metaclass=_Bu
         embeddings: the layer before the blocks.
         blocks: list of the blocks, in their order; in some families one block has several indices.
             Those of a decoder, where there is one, are the last.
-        weights_version: a number that grows whenever weights may have changed.
         pooler_is_new: whether the pooler has its first, random weights beside those of a checkpoint
             without one; `fit` trains it, and sets this to False.
 
@@ -105,7 +104,6 @@ class Backbone(QuantizationInConfig, CountsWeightChanges, Encoder, metaclass=_Bu
     pools_logits = False  # whether a classifier's logits are the mean of those of all tokens
     # Whether tokens are predicted in an order, each from those before it, by `predictions`.
     predicts_in_order = False
-    weights_version = 0
     decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
     pooler_is_new = False
     checkpoint_vocabulary = None  # see presets.vocabulary
@@ -276,6 +274,7 @@ class Backbone(QuantizationInConfig, CountsWeightChanges, Encoder, metaclass=_Bu
         """
         return loading.load_from_keras_hub(cls, model, **overrides)
 
+    @reads_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],
@@ -388,6 +387,7 @@ class Backbone(QuantizationInConfig, CountsWeightChanges, Encoder, metaclass=_Bu
         return megatron_layout(mesh, vocabulary_size)
 
     @validate_arguments
+    @changes_weights
     def enable_lora(
         self,
         rank: PositiveInt,

@@ -16,6 +16,7 @@ import numpy as np
 from encoder_zoo.common.quantization import QuantizationInConfig
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
@@ -264,6 +265,7 @@ class Task(QuantizationInConfig, TaskPresets, Trainer, metaclass=NamesVariablesA
                 f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
             )
 
+    @reads_weights
     def export(
         self, path: str | os.PathLike[str], format: str = "tf_saved_model", **options: Any
     ) -> None:

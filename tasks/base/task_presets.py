@@ -13,6 +13,7 @@ from encoder_zoo.common.hub_names import CommitMessage, Repository
 from encoder_zoo.common.lazy import loading, pushing, saving
 from encoder_zoo.common.preset_arguments import SaveOptions
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import changes_weights, reads_weights
 
 if TYPE_CHECKING:
     from typing import Self
@@ -156,6 +157,7 @@ class TaskPresets:
         """
         return loading.load_from_keras_hub(cls, model, **arguments)
 
+    @reads_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],
@@ -218,6 +220,7 @@ class TaskPresets:
         return pushing.push(self, repository, private, token, commit_message, **options)
 
     @validate_arguments
+    @changes_weights
     def enable_lora(
         self,
         rank: PositiveInt,
@@ -243,6 +246,7 @@ class TaskPresets:
         if self.head_record.pooled:
             self.backbone.pooler_dense.trainable = True
 
+    @reads_weights
     def save_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Save only the low-rank updates, the head and its pooler, as peft's files.
 
@@ -257,6 +261,7 @@ class TaskPresets:
 
         save_adapters(self, folder)
 
+    @changes_weights
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Load low-rank updates, and the weights saved with them, from peft's files.
 
@@ -267,4 +272,3 @@ class TaskPresets:
         from encoder_zoo.presets.adapters import load_adapters
 
         load_adapters(self, folder)
-        self._count_weight_change()

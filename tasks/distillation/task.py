@@ -20,6 +20,7 @@ from encoder_zoo.common.validation import (
     PositiveInt,
     validate_arguments,
 )
+from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.base.task import Task
@@ -133,6 +134,7 @@ class Distillation(ConfigFromSignature, Trainer):
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
         # Past Keras's tracking: the teacher's weights are not this model's.
         object.__setattr__(self, "teacher", teacher)
+        share_weights_lock(self, student)
         self.student = student
         self.objectives = pairing.checked_objectives(objectives, teacher, student)
         self.temperature = temperature

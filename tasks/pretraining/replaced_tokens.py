@@ -14,6 +14,7 @@ from keras import ops
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
+from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
@@ -122,6 +123,7 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
         smaller = generator_backbone(backbone, self.generator_size, self.generator_depth)
         settings = preprocessor and MaskedLMPreprocessor(**preprocessor.get_config())
         self.generator = MaskedLM(smaller, settings)
+        share_weights_lock(self.generator, self)
         self.draws = keras.random.SeedGenerator(name="draws")
         self._finish_building()
 

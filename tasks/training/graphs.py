@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import in_numpy, tf
 from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.preprocessing.examples import take_examples
@@ -199,6 +200,8 @@ class GraphCache:
         graphs = {
             long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)
         }
+        lock = weights_lock(self._task)
+        hold = lock.exclusive if step == self._task.train_step else lock.shared
 
         def function(iterator):
             batch = next(iterator)
@@ -207,7 +210,8 @@ class GraphCache:
             if in_graphs and isinstance(iterator, tf.data.Iterator):
                 # Found, once it is there, for every batch that it fits.
                 graph.get_concrete_function(iterator.element_spec)
-            return graph(batch)
+            with hold():
+                return graph(batch)
 
         return function
 
@@ -272,10 +276,12 @@ class GraphCache:
         """Return the outputs of one batch of inputs."""
         task = self._task
         task._warn_new_head()
-        if not self.has_one_graph():
-            return task.predict_on_batch({n: np.asarray(values) for n, values in inputs.items()})
-        task.make_predict_function()
-        return self._forward(is_long(inputs))(inputs).numpy()
+        with weights_lock(task).shared():
+            if not self.has_one_graph():
+                inputs = {name: np.asarray(values) for name, values in inputs.items()}
+                return task.predict_on_batch(inputs)
+            task.make_predict_function()
+            return self._forward(is_long(inputs))(inputs).numpy()
 
 
 def _alternatives(numbers: tuple[int, ...]) -> str:

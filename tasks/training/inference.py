@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import in_numpy, tf
+from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
@@ -61,7 +62,9 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     batcher = task.graphs.batcher(examples, batch_size, task.graphs.compiles_shapes())
     batches = batcher.ordered(examples, batch_size)
     index = np.argsort(batches.order)[:count]
-    return keras.tree.map_structure(lambda output: output[index], predict(batches.dataset))
+    with weights_lock(task).shared():
+        outputs = predict(batches.dataset)
+    return keras.tree.map_structure(lambda output: output[index], outputs)
 
 
 def example_outputs(
@@ -79,9 +82,10 @@ def example_outputs(
     """
     lengths = examples["token_ids"].row_lengths().numpy()
     order, size = np.argsort(-lengths, kind="stable"), batch_size or BATCH_SIZE
-    for start in range(0, len(order), size):
-        indices = order[start : start + size]
-        yield indices, task.graphs.predict_chosen(examples, indices)
+    with weights_lock(task).shared():
+        for start in range(0, len(order), size):
+            indices = order[start : start + size]
+            yield indices, task.graphs.predict_chosen(examples, indices)
 
 
 def unpadded_outputs(

@@ -15,6 +15,7 @@ from encoder_zoo.common.keras_private import (
     compiled_metrics,
 )
 from encoder_zoo.common.validation import PositiveInt, Verbosity, validate_arguments
+from encoder_zoo.common.weights_lock import uses_metrics
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.data import TrainingData
@@ -74,6 +75,7 @@ class Predictor(KerasSteps):
         **options: Unpack[EvaluateOptions],
     ) -> float | list[float]: ...
     @validate_arguments
+    @uses_metrics
     def evaluate(
         self,
         x: object = None,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from keras import ops
 
 from encoder_zoo.common.keras_private import count_rows_of_loss, update_compiled_metrics
+from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.training.filled_rows import (
@@ -95,7 +96,7 @@ class KerasSteps(RemembersEvaluation):
             super().make_predict_function(force)
         elif force or self.predict_function is None:
             self.graphs.renew_weights()
-            self.predict_function = self.graphs.predict_function()
+            self.predict_function = self._holding(False, self.graphs.predict_function())
 
     def predict_on_batch(self, x):
         """Return the outputs for one batch of prepared inputs."""
@@ -107,12 +108,11 @@ class KerasSteps(RemembersEvaluation):
 
         The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
         """
-        self.recipe.hold_rate()
-        try:
+        with weights_lock(self).fitting():
+            self.recipe.hold_rate()
             return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
-        finally:
-            self._count_weight_change()
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""
-        return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
+        with weights_lock(self).of_metrics:
+            return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)

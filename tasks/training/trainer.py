@@ -19,7 +19,7 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
-from encoder_zoo.encoders.weight_changes import CountsWeightChanges
+from encoder_zoo.common.weights_lock import trains
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.text_columns import log_roles
@@ -38,7 +38,7 @@ from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weigh
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
 
 
-class Trainer(CountsWeightChanges, Predictor):
+class Trainer(Predictor):
     """A `keras.Model` that trains and predicts on a preprocessor's raw inputs.
 
     Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again
@@ -192,6 +192,7 @@ class Trainer(CountsWeightChanges, Predictor):
         self.optimizer.build(self.trainable_variables)
 
     @validate_arguments
+    @trains
     def fit(
         self,
         x: object = None,
@@ -250,6 +251,7 @@ class Trainer(CountsWeightChanges, Predictor):
             ValueError: "All weights of this SequenceClassifier are frozen, ...", and for other
                 reasons why no weight would change: a learning rate of 0 in all steps, weights that
                 are all 0.
+            RuntimeError: "This model is being trained by another call of fit. ..."
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
@@ -299,11 +301,7 @@ class Trainer(CountsWeightChanges, Predictor):
             arguments = self.distribution.divided_arguments(arguments)
             if self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
-            self._count_weight_change()
-            try:
-                with self._counting(data.steps_per_epoch, data.done):
-                    history = super().fit(**arguments)
-            finally:
-                self._count_weight_change()
+            with self._counting(data.steps_per_epoch, data.done):
+                history = super().fit(**arguments)
         self.recipe.report_still(data.total_steps)
         return history

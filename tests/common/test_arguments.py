@@ -50,7 +50,7 @@ ELSEWHERE = {
 # Methods that Keras calls, with tensors or from inside of graphs.
 IN_GRAPHS = {
     "call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec",
-    "logits_of", "encoded", "input_ranges", "make_predict_function",
+    "logits_of", "encoded", "input_ranges", "make_predict_function", "make_train_function",
 }  # fmt: skip
 # Called by constructors, with arguments of theirs.
 IN_CONSTRUCTORS = {"make_dense", "make_norm", "make_table", "make_dropout", "make_layer"}
@@ -75,7 +75,8 @@ def public_callables() -> dict[str, types.FunctionType]:
                 for method, function in vars(base).items():
                     public = method == "__init__" or not method.startswith("_")
                     elsewhere = method in IN_GRAPHS | IN_CONSTRUCTORS
-                    if public and not elsewhere and inspect.isfunction(function):
+                    ours = getattr(function, "__module__", "").startswith("encoder_zoo.")
+                    if public and ours and not elsewhere and inspect.isfunction(function):
                         found[f"{base.__name__}.{method}"] = function
     return found
 

@@ -1,0 +1,185 @@
+"""One lock for the weights of a model: many threads may read them, one at a time changes them.
+
+Answers are then those of one state of the weights, before a change or after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+import keras
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class WeightsLock:
+    """A lock that many threads share to read, and one alone has to write; writers go first.
+
+    A thread that has it may take it again, in either way.
+
+    Attributes:
+        of_metrics: a lock of the thread that fits or evaluates.
+        version: a number that grows whenever weights may have changed.
+
+    Example:
+        >>> lock = WeightsLock()
+        >>> with lock.shared(), lock.shared(), lock.exclusive():
+        ...     print("alone")
+        alone
+    """
+
+    def __init__(self):
+        self.of_metrics = threading.RLock()
+        self._fit = threading.Lock()
+        self._changed = threading.Condition()
+        self._readers: Counter[int] = Counter()
+        self._writer: int | None = None
+        self._depth = self._waiting = self.version = 0
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Wait until no thread changes the weights, and have none begin in the block."""
+        me = threading.get_ident()
+        with self._changed:
+            if me not in self._readers and self._writer != me:
+                self._changed.wait_for(lambda: self._writer is None and not self._waiting)
+            self._readers[me] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers[me] -= 1
+                if not self._readers[me]:
+                    del self._readers[me]
+                    self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def exclusive(self, changes: bool = True) -> Iterator[None]:
+        """Wait until no other thread reads or changes the weights, and have none begin.
+
+        Args:
+            changes: whether the block may change weights, which counts as another version.
+        """
+        me = threading.get_ident()
+        with self._changed:
+            if self._writer != me:
+                self._waiting += 1
+                try:
+                    self._changed.wait_for(
+                        lambda: self._writer is None and not self._readers.keys() - {me}
+                    )
+                finally:
+                    self._waiting -= 1
+                    self._changed.notify_all()
+                self._writer = me
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.version += changes
+                self._depth -= 1
+                if not self._depth:
+                    self._writer = None
+                    self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Have no other thread fit in the block, and none evaluate: the metrics are in use.
+
+        Raises:
+            RuntimeError: "This model is being trained by another call of fit. ..."
+        """
+        if not self._fit.acquire(blocking=False):
+            raise RuntimeError(
+                "This model is being trained by another call of fit. Wait until that has ended, or "
+                "train another model: open the preset once more."
+            )
+        try:
+            with self.of_metrics:
+                yield
+        finally:
+            self._fit.release()
+
+
+def weights_lock(model: keras.Model) -> WeightsLock:
+    """Return the lock of a model's weights; tasks have that of their backbone, which several share.
+
+    Example:
+        >>> model = keras.Sequential()
+        >>> weights_lock(model) is weights_lock(model)
+        True
+    """
+    owner = getattr(model, "backbone", model)
+    return vars(owner).setdefault("_weights_lock", WeightsLock())  # in one step for all threads
+
+
+def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
+    """Have a model that is trained together with another one use its lock."""
+    vars(getattr(model, "backbone", model))["_weights_lock"] = weights_lock(other)
+
+
+def reads_weights(method: Callable[P, R]) -> Callable[P, R]:
+    """Have a method of a model see one state of its weights from beginning to end."""
+
+    @functools.wraps(method)
+    def reading(self, *args, **kwargs):
+        with weights_lock(self).shared():
+            return method(self, *args, **kwargs)
+
+    return reading
+
+
+def changes_weights(method: Callable[P, R]) -> Callable[P, R]:
+    """Have no other thread read a model's weights while a method changes them."""
+
+    @functools.wraps(method)
+    def changing(self, *args, **kwargs):
+        with weights_lock(self).exclusive():
+            return method(self, *args, **kwargs)
+
+    return changing
+
+
+def trains(method: Callable[P, R]) -> Callable[P, R]:
+    """Have no other thread train or evaluate a model while a method trains it."""
+
+    @functools.wraps(method)
+    def training(self, *args, **kwargs):
+        with weights_lock(self).fitting():
+            return method(self, *args, **kwargs)
+
+    return training
+
+
+def uses_metrics(method: Callable[P, R]) -> Callable[P, R]:
+    """Have a method wait until no other thread trains or evaluates a model, and have none begin."""
+
+    @functools.wraps(method)
+    def using(self, *args, **kwargs):
+        with weights_lock(self).of_metrics:
+            return method(self, *args, **kwargs)
+
+    return using
+
+
+class LocksWeights(keras.Model):
+    """`keras.Model` of which threads see one state of the weights, whatever others do with it."""
+
+    @property
+    def weights_version(self) -> int:
+        """Return a number that grows whenever weights may have changed."""
+        return weights_lock(self).version
+
+    get_weights = reads_weights(keras.Model.get_weights)
+    save = reads_weights(keras.Model.save)
+    save_weights = reads_weights(keras.Model.save_weights)
+    set_weights = changes_weights(keras.Model.set_weights)
+    load_weights = changes_weights(keras.Model.load_weights)
+    quantize = changes_weights(keras.Model.quantize)

@@ -1,0 +1,109 @@
+"""The lock of a model's weights: readers together, a writer alone and first."""
+
+import threading
+
+import keras
+import pytest
+
+from encoder_zoo.common.weights_lock import LocksWeights, WeightsLock, trains, weights_lock
+
+SECONDS = 10
+
+
+def started(function):
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_readers_are_in_it_together():
+    lock, meet = WeightsLock(), threading.Barrier(2, timeout=SECONDS)
+
+    def read():
+        with lock.shared():
+            meet.wait()
+
+    threads = [started(read) for _ in range(2)]
+    [thread.join(SECONDS) for thread in threads]
+    assert not meet.broken
+
+
+def test_a_writer_is_alone_and_goes_before_readers_that_come_later():
+    lock, order, reading, leave = WeightsLock(), [], threading.Event(), threading.Event()
+
+    def read_first():
+        with lock.shared():
+            reading.set()
+            leave.wait(SECONDS)
+            with lock.shared():  # again, though a writer waits
+                order.append("first reader")
+
+    def write():
+        with lock.exclusive(), lock.exclusive(), lock.shared():
+            order.append("writer")
+
+    def read_later():
+        with lock.shared():
+            order.append("later reader")
+
+    threads = [started(read_first)]
+    assert reading.wait(SECONDS)
+    threads.append(started(write))
+    while not lock._waiting:
+        pass
+    threads.append(started(read_later))
+    leave.set()
+    [thread.join(SECONDS) for thread in threads]
+    assert order == ["first reader", "writer", "later reader"]
+
+
+def test_an_error_in_the_block_frees_it():
+    lock = WeightsLock()
+    for hold in (lock.shared, lock.exclusive, lock.fitting):
+        with pytest.raises(KeyError), hold():
+            raise KeyError
+    thread = started(lambda: [lock.exclusive().__enter__(), lock.fitting().__enter__()])
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def test_a_second_fit_is_refused():
+    class Model(LocksWeights):
+        @trains
+        def fit(self, function):
+            function()
+
+    model = Model()
+    with pytest.raises(RuntimeError, match="is being trained by another call of fit"):
+        model.fit(lambda: model.fit(print))
+    model.fit(lambda: None)
+
+
+def test_tasks_of_a_backbone_share_its_lock(tiny):
+    import encoder_zoo as ez
+    from encoder_zoo.encoders import get_family
+
+    task = tiny.task(get_family("bert"), "SequenceClassifier")
+    assert weights_lock(task) is weights_lock(task.backbone)
+    other = ez.TokenClassifier(task.backbone, labels=["O", "B-A"])
+    assert weights_lock(other) is weights_lock(task)
+    assert weights_lock(keras.Sequential()) is not weights_lock(task)
+
+
+def test_changes_are_counted_once(tiny):
+    from encoder_zoo.encoders import get_family
+
+    task = tiny.task(get_family("bert"), "SequenceClassifier")
+    data = task.tiny_data()
+    counts = [task.weights_version]
+    for change in (
+        lambda: task.fit(list(data.x), list(data.y), verbose=0),
+        lambda: task.set_weights(task.get_weights()),
+        lambda: task.backbone.enable_lora(2),
+    ):
+        change()
+        counts.append(task.backbone.weights_version)
+    task.predict(list(data.x), verbose=0)
+    task.evaluate(list(data.x), list(data.y), verbose=0)
+    assert counts == [0, *counts[1:]] and len({*counts}) == 4
+    assert task.weights_version == counts[-1]

@@ -1,0 +1,118 @@
+"""Models that many threads ask while others change them: answers of one state, and no errors."""
+
+import pytest
+from processes import run
+
+BEGIN = """
+import contextlib, itertools, os, sys, threading
+import keras, numpy as np
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny
+
+keras.utils.set_random_seed(0)
+task = tiny.task(get_family("bert"), ez.SequenceClassifier, dropout=0.0, attention_dropout=0.0)
+data = task.tiny_data()
+x, y = ((list(values) * 4)[:4] * 8 for values in (data.x, data.y))
+task.compile("sgd")
+task.optimizer.learning_rate = 0.1
+task.fit(x, y, verbose=0)
+
+
+@contextlib.contextmanager
+def asking(*questions):
+    "Threads that ask until the block ends; yields the lists of answers and of errors."
+    answers, errors, ended = [], [], threading.Event()
+
+    def ask(question):
+        while not ended.is_set():
+            try:
+                answers.append(question())
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=ask, args=(one,)) for one in questions]
+    [thread.start() for thread in threads]
+    try:
+        yield answers, errors
+    finally:
+        ended.set()
+        [thread.join() for thread in threads]
+
+
+def few():  # a single batch
+    return task.predict(x[:4], verbose=0)
+
+
+def several():  # batches, of which the first and the last have the same texts
+    found = task.predict(x, batch_size=4, verbose=0)
+    np.testing.assert_allclose(found[:4], found[-4:], atol=1e-5)
+    return found[:4]
+"""
+CHANGED = """
+first = [np.array(weight) for weight in task.get_weights()]
+rng = np.random.default_rng(0)
+moved = [w + rng.normal(size=w.shape).astype(w.dtype) if w.dtype.kind == "f" else w for w in first]
+expected = []
+for weights in (first, moved):
+    task.set_weights(weights)
+    expected.append(few())
+assert np.abs(expected[0] - expected[1]).max() > 0.1
+folder = sys.argv[1]
+with asking(few, few, several, several) as (answers, errors):
+    for weights in itertools.islice(itertools.cycle([first, moved]), 12):
+        task.set_weights(weights)
+        path = os.path.join(folder, "model.weights.h5")
+        task.save_to_preset(os.path.join(folder, "preset"))
+        task.save_weights(path)
+        task.load_weights(path)
+        same = zip(task.get_weights(), weights, strict=True)
+        assert all(np.array_equal(a, b) for a, b in same)
+assert not errors, errors[0]
+apart = [min(np.abs(found - one).max() for one in expected) for found in answers]
+assert len(apart) > 12 and max(apart) < 1e-4, max(apart)
+"""
+FITTED = """
+start = task.get_weights()
+
+
+def fitted(**options):
+    task.set_weights(start)
+    return task.fit(x, y, 4, epochs=3, shuffle=False, validation_data=(x, y), verbose=0, **options)
+
+
+alone = fitted().history
+seen, refused = set(), []
+
+
+class Watch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        seen.add(float(few()[0, 0]))
+        if not refused:
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join()
+
+
+def second():
+    try:
+        task.fit(x, y, verbose=0)
+    except RuntimeError as error:
+        refused.append(str(error))
+
+
+with asking(few, several) as (answers, errors):
+    watched = fitted(callbacks=[Watch()]).history
+assert not errors, errors[0]
+assert answers and len(seen) > 3  # the answers are those of the present step
+assert refused and "is being trained by another call of fit" in refused[0]
+for name, values in alone.items():
+    np.testing.assert_allclose(watched[name], values, rtol=1e-5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.parametrize("changes", [CHANGED, FITTED], ids=["changed", "fitted"])
+def test_answers_are_of_one_state_of_the_weights(backend, changes, tmp_path):
+    run(BEGIN + changes, tmp_path, KERAS_BACKEND=backend)
