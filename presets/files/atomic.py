@@ -354,9 +354,20 @@ def _remove_leftovers(target: pathlib.Path) -> None:
     for path in target.parent.glob(f".{glob.escape(target.name)}.saving-*"):
         with contextlib.suppress(OSError):
             old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
-            is_ours = not path.is_symlink() and (path / _TEMPORARY).is_file()
-            if is_ours and (old or _process_has_ended(path.name)):
+            if _is_temporary(path) and (old or _process_has_ended(path.name)):
                 shutil.rmtree(path)
+
+
+def remove_temporary(folder: pathlib.Path, names: str) -> None:
+    """Remove the temporary folders, for targets of a pattern of names, that no process writes."""
+    for path in folder.glob(f".{names}.saving-*"):
+        if _is_temporary(path):
+            shutil.rmtree(path)
+
+
+def _is_temporary(path: pathlib.Path) -> bool:
+    """Return whether a folder was made by `_beside`; a user's may have such a name."""
+    return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
 def _process_has_ended(name: str) -> bool:

@@ -14,7 +14,13 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.atomic import Kind, checked_folder, remove_written, replacing
+from encoder_zoo.presets.files.atomic import (
+    Kind,
+    checked_folder,
+    remove_temporary,
+    remove_written,
+    replacing,
+)
 from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
@@ -177,10 +183,11 @@ class BackupFolder:
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
-        """Remove backups; files that were not written here stay."""
+        """Remove backups, and the files of an interrupted write; files of the user stay."""
         for path in self._folders():
             if path not in kept:
                 remove_written(path, KIND)
+        remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:
         """Remove all backups, and the folder if nothing else is in it."""
