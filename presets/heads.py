@@ -288,7 +288,8 @@ def _report_differences(checkpoint: Checkpoint, task: PresetTask, absent: Sequen
     if absent:
         message = "%s has no %s: the head of %s has 0 there."
         logger.warning(message, folder, _listed(absent), name)
-    if unused := _unused_tensors(checkpoint, _layers_of(checkpoint.family.heads.values()), ()):
+    heads = task.head_record, *checkpoint.family.heads.values()
+    if unused := _unused_tensors(checkpoint, _layers_of(heads), ()):
         message = (
             "%s: %s does not use %s, which no head of %s has: the model that was saved may answer "
             "otherwise."
