@@ -73,8 +73,9 @@ def test_fields_of_a_card_are_read_back_by_yaml(text):
 @many
 def test_code_of_a_card_opens_the_folder_and_does_nothing_else(text):
     card = card_of(text)
-    blocks = card.split("```python\n")[1:]
-    assert len(blocks) == 2 and card.count("```") == 4
+    body = card.split("\n---\n", 1)[1]  # in the YAML before it they are text
+    blocks = body.split("```python\n")[1:]
+    assert len(blocks) == 2 and body.count("```") == 4
     for block in blocks:
         tree = ast.parse(block.split("```")[0])
         assert [type(statement) for statement in tree.body[1:]] == [ast.Assign]
