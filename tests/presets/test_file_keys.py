@@ -157,12 +157,12 @@ class TestLengths:
         return "right"
 
     @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
-    def test_a_length_below_the_positions_counts(self, folder, key):
+    def test_a_length_below_the_positions_counts(self, folder, key, tmp_path):
         rewrite(folder, "tokenizer_config.json", **{key: 5})
         opened = ez.SequenceClassifier.from_preset(folder)
         assert ids_of(opened.preprocessor([TEXT])) == [CLS, 5, 6, 7, SEP]
-        opened.save_to_preset(folder)
-        again = ez.SequenceClassifier.from_preset(folder)
+        opened.save_to_preset(tmp_path / "again")
+        again = ez.SequenceClassifier.from_preset(tmp_path / "again")
         assert again.preprocessor.max_sequence_length == 5
 
     def test_arguments_come_first(self, folder):
@@ -184,14 +184,14 @@ class TestLengths:
         opened = ez.SequenceClassifier.from_preset(folder)
         assert ids_of(opened.preprocessor([TEXT])) == [CLS, *SIDES["right"], SEP]
 
-    def test_padding_on_the_left_gives_the_numbers_without_padding(self, folder):
+    def test_padding_on_the_left_gives_the_numbers_without_padding(self, folder, tmp_path):
         rewrite(folder, "tokenizer_config.json", padding_side="left")
         opened = ez.SequenceClassifier.from_preset(folder)
         together = opened.predict([TEXT, "a"], verbose=0)
         alone = [opened.predict([text], verbose=0)[0] for text in (TEXT, "a")]
         np.testing.assert_allclose(together, alone, atol=1e-5)
-        opened.save_to_preset(folder)
-        config = json.loads((folder / "tokenizer_config.json").read_text())
+        opened.save_to_preset(tmp_path / "again")
+        config = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
         assert config["padding_side"] == "left"
 
     def test_questions_behind_contexts_where_padding_is_left(self):

@@ -34,18 +34,20 @@ def roberta(golden, tmp_path):
 
 
 @pytest.fixture
-def whole(bert):
+def whole(bert, tmp_path):
     """BERT as it is saved here: a vocabulary in vocab.txt and the same in tokenizer.json."""
-    ez.SequenceClassifier.from_preset(bert).save_to_preset(bert)
-    (bert / "encoder_zoo.json").unlink()
-    return bert
+    return saved_again(bert, tmp_path / "whole_bert")
 
 
 @pytest.fixture
-def whole_roberta(roberta):
-    ez.SequenceClassifier.from_preset(roberta).save_to_preset(roberta)
-    (roberta / "encoder_zoo.json").unlink()
-    return roberta
+def whole_roberta(roberta, tmp_path):
+    return saved_again(roberta, tmp_path / "whole_roberta")
+
+
+def saved_again(folder, target):
+    ez.SequenceClassifier.from_preset(folder).save_to_preset(target)
+    (target / "encoder_zoo.json").unlink()
+    return target
 
 
 def refusal(folder: pathlib.Path, **arguments) -> str:
@@ -338,7 +340,7 @@ def test_the_padding_token_is_the_models(bert):
 
 
 @pytest.mark.parametrize(
-    "numbers", [{"a": 1, "b": 0}, {"a": 0}, {"a": 0, "b": "1"}, ["a", "b"], {"x": 0, "y": 1}]
+    "numbers", [{"a": 1, "b": 0}, {"a": 0}, {"a": 0, "b": "x"}, ["a", "b"], {"x": 0, "y": 1}]
 )
 def test_label2id_is_the_inverse_of_id2label(bert, numbers):
     names = {"0": "a", "1": "b"}
@@ -418,12 +420,16 @@ def test_settings_of_kerashubs_tokenizer_are_applied_or_refused(tmp_path, settin
 def test_a_card_that_is_a_link_is_not_copied(bert, tmp_path):
     (tmp_path / "secret").write_text("secret")
     classifier = ez.SequenceClassifier.from_preset(bert)
-    (bert / "README.md").unlink(missing_ok=True)
-    (bert / "README.md").symlink_to(tmp_path / "secret")
+    saved = tmp_path / "saved"
+    classifier.save_to_preset(saved)
+    (saved / "README.md").unlink()
+    (saved / "README.md").symlink_to(tmp_path / "secret")
     mode = (tmp_path / "secret").stat().st_mode
-    classifier.save_to_preset(bert)
-    assert not (bert / "README.md").is_symlink()
-    assert "secret" not in (bert / "README.md").read_text()
+    with pytest.raises(ValueError, match="README.md"):
+        classifier.save_to_preset(saved)
+    classifier = ez.SequenceClassifier.from_preset(saved, verify=False)
+    classifier.save_to_preset(tmp_path / "again")
+    assert "secret" not in (tmp_path / "again" / "README.md").read_text()
     assert (tmp_path / "secret").read_text() == "secret"
     assert (tmp_path / "secret").stat().st_mode == mode
 

@@ -24,6 +24,7 @@ import encoder_zoo as ez
 import encoder_zoo.encoders as encoders
 import encoder_zoo.tasks as tasks_wing
 from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.testing import tiny
 
 VERBS = (
@@ -554,7 +555,11 @@ def rerankers_have_one_output(said, folder):
     "is for a reranker. Pass reranker=",
     "and no index: saving would delete",
     "is the index of another embedder",
+    "Pass the embedder that the index was built with",
+    "Pass the embedder that it was built with",
     "The embedder has changed since the index was built",
+    "embeds no queries. Received",
+    "An export holds an embedder and its vectors",
     slow=True,
 )
 def indexes(said, folder):
@@ -567,17 +572,53 @@ def indexes(said, folder):
     (folder / "other" / "notes.txt").write_text("mine")
     with said():
         index.save(folder / "other")
-    index.save(folder / "other" / "index")
+    index.save(folder / "index")
     other = tiny.moved(make("TextEmbedder"))
     with said():
-        ez.VectorIndex.load(folder / "other" / "index", other)
-    assert ez.VectorIndex.load(folder / "other" / "index", embedder).search("one")
+        ez.VectorIndex.load(folder / "index", other)
+    with said():
+        ez.load_index(folder / "index", make("SparseEncoder"))
+    with said():
+        ez.load_index(folder / "index")
+    assert ez.load_index(folder / "index", embedder).search("one")
     other.index(TEXTS).save(folder / "again")
     assert ez.VectorIndex.load(folder / "again", other).search("one")
     tiny.moved(embedder)
     with said():
         index.save(folder / "changed")
     embedder.index(TEXTS).save(folder / "changed")
+    words = ez.BM25Index(TEXTS)
+    with said():
+        words.search("one", prompt="query")
+    assert words.search("one")
+    with said():
+        words.export(folder / "exported")
+    embedder.index(TEXTS).export(folder / "exported")
+
+
+@case(
+    "and links are not followed when something is written",
+    "which is not of",
+    "and was not written by encoder_zoo: it is kept",
+)
+def what_others_wrote_stays(said, folder):
+    backbone, page = tiny.backbone(BERT), Picture("<p>one</p>", "one")
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to(folder / "real")
+    with said():
+        backbone.save_to_preset(folder / "link")
+    backbone.save_to_preset(folder / "real")
+    (folder / "theirs").mkdir()
+    (folder / "theirs" / "config.json").write_text("{}")
+    with said():
+        backbone.save_to_preset(folder / "theirs")
+    backbone.save_to_preset(folder / "theirs" / "saved")
+    (folder / "page.html").write_text("mine")
+    with said():
+        page.save(folder / "page.html")
+    page.save(folder / "other.html")
+    (folder / "page.html").unlink()
+    page.save(folder / "page.html")
 
 
 @case("This FewShotClassifier has no classes yet", slow=True)
@@ -1146,8 +1187,11 @@ NOT_EXECUTED = {
     "needs scikit-learn, which is not installed": PACKAGES,
     "is no list of a repository's files": NETWORK,
     "the download broke off": NETWORK,
-    "has changed since its files were listed": NETWORK,
     "not in the cache and the hub cannot be reached": NETWORK,
+    "is a link, which is not followed. Delete it.": NETWORK,
+    "is no regular file. Delete it, and load again.": NETWORK,
+    "is read-only: nothing was written": "root, who runs some tests, may write everywhere",
+    "is no regular file. Write to another folder": "a pipe or a link in place of our description",
     "the hub asks for a token (401). Set HF_TOKEN": NETWORK,
     "the hub refuses access (403)": NETWORK,
     "is in the repository, not in the wheel": "needs a wheel; tests have the repository",
