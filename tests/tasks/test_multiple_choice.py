@@ -44,6 +44,7 @@ def logits_of_pairs(model, first, second):
         model.backbone,
         ez.SequenceClassifierPreprocessor(model.preprocessor.tokenizer),
         num_classes=1,
+        problem_type="regression",
     )
     classifier.head.set_weights(model.head.get_weights())
     inputs = classifier.preprocessor((first, second))
