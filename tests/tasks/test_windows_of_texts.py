@@ -58,6 +58,7 @@ def expected_logits(task, texts, pool=np.mean) -> np.ndarray:
         task.backbone,
         ez.SequenceClassifierPreprocessor(task.preprocessor.tokenizer),
         num_classes=task.num_classes,
+        problem_type=task.problem_type,
     )
     plain.head.set_weights(task.head.get_weights())
     return np.stack([pool(plain.predict(parts_of(text), verbose=0), axis=0) for text in texts])
