@@ -22,6 +22,7 @@ from encoder_zoo.common.validation import (
     is_number,
     validate_arguments,
 )
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.columns import ROLES, as_columns
@@ -225,6 +226,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
 
     # -- vectors compared ----------------------------------------------------------------------
 
+    @reads_weights
     def similarity(self, a: object, b: object) -> np.ndarray:
         """Return how similar each of some texts is to each of others.
 
@@ -294,6 +296,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
     # -- evaluation ----------------------------------------------------------------------------
 
     @validate_arguments
+    @reads_weights
     def evaluate_retrieval(
         self,
         queries: object,
@@ -414,6 +417,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
         return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
 
     @validate_arguments
+    @reads_weights
     def mine_negatives(
         self,
         queries: object,

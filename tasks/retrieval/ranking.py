@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 
@@ -43,6 +44,7 @@ class RanksTexts:
         return scores
 
     @validate_arguments
+    @reads_weights
     def rank(
         self,
         query: str,
