@@ -90,6 +90,7 @@ def test_tasks_of_a_backbone_share_its_lock(tiny):
     assert weights_lock(keras.Sequential()) is not weights_lock(task)
 
 
+@pytest.mark.slow
 def test_changes_are_counted_once(tiny):
     from encoder_zoo.encoders import get_family
 

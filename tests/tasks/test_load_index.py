@@ -128,8 +128,19 @@ WAYS = (train, set_weights, set_weights_of_the_backbone, load_weights,
         train_another_task_of_the_backbone)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EMBEDDERS)
-@pytest.mark.parametrize("change", WAYS, ids=lambda way: way.__name__)
+# All ways with one kind, and all kinds with one way; each `fit` takes seconds.
+USUAL = [("TextEmbedder", way) for way in WAYS] + [(name, WAYS[-1]) for name in EMBEDDERS]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        pytest.param(name, way, id=f"{way.__name__}-{name}", marks=marks)
+        for name in EMBEDDERS
+        for way in WAYS
+        for marks in [() if (name, way) in USUAL else pytest.mark.slow]
+    ],
+)
 def test_a_search_after_the_embedder_has_changed_is_an_error(make, name, change, tmp_path):
     embedder = make(name)
     index = embedder.index(DOCUMENTS)

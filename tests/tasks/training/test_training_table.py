@@ -49,14 +49,25 @@ def test_a_fault_shows_in_the_table():
         assert plain_training.wrong(plain_training.compare(*cell))
 
 
-@pytest.mark.slow
+WHOLE = "import plain_training as table; table.main()"
+PART = """import plain_training as table
+table.main("batches", "accumulation", names=("SequenceClassifier", "TokenClassifier"))"""
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_every_task_trains_as_a_plain_loop(backend):
-    """Of all tasks and ways; on TensorFlow also on two replicas."""
-    print(run("import plain_training as table; table.main()", KERAS_BACKEND=backend))
+@pytest.mark.parametrize(
+    "table",
+    [  # all tasks and ways take some ten minutes for each backend: `-m peers` and this file
+        pytest.param(PART, marks=pytest.mark.slow, id="part"),
+        pytest.param(WHOLE, marks=pytest.mark.peers, id="whole"),
+    ],
+)
+def test_tasks_train_as_a_plain_loop(table, backend):
+    """On TensorFlow also on two replicas."""
+    print(run(table, KERAS_BACKEND=backend))
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_every_fault_shows(backend):
     print(run("import plain_training as table; table.faults()", KERAS_BACKEND=backend))
