@@ -116,8 +116,9 @@ def weights_lock(model: keras.Model) -> WeightsLock:
         >>> weights_lock(model) is weights_lock(model)
         True
     """
-    owner = getattr(model, "backbone", model)
-    return vars(owner).setdefault("_weights_lock", WeightsLock())  # in one step for all threads
+    known = vars(getattr(model, "backbone", model))
+    # A new one only at first, and then in one step for all threads.
+    return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())
 
 
 def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
@@ -127,46 +128,35 @@ def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
 
 def reads_weights(method: Callable[P, R]) -> Callable[P, R]:
     """Have a method of a model see one state of its weights from beginning to end."""
-
-    @functools.wraps(method)
-    def reading(self, *args, **kwargs):
-        with weights_lock(self).shared():
-            return method(self, *args, **kwargs)
-
-    return reading
+    return _inside(WeightsLock.shared, method)
 
 
 def changes_weights(method: Callable[P, R]) -> Callable[P, R]:
     """Have no other thread read a model's weights while a method changes them."""
-
-    @functools.wraps(method)
-    def changing(self, *args, **kwargs):
-        with weights_lock(self).exclusive():
-            return method(self, *args, **kwargs)
-
-    return changing
+    return _inside(WeightsLock.exclusive, method)
 
 
 def trains(method: Callable[P, R]) -> Callable[P, R]:
     """Have no other thread train or evaluate a model while a method trains it."""
-
-    @functools.wraps(method)
-    def training(self, *args, **kwargs):
-        with weights_lock(self).fitting():
-            return method(self, *args, **kwargs)
-
-    return training
+    return _inside(WeightsLock.fitting, method)
 
 
 def uses_metrics(method: Callable[P, R]) -> Callable[P, R]:
     """Have a method wait until no other thread trains or evaluates a model, and have none begin."""
+    return _inside(lambda lock: lock.of_metrics, method)
+
+
+def _inside(
+    hold: Callable[[WeightsLock], contextlib.AbstractContextManager], method: Callable
+) -> Callable:
+    """Return a method that runs while it holds the lock of its model in some way."""
 
     @functools.wraps(method)
-    def using(self, *args, **kwargs):
-        with weights_lock(self).of_metrics:
+    def holding(self, *args, **kwargs):
+        with hold(weights_lock(self)):
             return method(self, *args, **kwargs)
 
-    return using
+    return holding
 
 
 class LocksWeights(keras.Model):
