@@ -1,0 +1,383 @@
+"""Measure how the package is cut: its files, its bases, its imports and who imports whom.
+
+    python docs/house.py            # of the tree that this file stands in
+    python docs/house.py FOLDER     # of another one
+
+Code lines are those with code: no blank lines, comments or docstrings. Nothing is imported, so that
+the tree may be of any release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import functools
+import io
+import pathlib
+import tokenize
+from dataclasses import dataclass
+
+PACKAGE = "encoder_zoo"
+TOPS = ("common", "encoders", "presets", "tasks", "facade")
+SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of the package.
+
+    Attributes:
+        name: "tasks.base.task"; the facade's own are "encoder_zoo" and those below it.
+        path: in the tree.
+        tree: its syntax.
+        lines: its text.
+    """
+
+    name: str
+    path: pathlib.Path
+    tree: ast.Module
+    lines: list[str]
+
+    @property
+    def folder(self) -> str:
+        """Return the folder, of a package's `__init__` its own."""
+        return self.path.parent.as_posix()
+
+    @functools.cached_property
+    def code_lines(self) -> set[int]:
+        """Return the numbers of the lines with code."""
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docstrings = {
+            number
+            for node in ast.walk(self.tree)
+            if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None
+            for number in range(node.body[0].lineno, node.body[0].end_lineno + 1)
+        }
+        tokens = tokenize.generate_tokens(io.StringIO("".join(self.lines)).readline)
+        code = {
+            number
+            for token in tokens
+            if token.type not in SKIPPED and token.type != tokenize.ENDMARKER
+            for number in range(token.start[0], token.end[0] + 1)
+        }
+        return code - docstrings
+
+    @functools.cached_property
+    def import_lines(self) -> set[int]:
+        """Return the numbers of the lines of imports, and of what guards those of types."""
+        found = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                found |= set(range(node.lineno, node.end_lineno + 1))
+            elif _of_types(node):
+                found.add(node.lineno)
+        return found & self.code_lines
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class of the package: its module, its name, the names of its bases and its syntax."""
+
+    module: Module
+    name: str
+    bases: tuple[str, ...]
+    node: ast.ClassDef
+
+    @property
+    def abstract(self) -> bool:
+        """Return whether it says of methods that others have to write them."""
+        return any(
+            (isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node))
+            or (
+                isinstance(node, ast.Name | ast.Attribute)
+                and ast.unparse(node).endswith("abstractmethod")
+            )
+            for node in ast.walk(self.node)
+        )
+
+
+def _of_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+class House:
+    """The package's modules and classes, and who imports and extends whom.
+
+    Args:
+        root: of the repository.
+    """
+
+    def __init__(self, root: pathlib.Path):
+        self.root = root
+        self.modules: dict[str, Module] = {}
+        for top in TOPS:
+            for path in sorted((root / top).rglob("*.py")):
+                text = path.read_text("utf-8")
+                inner = path.relative_to(root)
+                module = Module(_name(inner), inner, ast.parse(text), text.splitlines(True))
+                self.modules[module.name] = module
+        self.classes = {
+            (module.name, node.name): Class(
+                module, node.name, tuple(map(_base_name, node.bases)), node
+            )
+            for module in self.modules.values()
+            for node in module.tree.body
+            if isinstance(node, ast.ClassDef)
+        }
+
+    # -- who imports whom --------------------------------------------------------------------
+
+    def imports(self, module: Module, types: bool = False) -> set[str]:
+        """Return the package's modules that one imports, in functions too.
+
+        Args:
+            module: of the package.
+            types: whether those that only annotations need count as well.
+        """
+        skipped = set()
+        if not types:
+            for node in filter(_of_types, ast.walk(module.tree)):
+                skipped |= {id(inner) for child in node.body for inner in ast.walk(child)}
+        found = set()
+        for node in ast.walk(module.tree):
+            if id(node) not in skipped:
+                found |= self._imported(node)
+        return found & self.modules.keys() - {module.name}
+
+    def _imported(self, node: ast.AST) -> set[str]:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
+            home = node.module.removeprefix(PACKAGE).removeprefix(".")
+            inner = [f"{home}.{alias.name}".removeprefix(".") for alias in node.names]
+            return {name if name in self.modules else home or PACKAGE for name in inner}
+        if isinstance(node, ast.Import):
+            return {alias.name.removeprefix(f"{PACKAGE}.") for alias in node.names}
+        return set()
+
+    @functools.cached_property
+    def arrows(self) -> dict[str, set[str]]:
+        """Return {module: those that it imports}, types included."""
+        return {name: self.imports(module, types=True) for name, module in self.modules.items()}
+
+    def reached(self, name: str) -> set[str]:
+        """Return the modules that the import of one imports, at once or in functions."""
+        found, waiting = set(), [name]
+        while waiting:
+            module = waiting.pop()
+            if module not in found:
+                found.add(module)
+                waiting += self.imports(self.modules[module])
+        return found
+
+    def circles(self) -> list[list[str]]:
+        """Return the groups of modules that import one another, types included; largest first."""
+        order, low, stack, groups = {}, {}, [], []
+
+        def visit(name: str) -> None:
+            order[name] = low[name] = len(order)
+            stack.append(name)
+            for other in self.arrows[name]:
+                if other not in order:
+                    visit(other)
+                    low[name] = min(low[name], low[other])
+                elif other in stack:
+                    low[name] = min(low[name], order[other])
+            if low[name] == order[name]:
+                start = stack.index(name)
+                groups.append(sorted(stack[start:]))
+                del stack[start:]
+
+        for name in self.modules:
+            if name not in order:
+                visit(name)
+        return sorted((group for group in groups if len(group) > 1), key=len, reverse=True)
+
+    def arrows_between(self, top: str) -> int:
+        """Return how many pairs of a folder's rooms are joined by imports at run time."""
+        pairs = set()
+        for module in self.modules.values():
+            home = _room(module.path, top)
+            for other in self.imports(module):
+                there = _room(self.modules[other].path, top)
+                if home and there and home != there:
+                    pairs.add((home, there))
+        return len(pairs)
+
+    # -- who extends whom --------------------------------------------------------------------
+
+    def base_of(self, cls: Class, name: str) -> Class | None:
+        """Return the class of the package that a base's name means in a module."""
+        first, _, rest = name.partition(".")
+        if (cls.module.name, name) in self.classes:
+            return self.classes[cls.module.name, name]
+        for node in ast.walk(cls.module.tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == first:
+                        home = node.module.removeprefix(PACKAGE).removeprefix(".")
+                        if rest:
+                            return self.classes.get((f"{home}.{alias.name}", rest))
+                        return self.classes.get((home, alias.name))
+        return None
+
+    def ancestors(self, cls: Class) -> list[Class]:
+        """Return the package's classes that one extends, each once, nearest first."""
+        found: list[Class] = []
+        for name in cls.bases:
+            base = self.base_of(cls, name)
+            if base is not None:
+                found += [one for one in (base, *self.ancestors(base)) if one not in found]
+        return found
+
+    def single_bases(self) -> list[tuple[Class, Class]]:
+        """Return the classes that exactly one other extends, with it; TypedDicts do not count."""
+        children = collections.defaultdict(list)
+        for cls in self.classes.values():
+            for name in cls.bases:
+                base = self.base_of(cls, name)
+                if base is not None:
+                    children[base.module.name, base.name].append(cls)
+        return [
+            (self.classes[key], extending[0])
+            for key, extending in sorted(children.items())
+            if len(extending) == 1 and not self._is_record(self.classes[key])
+        ]
+
+    def _is_record(self, cls: Class) -> bool:
+        return any("TypedDict" in base for one in (cls, *self.ancestors(cls)) for base in one.bases)
+
+    @functools.cached_property
+    def public(self) -> set[str]:
+        """Return the public names, of the stub."""
+        stub = ast.parse((self.root / "facade" / "__init__.pyi").read_text("utf-8"))
+        return {
+            alias.asname or alias.name
+            for node in stub.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def tasks(self) -> list[Class]:
+        """Return the public classes of `tasks/` that are models of Keras, but for bases of these."""
+        models = [
+            cls
+            for cls in self.classes.values()
+            if cls.name in self.public
+            and cls.module.name.startswith("tasks.")
+            and any("keras.Model" in one.bases for one in (cls, *self.ancestors(cls)))
+        ]
+        return [cls for cls in models if cls.name not in ("Task", "Embedder")]
+
+    # -- counts --------------------------------------------------------------------------------
+
+    def code_lines(self, folder: str = "") -> int:
+        """Return the code lines below a folder."""
+        return sum(
+            len(module.code_lines)
+            for module in self.modules.values()
+            if module.path.as_posix().startswith(folder)
+        )
+
+    def import_share(self) -> float:
+        """Return which share of the code lines imports."""
+        imports = sum(len(module.import_lines) for module in self.modules.values())
+        return imports / self.code_lines()
+
+    def rooms(self, top: str) -> list[str]:
+        """Return the folders below one."""
+        homes = {_room(module.path, top) for module in self.modules.values()}
+        return sorted(homes - {"", None})
+
+    def files_of(self, top: str) -> int:
+        """Return how many files other than a package's empty `__init__` are below a folder."""
+        return sum(
+            module.path.as_posix().startswith(f"{top}/")
+            and not (module.path.name == "__init__.py" and len(module.code_lines) == 0)
+            for module in self.modules.values()
+        )
+
+    def repeated_names(self, more_than: int = 3) -> dict[str, int]:
+        """Return {file name: count} of names that several folders have."""
+        names = collections.Counter(
+            module.path.name for module in self.modules.values() if module.path.stem != "__init__"
+        )
+        return {name: count for name, count in names.most_common() if count > more_than}
+
+
+def _name(path: pathlib.Path) -> str:
+    """Return the name of a module without the package's, as Python imports it."""
+    parts = [*path.parts[:-1], path.stem]
+    if parts[0] == "facade":
+        parts = parts[1:] if len(parts) > 2 else [PACKAGE, *parts[1:]]
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def _base_name(base: ast.expr) -> str:
+    return ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+
+
+def _room(path: pathlib.Path, top: str) -> str | None:
+    """Return the folder's folder that a file is in; "" for its own files, None for others."""
+    inner = path.as_posix()
+    if not inner.startswith(f"{top}/"):
+        return None
+    first, _, rest = inner.removeprefix(f"{top}/").partition("/")
+    return first if rest else ""
+
+
+def report(house: House) -> list[str]:
+    """Return the table, as lines."""
+    modules = house.modules.values()
+    lines = [f"files {len(modules)}"]
+    lines.append(f"  of at most 50 lines {sum(len(m.lines) <= 50 for m in modules)}")
+    lines.append(f"  of more than 600 lines {sum(len(m.lines) > 600 for m in modules)}")
+    lines.append(f"code lines {house.code_lines()}")
+    folders = sorted({module.folder for module in modules})
+    own = {
+        folder: sum(len(m.code_lines) for m in modules if m.folder == folder) for folder in folders
+    }
+    counts = collections.Counter(module.folder for module in modules)
+    for top in TOPS:
+        lines.append(f"  {top} {house.code_lines(f'{top}/')}")
+        for folder in folders:
+            if folder.startswith(f"{top}/"):
+                lines.append(f"    {folder} {own[folder]} in {counts[folder]} files")
+    singles = house.single_bases()
+    allowed = [one for one, _ in singles if one.name in house.public and one.abstract]
+    lines.append(
+        f"bases with exactly one subclass {len(singles)}, public and abstract {len(allowed)}"
+    )
+    lines += [f"  {base.module.name}.{base.name} <- {child.name}" for base, child in singles]
+    lines.append("own classes between a task and keras.Model")
+    for task in house.tasks():
+        bases = house.ancestors(task)
+        files = {cls.module.name for cls in (task, *bases)}
+        names = " ".join(cls.name for cls in bases)
+        lines.append(f"  {task.name} {len(bases)} in {len(files)} files: {names}")
+    lines.append(f"import lines {100 * house.import_share():.1f} %")
+    for task in house.tasks():
+        if task.name == "TokenClassifier":
+            files = {cls.module.name for cls in (task, *house.ancestors(task))}
+            reached = house.reached(task.module.name)
+            lines.append(
+                f"to read TokenClassifier: {1 + len(house.ancestors(task))} classes, "
+                f"{len(files)} files; {len(reached)} modules are imported"
+            )
+    circles = house.circles()
+    lines.append(f"circles, types included {[len(circle) for circle in circles]}")
+    lines += [f"  {' '.join(circle)}" for circle in circles]
+    lines.append(
+        f"rooms of tasks/ {len(house.rooms('tasks'))}, arrows {house.arrows_between('tasks')}"
+    )
+    for top in ("tasks/training", "tasks/retrieval", "encoders/tokenizers"):
+        lines.append(f"modules of {top} {house.files_of(top)}")
+    repeated = house.repeated_names()
+    lines.append(f"file names that occur more than three times {len(repeated)}")
+    lines += [f"  {name} {count}" for name, count in repeated.items()]
+    return lines
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("root", nargs="?", default=pathlib.Path(__file__).parents[1])
+    print("\n".join(report(House(pathlib.Path(parser.parse_args().root)))))
