@@ -258,7 +258,7 @@ class House:
         }
 
     def tasks(self) -> list[Class]:
-        """Return the public classes of `tasks/` that are models of Keras, but for bases of these."""
+        """Return the public models in `tasks/`, but for those that are bases only."""
         models = [
             cls
             for cls in self.classes.values()
