@@ -22,7 +22,11 @@ import encoder_zoo as ez
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.training import fine_tuning_optimizer, recipe
-from encoder_zoo.tasks.training.optimizers import LinearWarmupDecay, ScheduledAdamW
+from encoder_zoo.tasks.training.optimizers import (
+    AccumulatingLossScaleOptimizer,
+    LinearWarmupDecay,
+    ScheduledAdamW,
+)
 from encoder_zoo.tasks.training.steps import KerasSteps
 from encoder_zoo.testing import tiny
 
@@ -319,6 +323,10 @@ WAYS = {
         precision="mixed_bfloat16", steps_per_execution=3, backends=TF, all_on=TF
     ),
     "mixed_float16": Way(precision="mixed_float16", all_on=("torch",)),
+    "mixed_float16, accumulation": Way(precision="mixed_float16", gradient_accumulation_steps=3),
+    "mixed_float16, replicas, accumulation": Way(
+        precision="mixed_float16", gradient_accumulation_steps=3, backends=TF
+    ),
     "all steps warm up": Way(warmup=0.99),
     "no warmup, accumulation": Way(warmup=0.0, gradient_accumulation_steps=5),
     "layer decay": Way(layer_decay=0.5, gradient_accumulation_steps=2),
@@ -476,14 +484,15 @@ def shares(backbone, variables, decay):
     return [decay ** powers.get(id(variable), 0) for variable in variables]
 
 
-def step_gradient(case, gradient, prepared, batches, number, total, scale):
-    """Return the gradient of a step over batches, the first of which has a number."""
-    parts = batches if case.size else [np.concatenate(batches)]
+def step_gradient(case, gradient, prepared, batches, total, scale):
+    """Return the gradient of a step over pairs of a batch's number and rows."""
+    if not case.size:
+        batches = [(batches[0][0], np.concatenate([rows for _, rows in batches]))]
     sums, divisor = None, 0.0
-    for i, rows in enumerate(parts):
+    for number, rows in batches:
         share = ()
         if case.loss is of_terms:  # rises over the first third of all batches
-            share = (np.float32(min((number + i) / max(1, total // 3), 1.0) ** 2),)
+            share = (np.float32(min(number / max(1, total // 3), 1.0) ** 2),)
             share = share if total // 3 else (np.float32(1.0),)
         real = np.float32(np.arange(FILLED) < len(rows))
         x, y, weights = filled(prepared, rows)
@@ -507,19 +516,27 @@ def plain_loop(case, way, gradient, prepared, values, trained, shares, decays):
         decays: which have weight decay.
     """
     groups, warmup = groups_of(way), way.compiled.get("warmup", 0.1)
-    total, number, step = sum(map(len, groups)), 0, 0
+    total, step, numbers = sum(map(len, groups)), 0, itertools.count()
     weights = values()
     moments = [(0.0, 0.0) for _ in weights]
     scale = FIRST_SCALE if way.precision == "mixed_float16" else 1.0
-    for batches in groups:
-        gradients = step_gradient(case, gradient, prepared, batches, number, total, scale)
-        number += len(batches)
-        gradients = [g * used for g, used in zip(gradients, trained, strict=True)]
-        norm = np.sqrt(sum(np.sum(np.square(g)) for g in gradients))
-        if not np.isfinite(norm):
-            assert scale > 1 and len(batches) == 1, "gradients overflow"
-            scale /= 2
+
+    def of_step(batches):
+        found = step_gradient(case, gradient, prepared, batches, total, scale)
+        found = [g * used for g, used in zip(found, trained, strict=True)]
+        return found, np.sqrt(sum(np.sum(np.square(g)) for g in found))
+
+    for group in groups:
+        batches = []
+        for batch in [(next(numbers), rows) for rows in group]:
+            if scale == 1 or np.isfinite(of_step([batch])[1]):
+                batches.append(batch)
+            else:
+                scale /= 2
+        if not batches:
             continue
+        gradients, norm = of_step(batches)
+        assert np.isfinite(norm)
         rate, step = rates(len(groups), warmup)[step], step + 1
         for i, g in enumerate(gradients):
             if not trained[i]:
@@ -621,6 +638,12 @@ FAULTS = {
         lambda: mock.patch.object(ScheduledAdamW, "completes_step", _only_whole_steps),
         ("SequenceClassifier", "accumulation"),
     ),
+    "batches that overflow are not counted": (
+        lambda: mock.patch.object(
+            recipe, "AccumulatingLossScaleOptimizer", keras.optimizers.LossScaleOptimizer
+        ),
+        ("SequenceClassifier", "mixed_float16, accumulation"),
+    ),
     "the first step has the rate 0": (
         lambda: mock.patch.object(
             LinearWarmupDecay,
@@ -666,6 +689,70 @@ def faults():
         print(keras.config.backend(), fault, name, way, result, sep=" | ", flush=True)
     print(f"{len(FAULTS)} faults, {missed} missed")
     sys.exit(bool(missed))
+
+
+def check_overflows(steps=(2, 3), count=5):
+    """Check runs of some batches, of which each may overflow or not, against AdamW by the paper
+    with the mean of each step's finite gradients; the first step is all of the warmup."""
+    backend, start, first_scale = keras.config.backend(), np.float32([1.0, -2.0, 0.5]), 8.0
+    gradients = np.random.default_rng(0).normal(size=(count, 3)) * [[3], [0.1], [1], [2], [0.3]]
+    weight = keras.Variable(start, name="kernel")
+
+    def expected(finite, accumulated):
+        value, m, v, step, total = np.float64(start), 0.0, 0.0, 0, -(-count // accumulated)
+        for i in range(0, count, accumulated):
+            numbers = [n for n in range(i, min(i + accumulated, count)) if finite[n]]
+            if not numbers:
+                continue
+            g = gradients[numbers].mean(axis=0)
+            g, rate = g / max(1.0, np.linalg.norm(g)), PEAK * min(1.0, (total - step) / (total - 1))
+            step += 1
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * np.square(g)
+            move = m / (1 - 0.9**step) / np.sqrt(v / (1 - 0.999**step))
+            value = value * (1 - rate * DECAY) - rate * move
+        return value, step, first_scale * 0.5 ** finite.count(False)
+
+    for accumulated in steps:
+        inner = fine_tuning_optimizer.fine_tuning_optimizer(
+            1, gradient_accumulation_steps=accumulated
+        )
+        optimizer = AccumulatingLossScaleOptimizer(inner, initial_scale=first_scale)
+        optimizer.build([weight])
+        apply = applying(optimizer, weight, backend)
+        for finite in itertools.product((True, False), repeat=count):
+            weight.assign(start)
+            fine_tuning_optimizer.restart_optimizer(optimizer, PEAK, count)
+            for gradient, counts in zip(gradients, finite, strict=True):
+                scaled = gradient * float(optimizer.dynamic_scale)
+                scaled = scaled if counts else scaled * [1, np.inf, np.nan]
+                apply(ops.convert_to_tensor(np.float32(scaled)))
+            value, made, scale = expected(finite, accumulated)
+            found = int(optimizer.iterations), float(optimizer.dynamic_scale)
+            assert found == (made, scale), (accumulated, finite, found)
+            np.testing.assert_allclose(
+                ops.convert_to_numpy(weight), value, atol=1e-4 * PEAK, err_msg=str(finite)
+            )
+
+
+def applying(optimizer, weight, backend):
+    """Return the function of a gradient that has an optimizer make one graph's step."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(lambda gradient: optimizer.apply([gradient], [weight]))
+    if backend == "torch":
+        return lambda gradient: optimizer.apply([gradient], [weight])
+    import jax
+
+    step = jax.jit(optimizer.stateless_apply)
+
+    def apply(gradient):
+        state = [v.value for v in optimizer.variables]
+        values, state = step(state, [gradient], [weight.value])
+        for variable, value in zip([weight, *optimizer.variables], [*values, *state], strict=True):
+            variable.assign(value)
+
+    return apply
 
 
 def two_devices():

@@ -119,10 +119,19 @@ def _attend_heads(layer, query, key, value, mask, training):
     rate = layer.dropout_layer.rate if training else 0.0
     if keras.config.backend() == "torch":
         return _attend_on_torch(query, key, value, mask, rate)
-    if rate or keras.config.backend() == "tensorflow":
+    if rate or keras.config.backend() == "tensorflow" or _kernel_lacks_float16(query):
         return layer.attend(query, key, value, mask, training)[0]
     tokens = (_transpose(t) for t in (query, key, value))
     return _transpose(fused_attention(*tokens, mask))
+
+
+def _kernel_lacks_float16(query):
+    """Return whether JAX would not compile its kernel, as for float16 on a CPU or TPU."""
+    if keras.backend.standardize_dtype(query.dtype) != "float16":
+        return False
+    import jax
+
+    return jax.default_backend() != "gpu"
 
 
 def _kernel_writes_no_pairs(query):

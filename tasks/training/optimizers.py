@@ -85,7 +85,8 @@ class ScheduledAdamW(HookedAdamW):
 
     With `gradient_accumulation_steps` the gradient of a step is that of one large batch: each
     batch's counts as `weigh_batch` says, and the last batch of a run completes the step that is
-    begun.
+    begun. A batch that `leave_out_unless` leaves out is one of the step's and of the run's, but
+    adds nothing; if all of a step are, there is no step, and the schedule waits.
 
     Args:
         learning_rate: as for `keras.optimizers.AdamW`.
@@ -111,6 +112,7 @@ class ScheduledAdamW(HookedAdamW):
         self.learning_rate_multiplier = learning_rate_multiplier
         self._total_batches = 0
         self.weigh_batch()
+        self.leave_out_unless(True)
         if isinstance(self.schedule, LinearWarmupDecay):
             self.track(self.schedule.numbers)
 
@@ -138,6 +140,7 @@ class ScheduledAdamW(HookedAdamW):
         if self.gradient_accumulation_steps:
             first = {"aggregation": "only_first_replica"}
             self._divisor = self.add_variable((), name="divisor", **first)
+            self._done = self.add_variable((), dtype="int32", name="done_batches", **first)
             self._last_batch = self.add_variable((), dtype="int32", name="last_batch", **first)
             self._last_batch.assign(self._total_batches)
 
@@ -156,6 +159,7 @@ class ScheduledAdamW(HookedAdamW):
         self.schedule.restart(peak, total_steps)
         self._total_batches = total_batches
         if self.built and self.gradient_accumulation_steps:
+            self._done.assign(0)
             self._last_batch.assign(total_batches)
 
     # -- one step ------------------------------------------------------------------------------
@@ -169,30 +173,49 @@ class ScheduledAdamW(HookedAdamW):
         """
         self._factor, self._size = factor, size
 
+    def leave_out_unless(self, finite) -> None:
+        """Note whether the next gradients are finite; others add nothing to an accumulated step."""
+        self._finite = finite
+
     def mean_gradients(self, gradients: list, variables: list) -> list:
         """Add gradients to those of the step, and return its mean gradients up to here."""
         sums = [self.sum_of(variable) for variable in variables]
-        factor = ops.cast(self._factor, "float32")
+        factor, size = (ops.cast(number, "float32") for number in (self._factor, self._size))
         gradients = [g * ops.cast(factor, g.dtype) for g in gradients]
+        if self._finite is not True:
+            gradients = [ops.where(self._finite, g, ops.zeros_like(g)) for g in gradients]
+            size = ops.where(self._finite, size, 0.0)
         self.add_gradients(gradients, sums)
-        divisor = self._divisor.value + ops.cast(self._size, "float32")
+        divisor = self._divisor.value + size
         self._divisor.assign(divisor)
         self.weigh_batch()
         divisor = ops.where(divisor > 0, divisor, 1.0)
         return [total.value / ops.cast(divisor, total.dtype) for total in sums]
 
     def completes_step(self):
+        """Return whether the present batch is the last of a step, and the step has gradients."""
+        added = self.batches.value % self.gradient_accumulation_steps
+        added = added + ops.cast(self._finite, added.dtype)
+        return ops.logical_and(self._ends_step(), added > 0)
+
+    def _ends_step(self):
         """Return whether the present batch is the last of a step, or of the run."""
-        number = ops.cast(self.batches.value, "int32") + 1
+        number = self._done.value + 1
         whole = number % self.gradient_accumulation_steps == 0
         return ops.logical_or(whole, number == self._last_batch.value)
 
     def end_batch(self, completed) -> None:
-        """Count the batch, and after a step begin another; Keras adds 1 then."""
+        """Count the batch, and after a step begin another; Keras adds 1 to `batches` then."""
         self._divisor.assign(ops.where(completed, 0.0, self._divisor.value))
-        steps, batches = self.gradient_accumulation_steps, self.batches.value
-        rounded = batches - batches % steps + (steps - 1)
-        self.batches.assign(ops.where(completed, rounded, batches))
+        batches, done, ends = self.batches.value, self._done.value, self._ends_step()
+        counted = batches - 1 + ops.cast(self._finite, batches.dtype)
+        self.batches.assign(ops.where(completed, self._end_of_step(batches), counted))
+        self._done.assign(ops.where(ends, self._end_of_step(done), done) + 1)
+
+    def _end_of_step(self, count):
+        """Return the number of batches before the last of a step, of which some are done."""
+        steps = self.gradient_accumulation_steps
+        return count - count % steps + (steps - 1)
 
     def clip_and_update(self, gradients, variables):
         if not self.gradient_accumulation_steps:
@@ -227,6 +250,46 @@ class ScheduledAdamW(HookedAdamW):
         for share, pairs in groups.items():
             gradients, variables = map(list, zip(*pairs, strict=True))
             super().update(gradients, variables, learning_rate * share)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+    """`LossScaleOptimizer` whose overflowing batches are batches of an accumulated step.
+
+    Keras does not tell the inner optimizer of them: the steps would shift, and the last batches of
+    a run would make none. The scale of the loss is halved and doubled as in Keras.
+
+    Args:
+        inner_optimizer: a `ScheduledAdamW` with `gradient_accumulation_steps`.
+        **kwargs: the other arguments of `keras.optimizers.LossScaleOptimizer`.
+
+    Example:
+        >>> inner = ScheduledAdamW(0.1, gradient_accumulation_steps=2)
+        >>> optimizer = AccumulatingLossScaleOptimizer(inner)
+        >>> optimizer.build([keras.Variable([1.0])])
+        >>> for gradient in (np.inf, 3.0):
+        ...     optimizer.apply([ops.array([gradient])])
+        >>> int(optimizer.iterations), float(optimizer.dynamic_scale)
+        (1, 16384.0)
+    """
+
+    def apply(self, grads, trainable_variables=None):
+        if not self.built:
+            self.build(trainable_variables)
+        finite = self.check_finite(grads)
+        scale, inner = self.dynamic_scale.value, self.inner_optimizer
+        inner.leave_out_unless(finite)
+        inner.apply([g if g is None else ops.divide(g, scale) for g in grads], trainable_variables)
+        inner.leave_out_unless(True)
+        # In place of a branch, in which TensorFlow does not sum over replicas.
+        count = ops.where(finite, self.step_counter.value + 1, 0)
+        grows = count == self.dynamic_growth_steps
+        self.dynamic_scale.assign(scale * ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5))
+        self.step_counter.assign(ops.where(grows, 0, count))
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        apply = keras.optimizers.Optimizer.stateless_apply
+        return apply(self, optimizer_variables, grads, trainable_variables)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -19,6 +19,7 @@ from encoder_zoo.tasks.training.fine_tuning_optimizer import (
 )
 from encoder_zoo.tasks.training.layer_rates import FrozenLayers, layerwise
 from encoder_zoo.tasks.training.logit_metrics import loss_on_logits, metrics_on_logits
+from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.trainer import Trainer
@@ -170,6 +171,11 @@ class Recipe:
             1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
         )
         optimizer.schedule.hold_peak()  # until a `fit`
+        scales = task.dtype_policy.name == "mixed_float16" and self.options.get(
+            "auto_scale_loss", True
+        )
+        if scales and optimizer.gradient_accumulation_steps:
+            optimizer = AccumulatingLossScaleOptimizer(optimizer)
         self._compile(optimizer)
         self._traced_with = self._traced_state()
 

@@ -4,8 +4,10 @@ import functools
 
 import keras
 import numpy as np
+import plain_training
 import pytest
 import tensorflow as tf
+from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.training.optimizers import FusedAdamW, LinearWarmupDecay
@@ -70,6 +72,25 @@ def test_a_float16_backbone_has_its_task_scale_the_loss():
     classifier.compile()
     assert isinstance(classifier.optimizer, keras.optimizers.LossScaleOptimizer)
     assert isinstance(classifier.optimizer.inner_optimizer, FusedAdamW)
+
+
+def test_batches_that_overflow_are_left_out_of_accumulated_steps_and_counted():
+    plain_training.check_overflows()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_batches_that_overflow_on_other_backends(backend):
+    run("import plain_training as table; table.check_overflows()", KERAS_BACKEND=backend)
+
+
+def test_accumulation_in_float16_counts_every_batch():
+    task = plain_training.CASES["SequenceClassifier"].task("mixed_float16")
+    task.compile(gradient_accumulation_steps=7)
+    task.optimizer.initial_scale = 2.0**20  # the first batches overflow
+    task.fit(["a b", "c", "d e", "ab", "a"], [0, 1, 0, 1, 0], 1, 3, verbose=0)
+    assert 0 < 20 - np.log2(task.optimizer.dynamic_scale) < 7
+    assert int(task.optimizer.iterations) == 3  # of 7, 7 and 1 batches
 
 
 def test_accumulation_belongs_to_the_recipe(golden):

@@ -51,7 +51,8 @@ def test_a_fault_shows_in_the_table():
 
 WHOLE = "import plain_training as table; table.main()"
 PART = """import plain_training as table
-table.main("batches", "accumulation", names=("SequenceClassifier", "TokenClassifier"))"""
+ways = ("batches", "accumulation", "mixed_float16, accumulation")
+table.main(*ways, names=("SequenceClassifier", "TokenClassifier"))"""
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
