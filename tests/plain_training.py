@@ -95,9 +95,9 @@ def of_tokens_and_pairs(x, y, weights, found, rows):
 
 def of_detection(x, y, weights, found, rows):
     replaced = found["token_ids"] != ops.cast(x["token_ids"], "int32")
-    real = ops.cast(x["padding_mask"], "float32") * rows[:, None]
+    real = ops.cast(x["padding_mask"], "float32") * rows[:, None] * weights["detection"]
     detection = ops.sum(real * binary_crossentropy(found["detection"], replaced)) / ops.sum(real)
-    return of_tokens(x, y, weights, found["generator"], rows) + 50.0 * detection
+    return of_tokens(x, y, weights["generator"], found["generator"], rows) + 50.0 * detection
 
 
 def of_ranking(scores, y, rows):
@@ -159,7 +159,8 @@ def rows_of(weights, rows):
 
 
 def tokens_of(weights, rows):
-    weights = weights["masked_lm"] if isinstance(weights, dict) else weights
+    for name in {"masked_lm", "generator"} & set(weights):
+        weights = weights[name]
     return (weights * rows[:, None]).sum()
 
 
@@ -383,13 +384,16 @@ def data_of(case, task):
     """Return raw inputs and labels, sample weights, and the same as one prepared batch."""
     x, y = map(several, case.data)
     given = np.random.default_rng(1).uniform(0.2, 2.0, ROWS).astype("float32")
-    inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(task.preprocessor(x, y))
+    of_detection = case.cls is ez.ReplacedTokenDetection  # whose weights are of all tokens
+    prepared = task.preprocessor(x, y, given if of_detection else None)
+    inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(prepared)
     labels = np.zeros(ROWS) if labels is None else labels
     inputs, labels = keras.tree.map_structure(np.asarray, (inputs, labels))
     if isinstance(labels, dict):
         weights = {name: 1.0 if weights.get(name) is None else weights[name] for name in labels}
+    factor = 1.0 if of_detection else given
     weights = keras.tree.map_structure(
-        lambda w: np.float32(given * np.asarray(w).T).T, 1.0 if weights is None else weights
+        lambda w: np.float32(factor * np.asarray(w).T).T, 1.0 if weights is None else weights
     )
     return (x, y, given), (inputs, labels, weights)
 

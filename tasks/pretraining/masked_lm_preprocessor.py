@@ -167,16 +167,12 @@ class MaskedLMPreprocessor(Preprocessor):
         inputs["mask_positions"] = positions
         labels = tf.gather(token_ids, positions, batch_dims=1)
         if "sample_weight" in examples:
-            weights *= self._weights_at(positions, examples["sample_weight"], length)
+            weights = self._weighted(weights, examples["sample_weight"], positions, token_ids)
         return inputs, labels, weights
 
-    def _weights_at(self, positions, weights, length):
-        """Return (B, M) weights, from one for each example (B,), or packed, for each token
-        (B, None)."""
-        if not isinstance(weights, tf.RaggedTensor):
-            return weights[:, None]
-        shape = tf.stack([weights.nrows(), tf.cast(length, tf.int64)])
-        return tf.gather(weights.to_tensor(shape=shape), positions, batch_dims=1)
+    def _weighted(self, weights, given, positions, token_ids):
+        """Return the weights (B, M) of masked tokens times those given for their texts."""
+        return weights * tf.gather(token_weights(given, token_ids), positions, batch_dims=1)
 
     def _next_seed(self, seed):
         if seed is not None:
@@ -295,3 +291,16 @@ def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.
     """
     examples = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
     return tf.tensor_scatter_nd_update(token_ids, tf.stack([examples, positions], axis=-1), values)
+
+
+def token_weights(weights, token_ids: tf.Tensor) -> tf.Tensor:
+    """Return the weight (B, L) of each token's text.
+
+    Args:
+        weights: of each example (B,), or packed, of each token, ragged (B, None).
+        token_ids: (B, L).
+    """
+    shape = tf.shape(token_ids, tf.int64)
+    if isinstance(weights, tf.RaggedTensor):
+        return weights.to_tensor(shape=shape)
+    return tf.broadcast_to(weights[:, None], shape)

@@ -5,7 +5,7 @@ Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Unpack, overload
 
 import keras
@@ -198,9 +198,14 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
         }
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Return the sum of both losses, each over its own tokens of the whole batch."""
-        loss = super().compute_loss(x, y, y_pred["generator"], sample_weight, training)
-        replaced, real = replaced_tokens(x, y_pred)
+        """Return the sum of both losses, each over its own tokens of the whole batch.
+
+        Weights of texts, which the preprocessor makes weights of tokens, are those of both; weights
+        (B, M) are those of the masked tokens, the generator's alone.
+        """
+        masked, weights = weights_of_losses(sample_weight)
+        loss = super().compute_loss(x, y, y_pred["generator"], masked, training)
+        replaced, real = replaced_tokens(x, y_pred, weights)
         logits = y_pred["detection"]
         loss_function = keras.losses.BinaryCrossentropy(
             from_logits=True, reduction="mean_with_sample_weight"
@@ -211,10 +216,11 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
         return loss + self.detection_weight * detection
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        replaced, real = replaced_tokens(x, y_pred)
+        masked, weights = weights_of_losses(sample_weight)
+        replaced, real = replaced_tokens(x, y_pred, weights)
         scores = ops.sigmoid(y_pred["detection"])
         parts = {
-            "generator": by_token(y, y_pred["generator"], sample_weight),
+            "generator": by_token(y, y_pred["generator"], masked),
             "detection": by_token(replaced[..., None], scores[..., None], real),
         }
         true, found, weights = (
@@ -293,12 +299,39 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
         return self._inner(logits, examples)[:, None]
 
 
-def replaced_tokens(x: dict, y_pred: dict) -> tuple:
-    """Return two (B, L) float32: 1 where a token was replaced, and 1 where there is a token."""
+def weights_of_losses(sample_weight) -> tuple:
+    """Return the weights (B, M) of the generator's loss, and (B, L) of the detection's, or None.
+
+    Args:
+        sample_weight: both, by these names, as the preprocessor makes them of the texts' weights;
+            (B, M), the generator's alone; or None.
+
+    Raises:
+        ValueError: "sample_weight of prepared inputs has the shape (8,). ..."
+    """
+    if isinstance(sample_weight, Mapping):
+        return sample_weight["generator"], sample_weight["detection"]
+    if sample_weight is not None and len(sample_weight.shape) < 2:
+        raise ValueError(
+            f"sample_weight of prepared inputs has the shape {tuple(sample_weight.shape)}. "
+            "Expected weights of tokens, which preprocessor(texts, sample_weight=...) returns."
+        )
+    return sample_weight, None
+
+
+def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
+    """Return two (B, L) float32: 1 where a token was replaced, and the weight of each token.
+
+    Args:
+        x: the model's inputs.
+        y_pred: its outputs.
+        weights: (B, L) of the texts of the tokens, or None.
+    """
     token_ids = ops.cast(x["token_ids"], "int32")
     replaced = ops.cast(y_pred["token_ids"] != token_ids, "float32")
     real = x.get("padding_mask")
-    return replaced, ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
+    real = ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
+    return replaced, real if weights is None else real * ops.cast(weights, "float32")
 
 
 def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:

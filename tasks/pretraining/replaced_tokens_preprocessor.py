@@ -8,7 +8,11 @@ from __future__ import annotations
 import keras
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor, put_at
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
+    MaskedLMPreprocessor,
+    put_at,
+    token_weights,
+)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -25,7 +29,8 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
 
     Returns:
         When called `(x, y, sample_weight)` as `MaskedLMPreprocessor`, but in x "token_ids" are the
-        text's own, and those with masks are "masked_token_ids", both (B, L).
+        text's own, and those with masks are "masked_token_ids", both (B, L). Weights given for the
+        texts are `{"generator": (B, M), "detection": (B, L)}`, of the tokens of both losses.
 
     Source: Clark et al. 2020, ELECTRA, section 2 and appendix A.
 
@@ -44,6 +49,10 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
         inputs["masked_token_ids"] = inputs["token_ids"]
         inputs["token_ids"] = put_at(inputs["token_ids"], inputs["mask_positions"], labels)
         return inputs, labels, weights
+
+    def _weighted(self, weights, given, positions, token_ids):
+        masked = super()._weighted(weights, given, positions, token_ids)
+        return {"generator": masked, "detection": token_weights(given, token_ids)}
 
     def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
         return tf.fill(tf.shape(kept), self.tokenizer.mask_token_id)

@@ -93,6 +93,91 @@ def test_the_loss_is_the_papers():
     np.testing.assert_allclose(found, generator + 50 * wrong, rtol=1e-5)
 
 
+def hand_written_loss(x, y, outputs, of_texts, masks):
+    """The sum of both losses, (B,) weights of texts times the masks (B, M) that count."""
+    own, real = np.asarray(x["token_ids"]), np.asarray(x["padding_mask"]).astype("float64")
+    logits = ops.convert_to_numpy(outputs["generator"]).astype("float64")
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    of_labels = np.take_along_axis(log_probabilities, np.asarray(y)[..., None], -1)[..., 0]
+    masks, real = masks * of_texts[:, None], real * of_texts[:, None]
+    probability = 1 / (1 + np.exp(-ops.convert_to_numpy(outputs["detection"]).astype("float64")))
+    replaced = ops.convert_to_numpy(outputs["token_ids"]) != own
+    wrong = -np.log(np.where(replaced, probability, 1 - probability))
+    generator = -(of_labels * masks).sum() / masks.sum()
+    return generator + 50 * (wrong * real).sum() / real.sum()
+
+
+@pytest.fixture
+def drawing_the_first(monkeypatch):
+    """The generator draws the likeliest tokens, the same in every call."""
+    drawn = lambda self, logits: ops.cast(ops.argmax(logits, -1), "int32")  # noqa: E731
+    monkeypatch.setattr(ez.ReplacedTokenDetection, "_drawn", drawn)
+
+
+OF_TEXTS = np.random.default_rng(0).uniform(0.1, 2.0, len(TEXTS)).astype("float32")
+OF_TEXTS[3] = 0.0
+
+
+@pytest.mark.parametrize("data", ["texts", "prepared", "dataset"])
+def test_weights_of_texts_are_those_of_both_losses(data, drawing_the_first):
+    model = task()
+    model.preprocessor.dynamic = False  # the same masks of the same texts in every call
+    model.compile()
+    x, y, masks = model.preprocessor(TEXTS)
+    expected = hand_written_loss(x, y, model(x), OF_TEXTS, masks.numpy())
+    if data == "prepared":
+        given = model.preprocessor(TEXTS, sample_weight=OF_TEXTS)
+        x, y, weights = keras.tree.map_structure(np.asarray, given)
+        found = model.evaluate(x, y, 30, sample_weight=weights, verbose=0)
+    elif data == "dataset":
+        dataset = tf.data.Dataset.from_tensors(model.preprocessor(TEXTS, sample_weight=OF_TEXTS))
+        found = model.evaluate(dataset, verbose=0)
+    else:
+        found = model.evaluate(TEXTS, batch_size=30, sample_weight=OF_TEXTS, verbose=0)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-4)
+    unweighted = hand_written_loss(x, y, model(x), np.ones(len(TEXTS)), masks.numpy())
+    assert abs(unweighted - expected) > 1e-3
+
+
+def test_a_text_of_weight_zero_trains_nothing(drawing_the_first):
+    gradients = []
+    prepared = task().preprocessor(TEXTS[:4], sample_weight=OF_TEXTS[:4])
+    for given in (prepared, keras.tree.map_structure(lambda values: values[:3], prepared)):
+        model = task()
+        model.compile()
+        x, y, of_tokens = given
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x, y, model(x, training=True), of_tokens)
+        found = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        gradients.append([tf.convert_to_tensor(g) for g in found if g is not None])
+    for first, second in zip(*gradients, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-4)
+
+
+def test_weights_of_packed_texts_are_of_their_tokens():
+    model = ez.ReplacedTokenDetection(backbone(), preprocessor(pack_texts=True, sequence_length=32))
+    examples = model.preprocessor.encode(TEXTS[:2], sample_weight=[0.5, 2.0])
+    packed = {
+        name: tf.RaggedTensor.from_row_lengths(values, [2]) for name, values in examples.items()
+    }
+    x, _, weights = model.preprocessor.collate(packed)
+    lengths = examples["token_ids"].row_lengths().numpy()
+    expected = np.zeros(32)
+    expected[: lengths.sum()] = np.repeat([0.5, 2.0], lengths)
+    np.testing.assert_allclose(weights["detection"], expected[None])
+    there = np.take_along_axis(expected[None], x["mask_positions"].numpy(), 1)
+    of_masks = weights["generator"].numpy()
+    np.testing.assert_allclose(of_masks[of_masks > 0], there[of_masks > 0])
+
+
+def test_weights_of_texts_of_prepared_inputs_are_refused():
+    model = task()
+    model.compile()
+    x, y, _ = keras.tree.map_structure(np.asarray, model.preprocessor(TEXTS))
+    with pytest.raises(ValueError, match=r"sample_weight of prepared inputs has the shape"):
+        model.fit(x, y, sample_weight=OF_TEXTS, verbose=0)
+
+
 def test_nothing_flows_back_through_the_drawing():
     """The generator's own layers learn of the masks alone, whatever the detection's weight."""
     gradients = []
