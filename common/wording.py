@@ -87,6 +87,8 @@ def did_you_mean(names: Sequence[str]) -> str:
 def decoded(content: bytes, name: object) -> str:
     """Return the text of a file in UTF-8, its line ends as "\n".
 
+    A "\r" without a "\n" ends no line, as in the library `tokenizers`: it may be part of a token.
+
     Raises:
         ValueError: "vocab.txt is not text in UTF-8: byte 3 is ... Save it as UTF-8."
 
@@ -104,7 +106,7 @@ def decoded(content: bytes, name: object) -> str:
         wrong = "it is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
     if wrong:
         raise ValueError(f"{name} is not text in UTF-8: {wrong}. Save it as UTF-8.")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\r\n", "\n")
 
 
 def differing(said: Mapping[str, object]) -> str:

@@ -65,7 +65,7 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         if isinstance(vocabulary, str | Path):
             vocabulary = parse_vocabulary(decoded(Path(vocabulary).read_bytes(), vocabulary))
         for i, token in enumerate(vocabulary):
-            if isinstance(token, str) and ("\n" in token or "\r" in token):
+            if isinstance(token, str) and ("\n" in token or token.endswith("\r")):
                 raise ValueError(
                     f"vocabulary[{i}] is {shown(token)}; expected no line break in a token, of "
                     "which vocab.txt has one in each line"

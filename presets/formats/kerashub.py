@@ -214,7 +214,9 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
         }
     }
     for theirs, ours in names.tokenizer_file_names.items():
-        contents[theirs] = read_content(files, ours, inside=_ASSETS)
+        content = read_content(files, ours, inside=_ASSETS)
+        # KerasHub reads lines as Python does.
+        contents[theirs] = content.replace("\r", "\n") if isinstance(content, str) else content
     return StoredTokenizer(family.tokenizer, TokenizerFiles(files.path, contents))
 
 

@@ -232,3 +232,16 @@ def test_only_kerashubs_models_are_taken():
         ez.Backbone.from_keras_hub(keras.Sequential())
     with pytest.raises(ValueError, match="holds a BertBackbone"):
         ez.RobertaBackbone.from_keras_hub(make_theirs().backbone)
+
+
+def test_lines_of_a_vocabulary_end_as_in_python(tmp_path):
+    """KerasHub opens the file as text, where a "\\r" is a line end."""
+    tokenizer = make_classifier().preprocessor.tokenizer
+    make_classifier().save_to_preset(tmp_path, format="keras_hub")
+    (tmp_path / "encoder_zoo.json").unlink()
+    vocabulary = tmp_path / "assets" / "tokenizer" / "vocabulary.txt"
+    vocabulary.write_bytes(vocabulary.read_bytes().replace(b"\n", b"\r", 7))
+    with open(vocabulary, encoding="utf-8") as file:
+        assert [line.rstrip() for line in file] == tokenizer.get_vocabulary()
+    again = ez.BertTokenizer.from_preset(tmp_path)
+    assert again.get_vocabulary() == tokenizer.get_vocabulary()

@@ -79,7 +79,7 @@ class BertweetFiles(WritesFiles):
 
 def _lines(files: TokenizerFiles, name: str) -> list[str]:
     """Return the lines of a file; raise an error if the last has no line break."""
-    content = files.contents[name].replace("\r\n", "\n").replace("\r", "\n")
+    content = files.contents[name].replace("\r", "\n")  # as in transformers, which has no other
     check_count(content.count("\n"), name)
     if content and not content.endswith("\n"):
         raise ValueError(f"{files.folder / name} ends without a line break: it may be cut off.")

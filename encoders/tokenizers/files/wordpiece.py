@@ -10,6 +10,10 @@ from encoder_zoo.encoders.tokenizers.files.vocabularies import (
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 
+# Of Unicode, which Python's own has four control characters more than.
+WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+WHITE_SPACE += "".join(map(chr, range(0x2000, 0x200B)))
+
 
 class WordPieceFiles(WritesFiles):
     """Mixin: reads and writes the files of a WordPiece tokenizer."""
@@ -120,7 +124,8 @@ class WordPieceFiles(WritesFiles):
 def parse_vocabulary(vocab_txt: str) -> list[str]:
     """Return the tokens of a vocab.txt, one per line in the order of their ids.
 
-    White space behind a token is not part of it, as in the library `tokenizers`.
+    Lines end at "\\n" alone, and white space behind a token is not part of it, as in the library
+    `tokenizers`. A token of white space, which no text has, keeps its name.
 
     Example:
         >>> parse_vocabulary("[PAD]\\ncat \\n")
@@ -128,5 +133,5 @@ def parse_vocabulary(vocab_txt: str) -> list[str]:
     """
     check_count(vocab_txt.count("\n"), "vocab.txt")
     tokens = vocab_txt.split("\n")
-    tokens = [token.rstrip() or token for token in tokens]
+    tokens = [token.rstrip(WHITE_SPACE) or token for token in tokens]
     return tokens[:-1] if tokens[-1] == "" else tokens

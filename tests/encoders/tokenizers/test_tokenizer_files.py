@@ -6,11 +6,14 @@ import logging
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.models import BPE, WordPiece
 
+from encoder_zoo.common.wording import decoded
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.byte_bpe import parse_merges
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
@@ -288,3 +291,61 @@ def test_tokens_added_behind_a_vocab_txt_keep_their_ids(tmp_path, caplog):
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": size}))
     tokenizer = read_bert_tokenizer(tmp_path)
     assert tokenizer.id_to_token(size) == "[E1]" and tokenizer.vocabulary_size == size + 1
+
+
+# All at which `str.splitlines` ends a line, and further white space; "\r\n" is an end for all.
+BREAKS = "\r \x0b \x0c \x1c \x1d \x1e \x1f \x85 \u2028 \u2029 \r\n \xa0 \u3000 \u200b \ufeff".split(
+    " "
+)
+
+
+@pytest.mark.parametrize("character", BREAKS, ids=ascii)
+def test_lines_of_a_vocabulary_are_those_of_the_library(character, tmp_path):
+    """Which splits at "\n" alone, and trims the white space of Unicode behind a token."""
+    path = tmp_path / "vocab.txt"
+    for word in (
+        f"a{character}b",
+        f"ab{character}",
+        f"{character}ab",
+        f"ab{character} {character}",
+    ):
+        for end in ("", "\n"):
+            content = "\n".join([*BERT_TOKENS[:5], word, "cat"]) + end
+            path.write_bytes(content.encode())
+            theirs = WordPiece.read_file(str(path))
+            for ours in (BertTokenizer(path), read_bert_tokenizer(tmp_path)):
+                # White space alone is "" there, and no token of any text.
+                words = [token if token.strip() else "" for token in ours.get_vocabulary()]
+                found = {token: i for i, token in enumerate(words)}
+                assert found == theirs, (word, end)
+                assert ours.tokenize(["cat"]).to_list() == [[theirs["cat"]]]
+
+
+def test_lines_of_white_space_are_tokens_that_no_text_has(tmp_path):
+    words = [word for word in BREAKS if word.isspace() and "\n" not in word]
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\n".join([*BERT_TOKENS[:5], *words, "cat", ""]).encode())
+    ours = BertTokenizer(path, clean_text=False)
+    assert ours.token_to_id("cat") == WordPiece.read_file(str(path))["cat"] == 5 + len(words)
+    found = ours.tokenize([f"cat{word}cat" for word in words if word not in "\x1c\x1d\x1e\x1f"])
+    assert set(found.flat_values.numpy().tolist()) == {5 + len(words)}
+
+
+@pytest.mark.parametrize("character", [c for c in BREAKS if c != "\r\n"], ids=ascii)
+def test_lines_of_merges_are_those_of_the_library(character, tmp_path):
+    vocabulary = {t: i for i, t in enumerate(["a", "b", "ab", character, f"a{character}"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    for line in (f"a {character}", f"a{character}", f"a b{character}", f"a{character}b", "a b"):
+        content = f"#version: 0.2\na b\n{line}\n"
+        (tmp_path / "merges.txt").write_bytes(content.encode())
+        try:
+            BPE.from_file(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+            pairs = BPE.read_file(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))[1]
+        except Exception:  # the library's own are of this class
+            pairs = None
+        found = parse_merges(decoded((tmp_path / "merges.txt").read_bytes(), "merges.txt"))
+        found = [tuple(merge.split(" ")) for merge in found]
+        if pairs is not None:
+            assert found == pairs, line
+        else:  # refused here, too
+            assert any(len(pair) != 2 or not vocabulary.keys() >= {*pair} for pair in found), line
