@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
+import weakref
 from collections.abc import Iterable
 
 import keras
@@ -11,7 +13,6 @@ import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import skip_initialization
 from encoder_zoo.presets.config import backbone_arguments
-from encoder_zoo.presets.dropped_models import collect_dropped_models, note_loaded
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     backbone_layers,
@@ -22,6 +23,11 @@ from encoder_zoo.presets.formats.checkpoint import (
 from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")
+
+# 128 MB in float32, which take about as long to read as collecting garbage.
+MAX_WEIGHTS = 2**25
+
+_loaded: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 def restore_backbone(
@@ -35,7 +41,7 @@ def restore_backbone(
     backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
     backbone.pooler_is_new = new
-    note_loaded(backbone)
+    _loaded.add(backbone)
     return backbone, set(matched), new
 
 
@@ -83,3 +89,15 @@ def check_all_used(checkpoint: Checkpoint, used: Iterable[str]) -> None:
             f"{checkpoint.folder}: weights that are not in the architecture of "
             f"{checkpoint.config_file.name}:\n" + "\n".join(inside)
         )
+
+
+def collect_dropped_models() -> None:
+    """Collect garbage if the models loaded since the last call have more than `MAX_WEIGHTS`.
+
+    Keras layers are in reference cycles, so that an unused model stays in memory until Python
+    collects garbage. Python does so by the number of objects, not by their size: a process that
+    loads one model after the other would keep a dozen.
+    """
+    if sum(model.count_params() for model in list(_loaded)) > MAX_WEIGHTS:
+        gc.collect()
+        _loaded.clear()

@@ -29,6 +29,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
+OF_EACH = 4
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
@@ -84,12 +85,23 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Examples of docstrings that train or export are slow; the others call each thing once."""
+    """Examples of docstrings that train or export are slow; the others call each thing once.
+
+    Of the slow tests that one function makes, `OF_EACH` are what `.ci/run` runs.
+    """
+    of_function = {}
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             code = "".join(example.source for example in item.dtest.examples)
             trains = re.search(r"\.(fit|evaluate|export|distill)\(", code)
             item.add_marker("slow" if trains else "eager")
+        elif (slow := item.get_closest_marker("slow")) and not slow.kwargs.get("every"):
+            of_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for tests in of_function.values():
+        kept = {round(i * (len(tests) - 1) / (OF_EACH - 1)) for i in range(OF_EACH)}
+        for i, item in enumerate(tests):
+            if len(tests) > OF_EACH and i not in kept:
+                item.add_marker("matrix")
 
 
 def pytest_collection_finish(session):

@@ -3,7 +3,7 @@
     python tests/replay.py [--write FILE]
 
 It shows that the code reads every layout on record. The weights are tiny: what the numbers in the
-real repositories are, `python -m encoder_zoo.presets.check_known` looks at, with a network.
+real repositories are, `tests/check_known.py` looks at, with a network.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def replay(folder: pathlib.Path) -> dict[str, list]:
     Returns:
         {repository: a `Finding` for each format}; repositories that are alike share theirs.
     """
-    from encoder_zoo.presets.check_known import check_source
+    from check_known import check_source
 
     folders = write_repositories(folder)
     hub = Hub({})
@@ -53,7 +53,8 @@ def replay(folder: pathlib.Path) -> dict[str, list]:
 
 def main() -> None:
     """Prints the table; with --write, also keeps what was found of the listed presets."""
-    from encoder_zoo.presets import check_known
+    import check_known
+
     from encoder_zoo.presets.registry import list_presets
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -11,6 +11,7 @@ from encoder_zoo.encoders import FAMILIES, all_families, family_module
 # In the default run, the checks that build and train models are of one family of each kind of
 # blocks; of the others, whose blocks are BERT's, what is their own: the record, and its preset.
 KINDS = ("bert", "albert", "deberta-v2", "modernbert")
+SLOW = pytest.mark.slow(every=True)
 BUILDS = ("gradients", "mixed precision", "padding", "keras file", "get config")
 
 
@@ -21,7 +22,7 @@ def is_slow(family, name: str) -> bool:
 @pytest.mark.parametrize(
     "check",
     [
-        pytest.param(check, id=name, marks=pytest.mark.slow if is_slow(family, name) else [])
+        pytest.param(check, id=name, marks=SLOW if is_slow(family, name) else [])
         for family in all_families()
         for name, check in ez.testing.family_checks(family)
     ],

@@ -21,7 +21,7 @@ from encoder_zoo.testing.comparing import arrays, assert_same
 from encoder_zoo.testing.family_conformance import gradients
 
 TEXTS = ["a b ab", "", "c d e a b", "p"]
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.slow(every=True)  # what is chosen here covers
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 # In the default run one family of each kind of blocks.
 KINDS_OF_BLOCKS = ("bert", "albert", "deberta-v2", "modernbert")
@@ -35,24 +35,39 @@ each_kind = pytest.mark.parametrize(
     ],
 )
 
-# Checks of a task are run with BERT and all tasks by default, as test_families.py checks backbones;
-# with the slow tests also with each family and a quarter of the tasks. The other pairs, whose code
-# is that of these, have the checks of their own head: its weights, files, inputs and gradients.
-OF_HEADS = ("weight of the head", "preset round trip", "padding", "gradients")
+# Of the pairs of a family and a task, the default run has BERT with all tasks, as test_families.py
+# checks backbones. The slow tests add pairs that cover: each family with two tasks and each task
+# with three families, where so many have it. All pairs are the matrix, which runs before a release.
 PAIRS = [
     (family, task) for family in all_families() for task in all_tasks() if task.supports(family)
 ]
-USUAL = [
-    (family, task)
-    for i, family in enumerate(all_families())
-    for j, task in enumerate(task for task in all_tasks() if task.supports(family))
-    if family.name == "bert" or j == i % 4
-]
+
+
+def covering(pairs: list) -> list:
+    """Return BERT's pairs, and two of each other family, of the tasks with the fewest so far."""
+    chosen = [(family, task) for family, task in pairs if family.name == "bert"]
+    for family in all_families():
+        tasks = [task for of_family, task in pairs if of_family is family]
+        tasks.sort(key=lambda task: sum(task is other for _, other in chosen))
+        chosen += [] if family.name == "bert" else [(family, task) for task in tasks[:2]]
+    return [pair for pair in pairs if pair in chosen]
+
+
+USUAL = covering(PAIRS)
+
+
+def test_the_pairs_cover_all_families_and_tasks():
+    for task in all_tasks():
+        families = [family for family, other in PAIRS if other is task]
+        assert sum(other is task for _, other in USUAL) >= min(3, len(families))
+    for family in all_families():
+        assert sum(other is family for other, _ in USUAL) >= 2
 
 
 def marked(family, task, *more, name: str, slow: bool = False):
-    slow = slow or (family, task) not in USUAL
-    return pytest.param(family, task, *more, id=name, marks=SLOW if slow else [])
+    usual = [SLOW] if slow else []
+    marks = usual if (family, task) in USUAL else [SLOW, pytest.mark.matrix]
+    return pytest.param(family, task, *more, id=name, marks=marks)
 
 
 def is_export(check: str) -> bool:
@@ -61,10 +76,9 @@ def is_export(check: str) -> bool:
 
 
 def is_checked(family, task, check: str) -> bool:
+    """Whether a pair has a check: exports are of BERT, and of each family once."""
     usual = [each for of_family, each in USUAL if of_family is family]
-    if is_export(check):
-        return family.name == "bert" or task is usual[0]
-    return task in usual or any(words in check for words in OF_HEADS)
+    return not is_export(check) or family.name == "bert" or task is usual[0]
 
 
 each_usual_pair = pytest.mark.parametrize(
@@ -257,7 +271,7 @@ def test_a_savedmodel_of_sentencepiece_answers_as_classify_does(tiny, tmp_path):
     np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
 
-@SLOW
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [family for family in all_families() if family.name not in BERTS],

@@ -10,7 +10,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
 from encoder_zoo.tasks import all_tasks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(every=True)  # one process makes all results
 
 # BERT with all its tasks, each other family with one of its own.
 NAMES = []

@@ -4,6 +4,7 @@ import json
 import resource
 import shutil
 
+import check_known
 import numpy as np
 import pytest
 import replay
@@ -14,7 +15,6 @@ from replayed_hub import REPOSITORIES
 from safetensors.torch import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets import check_known
 from encoder_zoo.presets.loading import without_memory
 
 RECORD = RECORDED / "known_presets.json"

@@ -19,7 +19,7 @@ from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import all_families
-from encoder_zoo.presets import dropped_models
+from encoder_zoo.presets import restoring
 
 NANO = "bert_nano_en_uncased"
 MAX_HEAP = 3  # MB, less than half of what six kept loads of a tiny model take
@@ -145,8 +145,8 @@ def test_a_tokenizer_is_freed_with_the_last_reference(tiny, family):
 
 def test_dropped_models_are_freed_before_the_next_is_loaded(monkeypatch):
     size = ez.Backbone.from_preset(NANO).count_params()
-    monkeypatch.setattr(dropped_models, "MAX_WEIGHTS", 2 * size)
-    dropped_models._loaded.clear()
+    monkeypatch.setattr(restoring, "MAX_WEIGHTS", 2 * size)
+    restoring._loaded.clear()
     gc.disable()
     try:
         used = ez.Backbone.from_preset(NANO)

@@ -10,12 +10,12 @@ import shutil
 
 import numpy as np
 import pytest
+from check_known import check_source
 from fake_hub import Hub, environment
 from paths import GOLDEN
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.check_known import check_source
 from encoder_zoo.presets.formats.cross_encoders import cross_encoder_config
 from encoder_zoo.presets.hub import select_files
 from encoder_zoo.presets.registry import listed_settings

@@ -3,6 +3,7 @@
 import functools
 import json
 
+import make_unicode_tables
 import numpy as np
 import paths
 import pytest
@@ -14,7 +15,6 @@ import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import tokenizer as engine_choice
 from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS
-from encoder_zoo.encoders.tokenizers.text import make_unicode_tables
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import unicode_data
 
 SENTENCEPIECE = paths.GOLDEN / "sentencepiece"

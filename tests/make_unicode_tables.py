@@ -1,9 +1,9 @@
-"""Writes `data/unicode.json`: the Unicode tables of the library `tokenizers`.
+"""Writes `encoders/tokenizers/text/data/unicode.json`: Unicode as the library `tokenizers` has it.
 
 The library, which trained the checkpoints' vocabularies, mixes four versions of Unicode. So the
 tables are measured from its behaviour on every code point, not read from one version.
 
-    python -m encoder_zoo.encoders.tokenizers.text.make_unicode_tables
+    python tests/make_unicode_tables.py
 """
 
 import array

@@ -1,6 +1,6 @@
 """Checks that the presets of `list_presets()` open, without downloading them.
 
-    python -m encoder_zoo.presets.check_known [NAME ...] [--write FILE]
+    python tests/check_known.py [NAME ...] [--write FILE]
 
 It needs a network. As `from_preset` does, it opens the configuration, the tokenizer files and the
 headers of the weights of every listed Hugging Face repository, a few hundred kilobytes, and prints
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         1 if a preset does not open, else 0.
     """
-    parser = argparse.ArgumentParser(prog="encoder_zoo.presets.check_known", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="NAME", help="of presets; all if none is given")
     parser.add_argument(
