@@ -84,6 +84,22 @@ def visible(text: str) -> str:
     return _UNWRITABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def check_writable(text: str, name: str) -> None:
+    """Raise an error for a text that no file in UTF-8 can hold.
+
+    Raises:
+        ValueError: "texts[3] has the lone surrogate '\\ud800' at character 5, which ..."
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} has the lone surrogate {text[error.start]!a} at character {error.start}, "
+            "which no file in UTF-8 can hold. Replace it, by "
+            'text.encode("utf-8", "replace").decode(), or decode the text anew.'
+        ) from None
+
+
 def _unicode_escape(found: re.Match) -> str:
     return f"\\u{ord(found[0]):04x}"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.preprocessing.given_labels import class_name
@@ -79,6 +80,8 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
                 "or an integer as one."
             )
     names = [str(label) for label in labels]
+    for i, name in enumerate(names):
+        check_writable(name, f"labels[{i}]")
     if len(set(names)) != len(names):
         raise ValueError(f"The names in labels must differ. Received: {labels}.")
     return names

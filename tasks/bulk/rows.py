@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, NoReturn
 
+from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import shown
@@ -159,6 +160,9 @@ def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, 
         missing = [name for name in names if name not in record]
         if missing:
             _bad(location, f"has no {missing[0]!r}, but {', '.join(record)}", "it in every row")
+        for name in names:
+            if isinstance(record[name], str):
+                check_writable(record[name], f"{location}: {name!r}")
         yield location, [record[name] for name in names]
         row += 1
 

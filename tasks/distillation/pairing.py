@@ -35,11 +35,13 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
         ValueError: "objectives is ['logits']. Expected ...", "soft_labels need a teacher and ..."
     """
     answer = isinstance(teacher, Task) and isinstance(student, Task)
-    objectives = list(given or (["soft_labels"] if answer else ["relations"]))
+    usual = ["soft_labels"] if answer else ["relations"]
+    objectives = usual if given is None else list(given)
     unknown = [name for name in objectives if name not in OBJECTIVES]
-    if unknown or isinstance(given, str) or len(set(objectives)) != len(objectives):
+    repeated = len(set(objectives)) != len(objectives)
+    if unknown or repeated or not objectives or isinstance(given, str):
         raise ValueError(
-            f"objectives is {given!r}. Expected a list of some of {', '.join(OBJECTIVES)}."
+            f"objectives is {given!r}. Expected a list of one or more of {', '.join(OBJECTIVES)}."
         )
     if "soft_labels" in objectives:
         _check_same_answers(teacher, student)
@@ -93,6 +95,18 @@ def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> in
             f"{teacher.hidden_dim} of the teacher and {student.hidden_dim} of the student."
         )
     return heads
+
+
+def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None:
+    """Raise a ValueError if the teacher and the student share weights: training moves both."""
+    taught = {id(weight) for weight in student.weights}
+    shared = [weight.path for weight in teacher.weights if id(weight) in taught]
+    if shared:
+        raise ValueError(
+            f"The teacher and the student share {len(shared)} weights, {shared[0]} first, so that "
+            "the teacher would change with the student. Load one of them once more, by "
+            "from_preset."
+        )
 
 
 def check_same_strategy(*models) -> None:

@@ -95,9 +95,10 @@ class Distillation(ConfigFromSignature, Trainer):
         "logits" of the student and of the "teacher".
 
     Raises:
-        ValueError: "The teacher and the student have different tokenizers, so that ..." for soft
-            labels of tokens, packed rows and a teacher without a preprocessor. "labels of the
-            teacher is ...", "The teacher has 12 attention heads, ..."
+        ValueError: "The teacher and the student share 40 weights, ...", "The teacher and the
+            student have different tokenizers, so that ..." for soft labels of tokens, packed rows
+            and a teacher without a preprocessor, "labels of the teacher is ...", "The teacher has
+            12 attention heads, ..."
 
     Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
     where 2 and 0.5 are the best temperature and the weight of labels; Jiao et al. 2020, TinyBERT,
@@ -131,6 +132,7 @@ class Distillation(ConfigFromSignature, Trainer):
         **kwargs: Unpack[LayerArguments],
     ):
         backbones = backbone_of(teacher), backbone_of(student)
+        pairing.check_two_models(teacher, student)
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
         # Past Keras's tracking: the teacher's weights are not this model's.
         object.__setattr__(self, "teacher", teacher)

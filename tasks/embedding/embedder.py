@@ -256,6 +256,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
         if isinstance(x, str | bytes):
             return self.embed([x], prompt), True
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":
+            check_finite(np.atleast_2d(x), name)
             return np.atleast_2d(x), x.ndim == 1
         return (x if hasattr(x, "tocsr") else self.embed(x, prompt)), False
 

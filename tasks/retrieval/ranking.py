@@ -10,9 +10,12 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 
 
@@ -117,8 +120,10 @@ def checked_texts(values, name: str, least: int = 1) -> list[str]:
     """Return a column of texts as a list.
 
     Raises:
-        ValueError: "documents is empty. Expected one or more texts.", "documents[3] is empty. ..."
+        ValueError: "documents is empty. Expected one or more texts.", "documents[3] is empty. ...",
+            "documents[3] has the lone surrogate '\\ud800', ..."
     """
+    values = plain(values)
     texts = [text.decode("utf-8", "replace") for text in as_column(values, name).numpy().tolist()]
     if len(texts) < least:
         raise ValueError(f"{name} is empty. Expected one or more texts.")
@@ -128,4 +133,6 @@ def checked_texts(values, name: str, least: int = 1) -> list[str]:
                 f"{name}[{i}] is empty. Expected some text: leave it out, or put a placeholder "
                 "there."
             )
+        if "\ufffd" in text and not tf.is_tensor(values):
+            check_writable(list(single_column(values))[i], f"{name}[{i}]")
     return texts

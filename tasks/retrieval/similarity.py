@@ -13,6 +13,7 @@ import numpy as np
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 BLOCK = 2**20  # products in memory at a time: 4 MB
+LARGEST = 1e17  # float32 holds the sum of the squares of some thousand such numbers
 
 
 def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.ndarray:
@@ -125,10 +126,28 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
     """Return rows (N, D) divided by their Euclidean length; rows of zeros unchanged.
 
     Example:
-        >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
-        [[0.6, 0.8], [0.0, 0.0]]
+        >>> unit_rows(np.array([[3.0, 4.0], [3e-30, 4e-30], [0.0, 0.0]], "float32")).round(6)
+        array([[0.6, 0.8],
+               [0.6, 0.8],
+               [0. , 0. ]], dtype=float32)
     """
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors / _lengths(vectors)
+
+
+def _lengths(vectors: np.ndarray) -> np.ndarray:
+    """Return the Euclidean length of each row (N, D), (N, 1), but 1 for rows of zeros.
+
+    The squares of small numbers are 0 in float32, so that they are taken of each row's shares of
+    its largest number.
+    """
+    largest = np.maximum(vectors.max(1, initial=0), -vectors.min(1, initial=0))[:, None]
+    largest = np.where(largest > 0, largest, 1)
+    lengths = np.empty_like(largest)
+    step = max(1, BLOCK // max(vectors.shape[1], 1))
+    for i in range(0, len(vectors), step):
+        shares = vectors[i : i + step] / largest[i : i + step]
+        lengths[i : i + step, 0] = np.sqrt(np.einsum("nd,nd->n", shares, shares))
+    return np.where(lengths > 0, lengths * largest, 1)
 
 
 def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -157,19 +176,25 @@ def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, 
 
 
 def check_finite(vectors: np.ndarray, name: str) -> None:
-    """Raise an error if a number of vectors (N, D) is NaN or infinite.
+    """Raise an error if a number of vectors (N, D) is NaN, infinite, or too large for a score.
 
     Raises:
-        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers.",
+            "vectors[3] has a number beyond 1e+17, whose products float32 does not hold. ..."
     """
-    step = max(1, BLOCK // vectors.shape[1])
+    step = max(1, BLOCK // max(vectors.shape[1], 1))
     for i in range(0, len(vectors), step):
-        finite = np.isfinite(vectors[i : i + step]).all(axis=1)
-        if not finite.all():
-            raise ValueError(
-                f"{name}[{i + int(finite.argmin())}] has a number that is NaN or infinite. "
-                "Expected finite numbers."
-            )
+        sizes = np.abs(vectors[i : i + step])
+        held = (sizes <= np.float32(LARGEST)).all(axis=1)  # not where a number is NaN
+        if held.all():
+            continue
+        row = int(held.argmin())
+        if np.isfinite(sizes[row]).all():
+            found = f"beyond {LARGEST:g}, whose products float32 does not hold"
+            raise ValueError(f"{name}[{i + row}] has a number {found}. Divide all by one number.")
+        raise ValueError(
+            f"{name}[{i + row}] has a number that is NaN or infinite. Expected finite numbers."
+        )
 
 
 def checked_vectors(vectors, most: int) -> np.ndarray:
@@ -205,5 +230,5 @@ def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.
     """
     check_finite(vectors, name)
     if function == "cosine":
-        vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
+        vectors /= _lengths(vectors)
     return vectors

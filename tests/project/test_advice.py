@@ -171,6 +171,23 @@ def weights_of_as_many_labels(said, folder):
     assert ez.SequenceClassifier.from_preset(folder / "preset").labels == ["a", "b", "c"]
 
 
+@case("has the lone surrogate", "share {} weights", "has a number {}. Divide all by one number")
+def texts_weights_and_numbers_are_made_right(said, folder):
+    embedder, texts = make("TextEmbedder"), [*TEXTS, "a \ud800 b"]
+    with said():
+        embedder.index(texts)
+    embedder.index([text.encode("utf-8", "replace").decode() for text in texts])
+    new("SequenceClassifier", labels=["no", "yes"]).save_to_preset(folder / "teacher")
+    teacher = ez.SequenceClassifier.from_preset(folder / "teacher")
+    with said("weights, "):
+        ez.Distillation(teacher, teacher)
+    ez.Distillation(teacher, ez.SequenceClassifier.from_preset(folder / "teacher"))
+    vectors = embedder.embed(TEXTS) * np.float32(1e30)
+    with said("beyond 1e+17, whose products float32 does not hold. Divide all by one number"):
+        ez.VectorIndex.from_vectors(embedder, vectors)
+    ez.VectorIndex.from_vectors(embedder, vectors / vectors.max())
+
+
 @case("Make one with the same tokenizer")
 def preprocessors_of_their_task(said, folder):
     theirs = preprocessor("MaskedLM")

@@ -435,6 +435,11 @@ def test_two_backbones_learn_from_texts_in_half_precision():
         model.fit(texts, [0] * 16)
 
 
+def of_one_backbone(teacher, student):
+    shared = backbone()
+    return ez.Distillation(teacher(shared), student(shared), objectives=["relations"])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -444,8 +449,11 @@ def test_two_backbones_learn_from_texts_in_half_precision():
         ),
         (
             lambda: ez.Distillation(classifier(), classifier(), objectives=["logits"]),
-            "some of",
+            "one or more of",
         ),
+        (lambda: ez.Distillation(classifier(), classifier(), objectives=[]), r"objectives is \[\]"),
+        (lambda: of_one_backbone(lambda backbone: backbone, lambda backbone: backbone), "share"),
+        (lambda: of_one_backbone(ez.MaskedLM, lambda backbone: backbone), "the teacher would ch"),
         (lambda: ez.Distillation(classifier(), classifier(), objectives="relations"), "a list of"),
         (lambda: ez.Distillation(classifier(), "student"), "a task or a backbone"),
         (

@@ -225,6 +225,11 @@ def test_another_run_is_refused(tmp_path):
             b'{"text": "a"}\n\n{"text": 7}\n',
             r"a\.jsonl, row 1 \(line 3\) of 'text' is 7",
         ),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\n{"text": "b \\ud800"}\n',
+            r"row 1 \(line 2\): 'text' has the lone surrogate '\\ud800' at character 2",
+        ),
         ("a.jsonl", b'{"text": "a"}\n{"text\n', r"row 1 \(line 2\) cannot be read: Invalid"),
         ("a.jsonl", b'{"text": "a"}\n[1]\n', r"row 1 \(line 2\) is \[1\]\. Expected a JSON object"),
         ("a.jsonl", b'{"txt": "a"}\n', r"row 0 \(line 1\) has no 'text', but txt\. Expected it in"),

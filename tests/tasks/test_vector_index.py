@@ -472,13 +472,25 @@ class TestErrors:
             (np.ones((2, 30)), None, "vectors are 30 wide. Expected at most 24"),
             (VALID * [[1], [np.nan], [1]], None, r"vectors\[1\] has a number that is NaN or inf"),
             (VALID * [[1], [1], [np.inf]], None, r"vectors\[2\] has a number that is NaN or inf"),
+            (VALID * [[1], [1], [1e30]], None, r"vectors\[2\] has a number beyond 1e\+17"),
             (VALID, ["a", "b"], "There are 2 texts for 3 vectors."),
+            (VALID, ["a", "b \udcff", "c"], r"texts\[1\] has the lone surrogate '\\udcff' at char"),
             (VALID, [], "texts is empty."),
         ],
     )
     def test_vectors(self, given, texts, message):
         with pytest.raises(ValueError, match=message):
             VectorIndex.from_vectors(Embedder(), given, texts)
+
+    @pytest.mark.parametrize("size", [1e-35, 1e-12, 1.0, 1e16])
+    def test_vectors_of_any_size_have_their_cosines(self, size):
+        embedder = Embedder()
+        index = VectorIndex.from_vectors(embedder, np.float32(VALID * size), ["a", "b", "c"])
+        expected = VectorIndex.from_vectors(embedder, np.float32(VALID), ["a", "b", "c"])
+        found, known = (each.search("q", top_k=3) for each in (index, expected))
+        assert [hit["index"] for hit in found] == [hit["index"] for hit in known]
+        scores = [[hit["score"] for hit in hits] for hits in (found, known)]
+        np.testing.assert_allclose(*scores, rtol=1e-5)
 
     @pytest.mark.parametrize(
         "queries, options, message",
