@@ -87,6 +87,13 @@ class ZipStorages:
                 )
         if f"{root}/data.pkl" not in names:
             raise self._source.error("its zip archive has no data.pkl")
+        for name in names:
+            # PyTorch finds BYTEORDER, too, where it looks for byteorder.
+            part = name.split("/")[1]
+            if part != part.lower() and part.lower() in ("data", "byteorder", "version"):
+                raise self._source.error(f"{shown(name)} is in capitals. Expected {part.lower()!r}")
+            if name.lower().endswith(".pkl") and name != f"{root}/data.pkl":
+                raise self._source.error(f"its zip archive has another pickle, {shown(name)}")
         return root
 
     def _find(self, name: str) -> tuple[int, int]:

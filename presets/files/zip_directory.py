@@ -78,9 +78,15 @@ class ZipDirectory:
             )
         entries = self._read_entries(source.read(self._start, size), count)
         self.entries: dict[str, ZipEntry] = {}
+        spelled: dict[str, str] = {}  # PyTorch looks for names of any case
         for entry in entries:
             if entry.name in self.entries:
                 raise self._error(f"the zip entry {shown(entry.name)} is there twice")
+            first = spelled.setdefault(entry.name.lower(), entry.name)
+            if first != entry.name:
+                raise self._error(
+                    f"its zip entries {shown(first)} and {shown(entry.name)} differ by case alone"
+                )
             self.entries[entry.name] = entry
         self._check_layout()
 

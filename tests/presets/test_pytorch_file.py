@@ -704,6 +704,18 @@ ZIPS = {
     "a backslash": (archive_of(*GOOD, ("a\\b", b"")), "is not a plain name"),
     "a folder": (archive_of(*GOOD, ("a/b/", b"")), "'a/b/' is not a plain name"),
     "two folders": (archive_of(*GOOD, ("b/data.pkl", b"")), "has 2 folders, expected one"),
+    "two cases": (
+        archive_of(*GOOD, ("a/DATA/0", FLOATS)),
+        "'a/data/0' and 'a/DATA/0' differ by case alone",
+    ),
+    "a pickle of two cases": (archive_of(*GOOD, ("a/Data.pkl", b"")), "differ by case alone"),
+    "capitals": (archive_of(*GOOD, ("a/BYTEORDER", b"big")), "'a/BYTEORDER' is in capitals"),
+    "capitals of numbers": (archive_of(GOOD[0], ("a/Data/0", FLOATS)), "is in capitals"),
+    "another pickle": (
+        archive_of(*GOOD, ("a/model.pkl", b"")),
+        "has another pickle, 'a/model.pkl'",
+    ),
+    "big-endian": (archive_of(*GOOD, ("a/byteorder", b"big")), "its byte order is b'big'"),
     "no folder": (archive_of(("data.pkl", state(a=tensor()))), "no data.pkl"),
     "no pickle": (archive_of(GOOD[1]), "no data.pkl"),
     "nothing": (archive_of(), "begins with b'PK"),
