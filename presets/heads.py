@@ -333,13 +333,13 @@ def _unused_tensors(checkpoint: Checkpoint, layers: set[str], kept: Iterable[str
 
 
 def _unread_files(checkpoint: Checkpoint) -> str:
-    """Return the names of the files in the folder that may hold a head, and are not read.
+    """Return the names of files in the folder or repository that may hold a head, and are not read.
 
     Those of a training's state, or of the same model for other frameworks, are left out.
     """
     return _listed(
         name
-        for name in checkpoint.files.listed
+        for name in {*checkpoint.files.listed, *checkpoint.files.not_downloaded}
         if name.endswith(_HEAD_FILES)
         and name not in (*checkpoint.weight_files, *_OTHER_FILES)
         and not name.startswith(("rng_state", "pytorch_model-"))

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.wording import shown
+from encoder_zoo.presets import adapters
 from encoder_zoo.presets.blobs import HubFile, cache_folder, download_files, missing_files
 from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.formats import kerashub
@@ -40,8 +41,11 @@ _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, MANIFEST, MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS}
 _SETTINGS |= {*tokenizer_file_names()}
+_ADAPTERS = (adapters.CONFIG, adapters.WEIGHTS)  # for `load_adapters` of the folder
 _MODULE_FILE = re.compile(r"(\d+_\w+)/([^/]+)")
 _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
+# {folder of a commit in the cache: the names of all its files, as the hub has listed them}
+_LISTED: dict[pathlib.Path, list[str]] = {}
 
 
 def from_hugging_face(
@@ -66,11 +70,11 @@ def from_hugging_face(
     """
     repository, revision = _parse(address)
     try:
-        wanted, commit = _wanted_files(address, repository, revision, max_bytes, weights)
+        wanted, commit, names = _wanted_files(address, repository, revision, max_bytes, weights)
         _announce(address, repository, commit, wanted)
         fetch = functools.partial(_snapshot, address, repository, revision, wanted, commit)
     except Unreachable as error:
-        wanted = {}
+        wanted, names = {}, []
         fetch = functools.partial(cached_folder, address, repository, revision, weights, str(error))
     folder = fetch()
     if verify and drop_wrong(folder, wanted):
@@ -81,7 +85,20 @@ def from_hugging_face(
                 f"{address}: {', '.join(wrong)} came with other bytes than its checksum says, "
                 "twice. The copies were deleted; try again later."
             )
+    if names:
+        _LISTED[folder] = names
     return folder
+
+
+def not_downloaded(folder: pathlib.Path) -> list[str]:
+    """Return the names of the files of a repository that its folder in the cache lacks.
+
+    Args:
+        folder: from `from_hugging_face`; of any other, and of one that this process has only found
+            in the cache, none are known.
+    """
+    names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
+    return [name for name in names if not (folder / name).exists()]
 
 
 def open_remote(address: str) -> RemoteFolder:
@@ -95,7 +112,7 @@ def open_remote(address: str) -> RemoteFolder:
     """
     repository, revision = _parse(address)
     try:
-        wanted, commit = _wanted_files(address, repository, revision, 2**63, True)
+        wanted, commit, _ = _wanted_files(address, repository, revision, 2**63, True)
     except Unreachable as error:
         raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
     sizes = {name: file.size for name, file in wanted.items()}
@@ -118,8 +135,8 @@ def _parse(address: str) -> tuple[str, str | None]:
 
 def _wanted_files(
     address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
-) -> tuple[dict[str, HubFile], str | None]:
-    """Return {name: file} to download, and their commit.
+) -> tuple[dict[str, HubFile], str | None, list[str]]:
+    """Return {name: file} to download, their commit, and the names of all files.
 
     Raises:
         ValueError: see `retried`, "...: the listing from ... is none", "... have 9.1 GB ..."
@@ -153,7 +170,7 @@ def _wanted_files(
             f"{address}: the files have {total / 1e9:.1f} GB, the limit is {max_bytes / 1e9:.1f} "
             f"GB. If you trust the preset, pass max_bytes={total}."
         )
-    return wanted, commit
+    return wanted, commit, list(files)
 
 
 def _check_listing(address: str, files: list[tuple[str, HubFile]], commit: str | None) -> None:
@@ -255,7 +272,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         in_folder = [n.split("/")[1] for n in modules if n.startswith("0_")]
         if not of_encoder and not _weights_among(in_folder):
             raise ValueError(no_weights(address, names))
-        wanted = {*_SETTINGS, *modules, *of_encoder, CARD}
+        wanted = {*_SETTINGS, *modules, *of_encoder, *_ADAPTERS, CARD}
     return [name for name in names if name in wanted]
 
 

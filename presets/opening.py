@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets import adapters
+from encoder_zoo.presets import adapters, hub
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.manifest import read_manifest
@@ -79,7 +79,9 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     names = [*preset_files(), *module_files(), *kerashub.files(), *tf1.files()]
-    checkpoint = open_files(OpenFolder(folder, names), safeguards)
+    files = OpenFolder(folder, names)
+    files.not_downloaded = hub.not_downloaded(folder)
+    checkpoint = open_files(files, safeguards)
     checkpoint.listed_settings = listed_settings(source)
     if adapters.CONFIG in checkpoint.files.listed:
         logger.warning(

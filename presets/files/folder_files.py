@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 from typing import BinaryIO, TypeVar
 
 from encoder_zoo.common.wording import decoded, shown
@@ -26,9 +27,11 @@ class FolderFiles:
 
     Attributes:
         listed: names of all files in the folder.
+        not_downloaded: names of those that only its repository has.
     """
 
     listed: list[str]
+    not_downloaded: Sequence[str] = ()
 
     def __init__(self, path: pathlib.PurePath):
         self.path = path

@@ -421,3 +421,34 @@ def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository
     blob.unlink()
     assert drop_wrong(folder, ["config.json"]) == ["config.json"]
     assert not (folder / "config.json").is_symlink()
+
+
+def test_heads_and_adapters_are_named_as_of_a_local_folder(golden, hub, repository, caplog):
+    shutil.rmtree(repository)
+    shutil.copytree(golden("Bert_Model").folder, repository)
+    names = ("model_head.pkl", "classifier.bin", "head.safetensors", "optimizer.pt", "tf_model.h5")
+    for name in names:  # as of SetFit, of somebody's own code, and files that hold no head
+        (repository / name).write_bytes(b"1")
+    (repository / "pytorch_model.bin").write_bytes(b"pickle")
+    logs = []
+    for source in (repository, "hf://org/model"):
+        caplog.clear()
+        ez.SequenceClassifier.from_preset(source, labels=["a", "b"])
+        [line] = [r.getMessage() for r in caplog.records if "random weights" in r.getMessage()]
+        logs.append(line.partition(": ")[2])
+    assert logs[0] == logs[1]
+    assert "Not read: classifier.bin, head.safetensors, model_head.pkl." in logs[1]
+    assert not any(hub.count("GET", name) for name in names)
+
+
+def test_adapters_are_downloaded_for_load_adapters(golden, hub, repository, caplog):
+    there = ez.SequenceClassifier.from_preset(golden("Bert_ForSequenceClassification").folder)
+    there.backbone.enable_lora(2)
+    for weight in there.backbone.weights:
+        if "lora" in weight.path:
+            weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    there.save_adapters(repository)
+    here = ez.SequenceClassifier.from_preset("hf://org/model")
+    [folder] = re.findall(r"load_adapters\('(.*)'\)", caplog.text)  # the advice is carried out
+    here.load_adapters(folder)
+    np.testing.assert_allclose(here.predict(["a cat"]), there.predict(["a cat"]), atol=1e-6)
