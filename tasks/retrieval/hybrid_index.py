@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
 from encoder_zoo.common.validation import PositiveInt, integer_from, validate_arguments
+from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.index import Index
-from encoder_zoo.tasks.retrieval.index_files import checked_manifest, kind_of, replacing_index
+from encoder_zoo.tasks.retrieval.index_files import KIND, checked_manifest, kind_of
 from encoder_zoo.tasks.retrieval.index_kinds import (
     BM25Index,
     MultiVectorIndex,
@@ -147,7 +148,7 @@ class HybridIndex(Index):
             folder: to write.
 
         Raises:
-            ValueError: "m holds config.json, ..., and no index: ...", "indexes[1] is a
+            ValueError: "m holds encoder_zoo.json, which is not of an index ...", "indexes[1] is a
                 HybridIndex, which cannot be saved in another. ..."
         """
         for i, index in enumerate(self.indexes):
@@ -158,7 +159,7 @@ class HybridIndex(Index):
                 )
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
         settings = {"rank_constant": self.rank_constant, "depth": self.depth}
-        with replacing_index(folder) as new:
+        with replacing(folder, KIND) as new:
             for name, index in zip(names, self.indexes, strict=True):
                 index.save(new / name)
             write_manifest(new, {"task": self.kind, "indexes": names, **settings})
@@ -198,7 +199,7 @@ class HybridIndex(Index):
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
     """Return the manifest of a folder, checked; the indexes in it check their own files."""
-    with OpenFolder(folder, [NAME, "*/*"]) as files:
+    with OpenFolder(folder, [NAME]) as files:  # and those that it names, not a user's
         manifest = checked_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}

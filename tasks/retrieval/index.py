@@ -361,14 +361,15 @@ class Index:
         return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into a folder of its own, replaced atomically; `load_index` opens it.
+        """Write the index into a folder, atomically; `load_index` opens it.
 
         Args:
-            folder: to write. A program that reads an older index in it is not disturbed.
+            folder: to write. Of an older index in it all files are replaced, and a program that
+                reads it is not disturbed; all other files stay.
 
         Raises:
-            ValueError: "m holds config.json, ..., and no index: ...", "The embedder has changed
-                since the index was built. ..."
+            ValueError: "m holds encoder_zoo.json, which is not of an index that was saved there
+                ...", "The embedder has changed since the index was built. ..."
             OSError: naming the folder, such as for a full disk.
         """
         self._check_embedder()

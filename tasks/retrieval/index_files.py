@@ -5,11 +5,10 @@ Comment letters: N vectors, D width.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 
 VECTORS, TEXTS = "vectors.safetensors", "texts.jsonl"
 # As every `kind` of index does, and no task of a preset.
-KIND = Kind("an index", lambda manifest: manifest["task"].endswith("_index"))
+KIND = Kind("an index", lambda manifest: manifest["task"].endswith("_index"), read=(VECTORS, TEXTS))
 
 
 # Of arrays by their names: type, and number of axes.
@@ -56,7 +55,7 @@ def write_index(
     texts: Sequence[str] | None,
     settings: Mapping,
 ) -> None:
-    """Write the files of an index, in place of those that are there, atomically.
+    """Write the files of an index, in place of those of an older one; see `replacing`.
 
     Args:
         folder: to write.
@@ -66,9 +65,9 @@ def write_index(
         settings: plain data for the manifest.
 
     Raises:
-        ValueError: see `replacing_index`.
+        ValueError: "... holds texts.jsonl, which is not of an index that was saved there ..."
     """
-    with replacing_index(folder) as new:
+    with replacing(folder, KIND) as new:
         if arrays:
             save_file(
                 {n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS
@@ -76,40 +75,6 @@ def write_index(
         if texts is not None:
             write_texts(new / TEXTS, texts)
         write_manifest(new, {"task": kind, **settings})
-
-
-@contextlib.contextmanager
-def replacing_index(folder: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Replace an index by the one that the block writes, see `replacing`.
-
-    Args:
-        folder: of an index, or empty, or none yet.
-
-    Yields:
-        The path of the new folder.
-
-    Raises:
-        ValueError: "m holds config.json, ..., and no index: saving would delete them. ..."
-    """
-    path = pathlib.Path(folder)
-    names = sorted(os.listdir(path)) if path.is_dir() else []
-    if names and not _holds_index(path):
-        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise ValueError(
-            f"{path} holds {some}, and no index: saving would delete what is there. Save the index "
-            f"to a folder of its own, such as {path / 'index'}."
-        )
-    with replacing(path, KIND) as new:
-        yield new
-
-
-def _holds_index(folder: pathlib.Path) -> bool:
-    """Return whether the manifest of a folder is that of an index."""
-    try:
-        kind_of(folder)
-    except ValueError:  # not readable, or of something else
-        return False
-    return True
 
 
 def kind_of(folder: str | os.PathLike) -> str:
@@ -121,7 +86,7 @@ def kind_of(folder: str | os.PathLike) -> str:
     """
     with OpenFolder(folder, [NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
-        if not kind.endswith("_index"):  # as every `kind` of index does, and no task of a preset
+        if not kind.endswith("_index"):
             raise _holds_none(files)
     return kind
 

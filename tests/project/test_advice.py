@@ -570,7 +570,6 @@ def rerankers_have_one_output(said, folder):
 
 @case(
     "is for a reranker. Pass reranker=",
-    "and no index: saving would delete",
     "is the index of another embedder",
     "Pass the embedder that the index was built with",
     "Pass the embedder that it was built with",
@@ -585,10 +584,6 @@ def indexes(said, folder):
     with said():
         index.search("one", candidates=3)
     assert index.search("one", candidates=3, reranker=make("Reranker"))
-    (folder / "other").mkdir()
-    (folder / "other" / "notes.txt").write_text("mine")
-    with said():
-        index.save(folder / "other")
     index.save(folder / "index")
     other = tiny.moved(make("TextEmbedder"))
     with said():

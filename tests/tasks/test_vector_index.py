@@ -277,18 +277,36 @@ class TestFiles:
         assert len(VectorIndex.load(tmp_path / "index", Embedder())) == 44
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
-    def test_a_folder_with_something_else_is_kept(self, tmp_path):
-        index = VectorIndex.build(Embedder(), ["a", "b"])
-        folder = tmp_path / "model"
-        folder.mkdir()
+    def test_files_of_others_stay(self, tmp_path):
+        index, folder = VectorIndex.build(Embedder(), ["a", "b"]), tmp_path / "notes"
+        (folder / "deep").mkdir(parents=True)
         (folder / "weights.h5").write_text("many")
-        for manifest in (None, "broken", '{"format": 1, "task": "TextEmbedder", "files": {}}'):
-            if manifest:
-                (folder / "encoder_zoo.json").write_text(manifest)
-            with pytest.raises(ValueError, match="model holds .*weights.h5, and no index.*own"):
-                index.save(folder)
+        (folder / "deep" / "link").symlink_to("nothing")
+        for _ in range(2):
+            index.save(folder)
             assert (folder / "weights.h5").read_text() == "many"
-        index.save(folder / "index")
+            assert VectorIndex.load(folder, Embedder()).texts == ["a", "b"]
+        names = ["deep", "encoder_zoo.json", "texts.jsonl", "vectors.safetensors", "weights.h5"]
+        assert sorted(path.name for path in folder.iterdir()) == names
+        VectorIndex.build(Embedder(), ["a"], keep_texts=False).save(folder)
+        names.remove("texts.jsonl")  # of the index before
+        assert sorted(path.name for path in folder.iterdir()) == names
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("encoder_zoo.json", "broken"),
+            ("encoder_zoo.json", '{"format": 1, "task": "TextEmbedder", "files": {}}'),
+            ("texts.jsonl", '"mine"\n'),  # which an index without texts would read
+        ],
+    )
+    def test_a_file_of_others_with_a_name_of_ours_is_kept(self, tmp_path, name, content):
+        index = VectorIndex.build(Embedder(), ["a", "b"], keep_texts=name != "texts.jsonl")
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=f"holds {name}, which is not of an index that was"):
+            index.save(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        index.save(tmp_path / "saved")  # as the error says
 
     def test_without_texts(self, tmp_path):
         VectorIndex.build(Embedder(), ["a", "b"], keep_texts=False).save(tmp_path / "index")
