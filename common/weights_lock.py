@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -126,19 +127,64 @@ def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
     vars(getattr(model, "backbone", model))["_weights_lock"] = weights_lock(other)
 
 
+@contextlib.contextmanager
+def reading(*models: object) -> Iterator[None]:
+    """Have the weights of some models stay as they are in the block.
+
+    All threads take the locks of several models in one order, so that none waits for another.
+
+    Args:
+        *models: or objects whose `_asked_models` are those; others, and None, are left out.
+
+    Example:
+        >>> with reading(None, "an embedder of others"):
+        ...     pass
+    """
+    asked = [
+        one for m in models for one in (m._asked_models if hasattr(m, "_asked_models") else [m])
+    ]
+    owners = (getattr(model, "backbone", model) for model in asked)
+    locks = {weights_lock(owner) for owner in owners if isinstance(owner, LocksWeights)}
+    with contextlib.ExitStack() as stack:
+        for lock in sorted(locks, key=id):
+            stack.enter_context(lock.shared())
+        yield
+
+
+def reads_weights_of(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a function see one state of the weights of the models among its arguments.
+
+    Args:
+        *names: of the arguments, see `reading`.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def holding(*args, **kwargs):
+            given = {**kwargs, **signature.bind(*args, **kwargs).arguments}
+            with reading(*map(given.get, names)):
+                return function(*args, **kwargs)
+
+        return holding
+
+    return decorate
+
+
 def reads_weights(method: Callable[P, R]) -> Callable[P, R]:
     """Have a method of a model see one state of its weights from beginning to end."""
-    return _inside(WeightsLock.shared, method)
+    return _inside(lambda lock: lock.shared(), method)
 
 
 def changes_weights(method: Callable[P, R]) -> Callable[P, R]:
     """Have no other thread read a model's weights while a method changes them."""
-    return _inside(WeightsLock.exclusive, method)
+    return _inside(lambda lock: lock.exclusive(), method)
 
 
 def trains(method: Callable[P, R]) -> Callable[P, R]:
     """Have no other thread train or evaluate a model while a method trains it."""
-    return _inside(WeightsLock.fitting, method)
+    return _inside(lambda lock: lock.fitting(), method)
 
 
 def uses_metrics(method: Callable[P, R]) -> Callable[P, R]:

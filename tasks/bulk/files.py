@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.bulk.batches import joined
 from encoder_zoo.tasks.bulk.columns import nulls, pa
@@ -59,6 +60,7 @@ class Row(NamedTuple):
 
 
 @validate_arguments
+@reads_weights_of("task")
 def answer_files(
     task: Task,
     paths: Paths,

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.escaping import in_html
+from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -23,6 +24,7 @@ FAINTEST = 0.02  # probabilities below it are not drawn
 GREY, BLUE = "#868e96", "#1c7ed6"
 
 
+@reads_weights_of("model")
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int = 0
 ) -> Picture:

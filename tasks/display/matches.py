@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from encoder_zoo.common.escaping import in_html
+from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.display.marks import COLORS, MARK, Mark, marked
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -53,6 +54,7 @@ class Match(NamedTuple):
     score: float
 
 
+@reads_weights_of("model")
 def matches(model: Any, query: str, document: str) -> Picture:
     """Draw which words of a document each token of a query found.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.escaping import in_html
+from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.display.picture import Picture
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ MARK = '<span style="display:inline-block;width:.8em;height:.8em;border-radius:.
 LEGEND = f"{MARK.format(OWN)}</span> in the text, {MARK.format(ADDED)}</span> added"
 
 
+@reads_weights_of("model")
 def terms(model: SparseEncoder, text: str, top_k: int = 20, prompt: str | None = None) -> Picture:
     """Draw the terms with the largest weights in a text, each with a bar for its weight.
 

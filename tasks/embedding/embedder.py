@@ -22,7 +22,7 @@ from encoder_zoo.common.validation import (
     is_number,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.weights_lock import reads_weights, reads_weights_of
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.columns import ROLES, as_columns
@@ -365,6 +365,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
         return metrics | (_term_counts(*found) if isinstance(store, Postings) else {})
 
     @validate_arguments
+    @reads_weights
     def evaluate_similarity(
         self,
         pairs: object,
@@ -418,7 +419,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
         return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
 
     @validate_arguments
-    @reads_weights
+    @reads_weights_of("self", "reranker")
     def mine_negatives(
         self,
         queries: object,

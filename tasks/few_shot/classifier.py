@@ -20,6 +20,7 @@ from encoder_zoo.common.validation import (
     one_of,
     validate_arguments,
 )
+from encoder_zoo.common.weights_lock import reads_weights, weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import copy, match, named_weights, stored_array
 from encoder_zoo.presets.formats.dense_module import ModuleCheckpoint
@@ -202,7 +203,9 @@ class FewShotClassifier(TextEmbedder):
                 verbose=verbose,
                 callbacks=callbacks,
             )
-        self.head.set_weights(fit_logistic(self.embed(column), hot, self._probabilities))
+        weights = fit_logistic(self.embed(column), hot, self._probabilities)
+        with weights_lock(self).exclusive():
+            self.head.set_weights(weights)
         return history
 
     def _labelled(self, texts, labels) -> tuple:
@@ -263,6 +266,7 @@ class FewShotClassifier(TextEmbedder):
     # -- answers -------------------------------------------------------------------------------
 
     @validate_arguments
+    @reads_weights
     def predict(self, texts: object, batch_size: PositiveInt | None = None) -> np.ndarray:
         """Return the logits of the classes of each text, (N, C) float32.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.explanation.words import Method
 from encoder_zoo.tasks.preprocessing.columns import plain
@@ -94,6 +95,7 @@ class SpanAnswers(Task):
         **options: Unpack[AnswerOptions],
     ) -> list[list[Answer]]: ...
     @validate_arguments
+    @reads_weights
     def answer(
         self,
         question,
@@ -172,6 +174,7 @@ class SpanAnswers(Task):
         **options: Unpack[AnswerOptions],
     ) -> list[AnswerExplanation]: ...
     @validate_arguments
+    @reads_weights
     def explain(
         self,
         question,
@@ -225,6 +228,7 @@ class SpanAnswers(Task):
         return None if threshold == float("inf") else threshold
 
     @validate_arguments
+    @reads_weights
     def evaluate_answers(
         self,
         x: object,

@@ -111,6 +111,11 @@ class HybridIndex(Index):
         return f"<HybridIndex: {names}; {len(self):,} documents>"
 
     @property
+    def _asked_models(self) -> list:
+        """Return the embedders of all indexes."""
+        return [model for index in self.indexes for model in getattr(index, "_asked_models", ())]
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of memory that the indexes take."""
         return sum(getattr(index, "nbytes", 0) for index in self.indexes)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, ov
 import numpy as np
 
 from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     judged,
@@ -111,6 +112,7 @@ class Index:
     texts: list[str] | None
     prompt: str | None
 
+    @reads_weights_of("embedder")
     def __init__(
         self,
         embedder: Any,
@@ -133,6 +135,11 @@ class Index:
         return len(self._store)
 
     @property
+    def _asked_models(self) -> list:
+        """Return the embedders of the queries."""
+        return [self.embedder]
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
         return self._store.nbytes
@@ -148,6 +155,7 @@ class Index:
         self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[list[Hit]]: ...
     @validate_arguments
+    @reads_weights_of("self", "reranker")
     def search(
         self,
         queries: object,
@@ -240,6 +248,7 @@ class Index:
         ]
 
     @validate_arguments
+    @reads_weights_of("self", "reranker")
     def evaluate(
         self,
         queries: object,
@@ -335,6 +344,7 @@ class Index:
     # -- changes and files ---------------------------------------------------------------------
 
     @validate_arguments
+    @reads_weights_of("self")
     def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
         """Add documents behind those that are there. A call copies all vectors: add many at once.
 
@@ -360,6 +370,7 @@ class Index:
 
         return put
 
+    @reads_weights_of("self")
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index into a folder, atomically; `load_index` opens it.
 
@@ -382,6 +393,7 @@ class Index:
 
     @classmethod
     @validate_arguments
+    @reads_weights_of("embedder")
     def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
         """Return the index that `save` wrote. Its vectors are read from the file when needed.
 
@@ -443,6 +455,7 @@ class Index:
         raise NotImplementedError
 
     @validate_arguments
+    @reads_weights_of("self")
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
         """Write the embedder and the documents as one SavedModel.
 

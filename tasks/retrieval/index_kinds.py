@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import (
     rule_of,
     validate_arguments,
 )
+from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.index import FINGERPRINT_TEXTS, Index
@@ -109,6 +110,7 @@ class VectorIndex(Index):
 
     @classmethod
     @validate_arguments
+    @reads_weights_of("embedder")
     def build(
         cls,
         embedder: Any,
@@ -311,6 +313,7 @@ class MultiVectorIndex(Index):
 
     @classmethod
     @validate_arguments
+    @reads_weights_of("embedder")
     def build(
         cls,
         embedder: Any,
@@ -456,6 +459,7 @@ class SparseIndex(Index):
 
     @classmethod
     @validate_arguments
+    @reads_weights_of("embedder")
     def build(
         cls,
         embedder: Any,

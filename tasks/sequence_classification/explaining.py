@@ -13,6 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.tasks.base.class_names import label_indices, sigmoid, softmax
 from encoder_zoo.tasks.explanation.words import (
     Attributions,
@@ -70,6 +71,7 @@ class TextExplanations:
         batch_size: int | None = None,
     ) -> list[Explanation]: ...
     @validate_arguments
+    @reads_weights
     def explain(
         self,
         texts,

@@ -13,6 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.class_names import softmax
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
@@ -212,6 +213,7 @@ class TokenAnswers(LabelledTask):
         batch_size: int | None = None,
     ) -> list[list[EntityExplanation]]: ...
     @validate_arguments
+    @reads_weights
     def explain(
         self,
         texts,
@@ -243,6 +245,7 @@ class TokenAnswers(LabelledTask):
         return explain_entities(self, texts, self._strategy(strategy), method, batch_size)
 
     @validate_arguments
+    @reads_weights
     def evaluate_entities(
         self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
     ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from encoder_zoo.common.keras_private import (
     compiled_metrics,
 )
 from encoder_zoo.common.validation import PositiveInt, Verbosity, validate_arguments
-from encoder_zoo.common.weights_lock import uses_metrics
+from encoder_zoo.common.weights_lock import reads_weights, uses_metrics
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.data import TrainingData
@@ -76,6 +76,7 @@ class Predictor(KerasSteps):
     ) -> float | list[float]: ...
     @validate_arguments
     @uses_metrics
+    @reads_weights
     def evaluate(
         self,
         x: object = None,
@@ -143,6 +144,7 @@ class Predictor(KerasSteps):
             return function(x, *args, **kwargs)
 
     @validate_arguments
+    @reads_weights
     def predict(
         self,
         x: object,

@@ -72,6 +72,7 @@ class ZeroShotClassifier:
             )
         self.classifier = classifier
         self.nli_classes = find_nli_classes(classifier.labels, classifier.num_classes)
+        self._asked_models = [classifier]
 
     @classmethod
     def from_preset(
