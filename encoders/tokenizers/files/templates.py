@@ -40,10 +40,11 @@ def read_template(step: Mapping, name: str) -> Template | None:
 
     Example:
         >>> step = {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
+        >>> step |= {"trim_offsets": True, "add_prefix_space": False}
         >>> read_template(step, "post_processor").pair_separators
         2
     """
-    kind = step.get("type")
+    kind = processor_kind(step)
     if kind == "Sequence":
         steps = step.get("processors")
         inner = [s for s in steps if isinstance(s, Mapping)] if isinstance(steps, list) else []
@@ -58,6 +59,20 @@ def read_template(step: Mapping, name: str) -> Template | None:
             raise ValueError(f"{name}: cls and sep are {shown(tokens)}; expected tokens with ids")
         return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
     return _of_parts(step, name) if kind == "TemplateProcessing" else None
+
+
+def processor_kind(step: Mapping) -> object:
+    """Return the type of a post-processor as the library `tokenizers` reads it.
+
+    It takes the first type that has all fields: RobertaProcessing without one is BertProcessing.
+
+    Example:
+        >>> processor_kind({"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]})
+        'BertProcessing'
+    """
+    kind = step.get("type")
+    whole = {"trim_offsets", "add_prefix_space"} <= step.keys()
+    return "BertProcessing" if kind == "RobertaProcessing" and not whole else kind
 
 
 def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:

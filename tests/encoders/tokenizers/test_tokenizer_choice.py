@@ -201,6 +201,52 @@ def test_a_tokenizer_without_segments_or_with_two_separators_keeps_them(
     assert (again.pair_separators, again.uses_segments) == (2, False)
 
 
+def test_spans_that_would_be_trimmed_are_logged_of_added_tokens_and_refused_of_others(
+    saved, tmp_path, caplog
+):
+    """Late interaction's markers end with a space; transformers gives MPNet RoBERTa's step."""
+    folder = write(tmp_path, saved(WORDPIECE))
+    step = {"type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    step |= {"trim_offsets": True, "add_prefix_space": False}
+    edit(folder / "tokenizer.json", post_processor=step)
+    ez.BertTokenizer.from_preset(folder)
+    assert "spans" not in caplog.text
+    content = json.loads((folder / "tokenizer.json").read_text())
+    number = len(content["model"]["vocab"])
+    marker = {"id": number, "content": "[Q] ", "special": True, "normalized": False}
+    marker |= {"single_word": False, "lstrip": False, "rstrip": False}
+    edit(folder / "tokenizer.json", added_tokens=[*content["added_tokens"], marker])
+    tokenizer = ez.BertTokenizer.from_preset(folder)
+    assert "Ids are equal; spans of the added tokens ['[Q] '] differ by the spaces" in caplog.text
+    found = [part.to_list()[0] for part in tokenizer.tokenize_with_offsets(["a[Q] a"])]
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    library = library.encode("a[Q] a", add_special_tokens=False)
+    assert found == [library.ids, [0, 1, 5], [1, 5, 6]] and library.ids == [5, number, 5]
+    assert library.offsets == [(0, 1), (1, 4), (5, 6)]
+    content["model"]["vocab"]["aĠ"] = number
+    edit(folder / "tokenizer.json", model=content["model"], added_tokens=content["added_tokens"])
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match="post_processor is .*RobertaProcessing"):
+        ez.BertTokenizer.from_preset(folder)
+
+
+@pytest.mark.parametrize("field", ["trim_offsets", "add_prefix_space", None])
+def test_a_roberta_processing_without_a_field_is_read_as_the_library_does(saved, tmp_path, field):
+    """It takes such a step for BertProcessing: one separator, segments, nothing trimmed."""
+    folder = write(tmp_path, saved(WORDPIECE))
+    step = {"type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    fields = {"trim_offsets": True, "add_prefix_space": True}
+    step |= {name: value for name, value in fields.items() if name != field}
+    edit(folder / "tokenizer.json", post_processor=step)
+    edit(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    tokenizer = ez.BertTokenizer.from_preset(folder)
+    library = Library.from_file(str(folder / "tokenizer.json"))
+    found = library.encode("a", "b")
+    inputs = ez.SequenceClassifierPreprocessor(tokenizer)((["a"], ["b"]))
+    assert inputs["token_ids"].numpy().tolist() == [found.ids]
+    assert tokenizer.uses_segments == (found.type_ids[-1] == 1) == (field is not None)
+
+
 def test_a_template_that_cannot_be_followed_is_refused(saved, tmp_path):
     folder = write(tmp_path, saved(WORDPIECE))
     single = [
