@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.common.validation import Rule, rules_of
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ class ConfigFromSignature:
 
     Put it before the Keras class. Every named argument of every `__init__` from the class up to
     this mixin must be stored under its own name, so a sublayer is `dropout_layer`, not `dropout`.
+    The configuration of a model also says which layers `quantize` has quantized: Keras notes it in
+    that of each layer, and layers that a constructor makes have none.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -27,17 +30,31 @@ class ConfigFromSignature:
         ...         self.factor = factor
         >>> Scale(3.0, name="triple").get_config()["factor"]
         3.0
+        >>> class Twice(ConfigFromSignature, keras.Model):
+        ...     def __init__(self, units, **kwargs):
+        ...         super().__init__(**kwargs)
+        ...         self.units, self.dense = units, keras.layers.Dense(units)
+        ...         self.dense.build((None, 2))
+        ...         self.built = True
+        >>> model = Twice(3)
+        >>> model.quantize("int8")
+        >>> Twice.from_config(model.get_config()).dense.quantization_mode
+        'int8'
     """
 
     def get_config(self) -> dict:
         """Return the arguments that build this object again."""
-        inherited = super().get_config() if hasattr(super(), "get_config") else {}
-        return {**inherited, **{name: getattr(self, name) for name in argument_names(type(self))}}
+        config = super().get_config() if hasattr(super(), "get_config") else {}
+        config = {**config, **{name: getattr(self, name) for name in argument_names(type(self))}}
+        quantized = _quantized_layers(self) if isinstance(self, keras.Model) else {}
+        return {**config, "quantized": quantized} if quantized else config
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
         """Build the object, and the objects inside its configuration, from `get_config`."""
-        return cls(
+        config = dict(config)
+        quantized = config.pop("quantized", {}) if issubclass(cls, keras.Model) else {}
+        found = cls(
             **{
                 name: keras.saving.deserialize_keras_object(value, custom_objects=custom_objects)
                 if isinstance(value, dict) and "class_name" in value
@@ -45,6 +62,31 @@ class ConfigFromSignature:
                 for name, value in config.items()
             }
         )
+        _quantize_layers(found, quantized)
+        return found
+
+
+def _quantized_layers(model: keras.Model) -> dict[str, dict]:
+    """Return {index among the model's layers: how it was quantized}."""
+    return {
+        str(index): {"mode": layer.quantization_mode, "config": layer.quantization_config}
+        for index, layer in enumerate(layers_in(model))
+        if getattr(layer, "quantization_mode", None)
+    }
+
+
+def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
+    """Quantize layers as `_quantized_layers` says; those given as arguments are already."""
+    layers = layers_in(model) if quantized else []
+    for index, entry in quantized.items():
+        layer = layers[int(index)]
+        if layer.quantization_mode is None:
+            settings = entry["config"]
+            if isinstance(settings, dict):
+                settings = keras.saving.deserialize_keras_object(settings)
+            keras.Model.quantize(
+                model, entry["mode"], settings, filters=lambda each, one=layer: each is one
+            )
 
 
 def make_serializable(cls: type) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 import keras
 
 from encoder_zoo.common.lazy import LazyModule, tf
-from encoder_zoo.common.weights_lock import LocksWeights, weights_lock
+from encoder_zoo.common.weights_lock import weights_lock
 
 jax = LazyModule("jax")
+M = TypeVar("M", bound=keras.Model)
 # The parts of a model's state that a step of Keras's on JAX takes and returns, by their number.
 WEIGHTS = ("trainable_variables", "non_trainable_variables")
 STATES_OF_JAX = {
@@ -157,61 +158,35 @@ def count_rows_of_loss(model: keras.Model, rows) -> None:
     vars(tracker)["update_state"] = update_state
 
 
-class HookedModel(LocksWeights):
-    """`keras.Model` with private methods open to subclasses, and usable from many threads.
+def opens_training(cls: type[M]) -> type[M]:
+    """Open private methods of Keras's trainer to a class of models, usable from many threads.
 
-    Keras's trainer for JAX takes the weights out of the model while it trains, evaluates and
-    predicts, and has the step reuse their memory. Here the variables hold the weights after every
-    step, and a prediction leaves their memory alone.
+    A class decorator. Keras's trainer for JAX takes the weights out of the model while it trains,
+    evaluates and predicts, and has the step reuse their memory. Here the variables hold the weights
+    after every step, and a prediction leaves their memory alone.
+
+    The class has two methods:
+        step_function(step): returns the function of an iterator that runs a step of `fit` or
+            `evaluate`, `train_step` or `test_step`, and holds the lock of the weights in each; None
+            is Keras's own.
+        next_execution(): returns how many batches the next call of a step's function takes, from
+            1 on. Keras's is `steps_per_execution`, with which an epoch of an endless dataset, whose
+            batches that does not divide, takes too many.
     """
-
-    def step_function(self, step: Callable) -> Callable | None:
-        """Return the function of an iterator that runs a step of `fit` or `evaluate`.
-
-        It holds the lock of the weights in each step. None, the default, is Keras's own.
-
-        Args:
-            step: `train_step` or `test_step`.
-        """
-        return None
-
-    def _next_execution(self) -> int:
-        """Return how many batches the next call of a step's function takes, from 1 on.
-
-        The default is Keras's, `steps_per_execution`, with which an epoch of an endless dataset,
-        whose batches that does not divide, takes too many.
-        """
-        return self.steps_per_execution
+    make_predict_function = cls.make_predict_function
 
     def _make_function(self, step, *args, **kwargs):
         on_jax, predicts = keras.config.backend() == "jax", args or kwargs
         if on_jax and not predicts:
-            step = self._step_on_jax(step)
-        make = functools.partial(super()._make_function, step, *args, **kwargs)
+            step = _step_on_jax(self, step)
+        make = functools.partial(super(cls, self)._make_function, step, *args, **kwargs)
         if self.steps_per_execution > 1 and not predicts:
-            function = self._executing(make)
+            function = _executing(self, make)
         elif own := self.step_function(step):
             return own
         else:
             function = make()
-        return function if on_jax else self._holding(step == self.train_step, function)
-
-    def _executing(self, make: Callable) -> Callable:
-        """Return Keras's function of several batches, with as many as `_next_execution` says."""
-        functions = {}
-
-        def function(*arguments):
-            whole = self.steps_per_execution
-            count = self._next_execution()
-            if count not in functions:
-                functions[count] = make()
-            try:
-                self.steps_per_execution = count  # Keras reads it when it traces and runs
-                return functions[count](*arguments)
-            finally:
-                self.steps_per_execution = whole
-
-        return function
+        return function if on_jax else holding(self, step == self.train_step, function)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None) -> None:
         """Build under a strategy from the shapes and dtypes of the first replica's batches.
@@ -224,24 +199,22 @@ class HookedModel(LocksWeights):
                 lambda spec: tf.nest.flatten(spec, expand_composites=True)[0],
                 iterator._distributed_dataset.element_spec,
             )
-        super()._maybe_symbolic_build(data_batch=data_batch)
-
-    # -- threads -------------------------------------------------------------------------------
+        super(cls, self)._maybe_symbolic_build(data_batch=data_batch)
 
     def make_train_function(self, force: bool = False) -> None:
         """Make the function as in Keras; weights change while no other thread reads them."""
         if force or self.train_function is None:
-            super().make_train_function(force)
+            super(cls, self).make_train_function(force)
             if keras.config.backend() == "torch":
-                self.train_function = self._holding(True, self.train_function)
+                self.train_function = holding(self, True, self.train_function)
 
-    def make_predict_function(self, force: bool = False) -> None:
+    def make_readers_predict_function(self, force: bool = False) -> None:
         """Make the function as in Keras; no other thread changes weights while it runs."""
         if not force and self.predict_function is not None:
             return
         if keras.config.backend() != "jax":
-            super().make_predict_function(force)
-            self.predict_function = self._holding(False, self.predict_function)
+            make_predict_function(self, force)
+            self.predict_function = holding(self, False, self.predict_function)
             return
         step = self.predict_step  # Keras's own reuses the memory of the weights for its results
         if self.jit_compile and not self.run_eagerly:
@@ -254,40 +227,64 @@ class HookedModel(LocksWeights):
 
         self.predict_function = self._make_function(predict, concatenate_outputs=True)
 
-    def _holding(self, changes: bool, function: Callable) -> Callable:
-        """Return a function that holds the lock of the weights, to change or to read them."""
-        lock = weights_lock(self)
-        hold = lock.exclusive if changes else lock.shared
+    def nothing(self, *args, **kwargs) -> None:
+        """Leave the weights in the variables, unlike Keras on JAX: other threads read them."""
 
-        def holding(*args):
-            with hold():
-                return function(*args)
+    cls._make_function = _make_function
+    cls._maybe_symbolic_build = _maybe_symbolic_build
+    cls._purge_model_variables = cls.jax_state_sync = nothing
+    cls.make_train_function = make_train_function
+    cls.make_predict_function = make_readers_predict_function
+    return cls
 
-        return holding
 
-    def _step_on_jax(self, step: Callable) -> Callable:
-        """Return a step that takes its state from the variables, and puts the new one into them."""
+def _executing(model: keras.Model, make: Callable) -> Callable:
+    """Return Keras's function of several batches, with as many as `next_execution` says."""
+    functions = {}
 
-        def function(given, data):
-            names = STATES_OF_JAX[len(given)]
-            trains = "optimizer_variables" in names
-            with weights_lock(self).exclusive(trains):  # the memory of the state is used again
-                state = self._get_jax_state(**dict.fromkeys(names, True))
-                logs, state = step(state, data)
-                for name, values in zip(names, state, strict=True):
-                    of_optimizer = name == "optimizer_variables"
-                    variables = self.optimizer.variables if of_optimizer else getattr(self, name)
-                    for variable, value in zip(variables, values, strict=True):
-                        variable._value = value
-            return logs, state
+    def function(*arguments):
+        whole = model.steps_per_execution
+        count = model.next_execution()
+        if count not in functions:
+            functions[count] = make()
+        try:
+            model.steps_per_execution = count  # Keras reads it when it traces and runs
+            return functions[count](*arguments)
+        finally:
+            model.steps_per_execution = whole
 
-        return function
+    return function
 
-    def _purge_model_variables(self, *args, **kwargs) -> None:
-        """Leave the weights in the model, unlike Keras on JAX: other threads read them."""
 
-    def jax_state_sync(self) -> None:
-        """Do nothing: the variables hold the weights after every step."""
+def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
+    """Return a function that holds the lock of a model's weights, to change or to read them."""
+    lock = weights_lock(model)
+    hold = lock.exclusive if changes else lock.shared
+
+    def inside(*args):
+        with hold():
+            return function(*args)
+
+    return inside
+
+
+def _step_on_jax(model: keras.Model, step: Callable) -> Callable:
+    """Return a step that takes its state from the variables, and puts the new one into them."""
+
+    def function(given, data):
+        names = STATES_OF_JAX[len(given)]
+        trains = "optimizer_variables" in names
+        with weights_lock(model).exclusive(trains):  # the memory of the state is used again
+            state = model._get_jax_state(**dict.fromkeys(names, True))
+            logs, state = step(state, data)
+            for name, values in zip(names, state, strict=True):
+                of_optimizer = name == "optimizer_variables"
+                variables = model.optimizer.variables if of_optimizer else getattr(model, name)
+                for variable, value in zip(variables, values, strict=True):
+                    variable._value = value
+        return logs, state
+
+    return function
 
 
 class HookedAdamW(keras.optimizers.AdamW):

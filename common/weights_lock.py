@@ -17,6 +17,7 @@ import keras
 
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M", bound=keras.Model)
 
 
 class WeightsLock:
@@ -144,7 +145,7 @@ def reading(*models: object) -> Iterator[None]:
         one for m in models for one in (m._asked_models if hasattr(m, "_asked_models") else [m])
     ]
     owners = (getattr(model, "backbone", model) for model in asked)
-    locks = {weights_lock(owner) for owner in owners if isinstance(owner, LocksWeights)}
+    locks = {weights_lock(owner) for owner in owners if hasattr(owner, "weights_version")}
     with contextlib.ExitStack() as stack:
         for lock in sorted(locks, key=id):
             stack.enter_context(lock.shared())
@@ -205,17 +206,14 @@ def _inside(
     return holding
 
 
-class LocksWeights(keras.Model):
-    """`keras.Model` of which threads see one state of the weights, whatever others do with it."""
+def locks_weights(cls: type[M]) -> type[M]:
+    """Have threads see one state of the weights of a class's models, whatever others do with them.
 
-    @property
-    def weights_version(self) -> int:
-        """Return a number that grows whenever weights may have changed."""
-        return weights_lock(self).version
-
-    get_weights = reads_weights(keras.Model.get_weights)
-    save = reads_weights(keras.Model.save)
-    save_weights = reads_weights(keras.Model.save_weights)
-    set_weights = changes_weights(keras.Model.set_weights)
-    load_weights = changes_weights(keras.Model.load_weights)
-    quantize = changes_weights(keras.Model.quantize)
+    A class decorator for what Keras's models do with weights; `reads_weights` and the others are
+    for methods of a class's own.
+    """
+    for name in ("get_weights", "save", "save_weights"):
+        setattr(cls, name, reads_weights(getattr(cls, name)))
+    for name in ("set_weights", "load_weights", "quantize"):
+        setattr(cls, name, changes_weights(getattr(cls, name)))
+    return cls

@@ -13,10 +13,14 @@ from encoder_zoo.common.foreign_method import ForeignMethod
 from encoder_zoo.common.hub_names import CommitMessage, Repository
 from encoder_zoo.common.lazy import loading, pushing, saving
 from encoder_zoo.common.preset_arguments import BackbonePresetArguments, SaveOptions
-from encoder_zoo.common.quantization import QuantizationInConfig
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
-from encoder_zoo.common.weights_lock import LocksWeights, changes_weights, reads_weights
+from encoder_zoo.common.weights_lock import (
+    changes_weights,
+    locks_weights,
+    reads_weights,
+    weights_lock,
+)
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
@@ -44,7 +48,8 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Backbone(QuantizationInConfig, LocksWeights, Encoder, metaclass=_BuiltAtOnce):
+@locks_weights
+class Backbone(Encoder, metaclass=_BuiltAtOnce):
     """Base of the families' encoders; `Backbone.from_preset` picks the right one.
 
     A family that differs overrides `make_embeddings`, `make_block`, `make_final_layer`,
@@ -109,6 +114,11 @@ class Backbone(QuantizationInConfig, LocksWeights, Encoder, metaclass=_BuiltAtOn
     checkpoint_vocabulary = None  # see presets.vocabulary
     origin = None  # see presets.origin
     _checkpoints_gradients = False
+
+    @property
+    def weights_version(self) -> int:
+        """Return a number that grows whenever weights may have changed."""
+        return weights_lock(self).version
 
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments

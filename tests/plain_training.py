@@ -27,7 +27,7 @@ from encoder_zoo.tasks.training.optimizers import (
     LinearWarmupDecay,
     ScheduledAdamW,
 )
-from encoder_zoo.tasks.training.steps import KerasSteps
+from encoder_zoo.tasks.training.text_model import TextModel
 from encoder_zoo.testing import tiny
 
 ROWS, SIZE, LENGTH = 7, 2, 16  # rows in batches of 2: the last is smaller
@@ -664,9 +664,9 @@ FAULTS = {
     ),
     "sample weights do not count": (
         lambda: mock.patch.object(
-            KerasSteps,
+            TextModel,
             "compute_loss",
-            lambda self, x, y, y_pred, weights, training, own=KerasSteps.compute_loss: own(
+            lambda self, x, y, y_pred, weights, training, own=TextModel.compute_loss: own(
                 self, x, y, y_pred, ops.cast(weights > 0, "float32"), training
             ),
         ),

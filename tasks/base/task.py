@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import keras
 import numpy as np
 
-from encoder_zoo.common.quantization import QuantizationInConfig
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import reads_weights
@@ -27,7 +27,7 @@ from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.named_metrics import EXACT, metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.trainer import Trainer
+from encoder_zoo.tasks.training.text_model import TextModel
 
 if TYPE_CHECKING:
     from typing import Self
@@ -54,7 +54,7 @@ class TinyData(NamedTuple):
     y: object = None
 
 
-class Task(QuantizationInConfig, TaskPresets, Trainer, metaclass=NamesVariablesAlike):
+class Task(ConfigFromSignature, TaskPresets, TextModel, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:

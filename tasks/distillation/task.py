@@ -38,10 +38,10 @@ from encoder_zoo.tasks.training.keyword_arguments import PredictOptions
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
-from encoder_zoo.tasks.training.trainer import Trainer
+from encoder_zoo.tasks.training.text_model import TextModel
 
 
-class Distillation(ConfigFromSignature, Trainer):
+class Distillation(ConfigFromSignature, TextModel):
     """Trains a small student to reproduce a large teacher.
 
     `fit` takes the student's inputs, and texts without labels as well, which the teacher

@@ -162,7 +162,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
         chunk_size: NonNegativeInt | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Compile as the other tasks, see `Trainer.compile`.
+        """Compile as the other tasks, see `TextModel.compile`.
 
         Args:
             optimizer, metrics: see there.
@@ -171,7 +171,7 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
                 (GradCache): the same loss and gradients as of the whole batch, so that large
                 batches, with many negatives, need the memory of a small one; 0 embeds the whole
                 batch at once, as at first.
-            **options: the others of `Trainer.compile`.
+            **options: the others of `TextModel.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
         Setup, section 3.

@@ -137,12 +137,12 @@ class Reranker(Ranking, RerankerPresets, ListScores):
         metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Compile as the other tasks, see `Trainer.compile`.
+        """Compile as the other tasks, see `TextModel.compile`.
 
         Args:
             optimizer, metrics: see there.
             loss: "auto" is binary cross-entropy of pairs, `LambdaLoss` of lists. Losses get logits.
-            **options: the others of `Trainer.compile`.
+            **options: the others of `TextModel.compile`.
         """
         if loss is not None and not is_auto(loss):
             # Cross-entropy is of logits also without an activation.

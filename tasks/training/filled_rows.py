@@ -16,7 +16,7 @@ from encoder_zoo.common.keras_private import compiled_metrics
 from encoder_zoo.tasks.preprocessing.filling import REAL_ROWS
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.trainer import Trainer
+    from encoder_zoo.tasks.training.text_model import TextModel
 
 # Of which each row's value is its own; those of `encoder_zoo.tasks.losses` compare rows.
 LOSSES = ("keras.", "encoder_zoo.tasks.training.")
@@ -25,7 +25,7 @@ METRICS = ("keras.", "encoder_zoo.")
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 
 
-def can_be_filled(task: Trainer) -> bool:
+def can_be_filled(task: TextModel) -> bool:
     """Return whether rows that only fill a batch can be left out of a task's loss and metrics."""
     loss = task.loss
     known = isinstance(loss, str) or (

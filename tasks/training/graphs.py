@@ -24,7 +24,7 @@ from encoder_zoo.tasks.training.distribution import data_parallel_devices
 from encoder_zoo.tasks.training.filled_rows import can_be_filled
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.trainer import Trainer
+    from encoder_zoo.tasks.training.text_model import TextModel
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -36,7 +36,7 @@ class GraphCache:
         task: whose preprocessor and steps are traced.
     """
 
-    def __init__(self, task: Trainer):
+    def __init__(self, task: TextModel):
         self._task = task
         self._graphs = {}
         self._lengths = None  # that batches are padded to where every shape is compiled

@@ -22,8 +22,8 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
     """Return the outputs for raw or prepared inputs, in their order.
 
     Args:
-        task: a `Trainer`.
-        x: see `Trainer.predict`.
+        task: a `TextModel`.
+        x: see `TextModel.predict`.
         batch_size: B.
         predict: Keras's `predict`, called with a dataset, or with arrays and the batch size.
     """
@@ -44,7 +44,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     """Return the outputs for texts in memory, in their order.
 
     Args:
-        task: a `Trainer` with a preprocessor.
+        task: a `TextModel` with a preprocessor.
         x: texts or pairs of texts.
         batch_size: B.
         predict: Keras's `predict`, called with a dataset. Without other options than `verbose=0`,
@@ -73,7 +73,7 @@ def example_outputs(
     """Yield the model's outputs for encoded examples, the longest first.
 
     Args:
-        task: a `Trainer`.
+        task: a `TextModel`.
         examples: encoded.
         batch_size: default 32.
 

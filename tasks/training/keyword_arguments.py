@@ -22,7 +22,7 @@ else:
 
 
 class CompileOptions(TypedDict, total=False):
-    """Keyword arguments of `Trainer.compile` after `metrics`."""
+    """Keyword arguments of `TextModel.compile` after `metrics`."""
 
     weighted_metrics: object
     jit_compile: bool | Literal["auto"] | None
@@ -39,7 +39,7 @@ class CompileOptions(TypedDict, total=False):
 
 
 class PredictOptions(TypedDict, total=False):
-    """Keyword arguments of `Trainer.predict` after `batch_size`."""
+    """Keyword arguments of `TextModel.predict` after `batch_size`."""
 
     verbose: Literal[0, 1, 2, "auto"]
     steps: int | None
@@ -47,6 +47,6 @@ class PredictOptions(TypedDict, total=False):
 
 
 class EvaluateOptions(PredictOptions, total=False):
-    """Keyword arguments of `Trainer.evaluate` after `batch_size`, but for `return_dict`."""
+    """Keyword arguments of `TextModel.evaluate` after `batch_size`, but for `return_dict`."""
 
     sample_weight: object

@@ -16,7 +16,7 @@ from encoder_zoo.encoders.inputs import OTHER_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.checks import assert_right
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.trainer import Trainer
+    from encoder_zoo.tasks.training.text_model import TextModel
 
 
 def inputs_of(element):
@@ -37,7 +37,7 @@ def is_prepared(x: object) -> bool:
     return isinstance(x, Mapping) and any(name in names for name in x)
 
 
-def checked_arrays(task: Trainer, x: Mapping) -> dict:
+def checked_arrays(task: TextModel, x: Mapping) -> dict:
     """Check prepared inputs in memory.
 
     Args:
@@ -76,7 +76,7 @@ def _as_array(values: object) -> np.ndarray:
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
 
-def _check_structure(task: Trainer, inputs: Mapping) -> None:
+def _check_structure(task: TextModel, inputs: Mapping) -> None:
     """Raise an error for other inputs than the task's, and a ValueError for rows that are too long;
     rows of several texts may have any length."""
     check_inputs(inputs, tuple(task.input_ranges(0)), type(task).__name__)
@@ -104,7 +104,7 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
             )
 
 
-def checked_dataset(task: Trainer, dataset: tf.data.Dataset) -> tf.data.Dataset:
+def checked_dataset(task: TextModel, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Check a dataset of prepared batches: its structure now, the numbers as it is read.
 
     Args:

@@ -22,7 +22,7 @@ from encoder_zoo.tasks.training.logit_metrics import loss_on_logits, metrics_on_
 from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.trainer import Trainer
+    from encoder_zoo.tasks.training.text_model import TextModel
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -43,7 +43,7 @@ class Recipe:
         options: further arguments of `compile`, which are Keras's, likewise.
     """
 
-    def __init__(self, task: Trainer):
+    def __init__(self, task: TextModel):
         self._task = task
         self.arguments, self.options = {}, {}
         self._frozen = FrozenLayers()
@@ -59,7 +59,7 @@ class Recipe:
 
         Args:
             keras_compile: `keras.Model.compile` of the task.
-            arguments: of `Trainer.compile`; None leaves one as it is.
+            arguments: of `TextModel.compile`; None leaves one as it is.
             options: those that are only Keras's, likewise.
         """
         task, before = self._task, (self.arguments, self.options)
@@ -346,7 +346,7 @@ def _sets_rate(callback) -> bool:
     )
 
 
-def build_metrics(task: Trainer, dataset: tf.data.Dataset) -> None:
+def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     """Make the variables of loss and metrics before the first trace, as `Recipe.start` does.
 
     Args:

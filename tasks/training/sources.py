@@ -239,7 +239,7 @@ def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None)
     """Return the data of a `fit` or `evaluate`, checked, from any input that these accept.
 
     Args:
-        task: a `Trainer`.
+        task: a `TextModel`.
         x: raw inputs, a dataset, prepared inputs, or a source with a method `training_data`.
         y: labels; none with a dataset.
         sample_weight: one number per example; none with a dataset.

@@ -7,12 +7,13 @@ import pytest
 import tensorflow as tf
 
 from encoder_zoo.common import keras_private
-from encoder_zoo.common.keras_private import HookedAdamW, HookedModel
+from encoder_zoo.common.keras_private import HookedAdamW, opens_training
 
 X, Y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 
 
-class Model(HookedModel):
+@opens_training
+class Model(keras.Model):
     """A dense layer, and a list of what Keras asks for."""
 
     def __init__(self, **kwargs):

@@ -5,7 +5,7 @@ import threading
 import keras
 import pytest
 
-from encoder_zoo.common.weights_lock import LocksWeights, WeightsLock, trains, weights_lock
+from encoder_zoo.common.weights_lock import WeightsLock, trains, weights_lock
 
 SECONDS = 10
 
@@ -68,7 +68,7 @@ def test_an_error_in_the_block_frees_it():
 
 
 def test_a_second_fit_is_refused():
-    class Model(LocksWeights):
+    class Model(keras.Model):
         @trains
         def fit(self, function):
             function()

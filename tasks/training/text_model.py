@@ -1,14 +1,29 @@
-"""`compile` and `fit` of the tasks, on raw inputs."""
+"""`compile`, `fit`, `evaluate` and `predict` of the tasks, on raw inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import contextlib
+import functools
+import types
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, Unpack, overload
 
 import keras
+import numpy as np
+from keras import ops
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.keras_private import strategy_of
+from encoder_zoo.common.keras_private import (
+    VALIDATION_OF_FIT,
+    ValidationOfFit,
+    compiled_metrics,
+    count_rows_of_loss,
+    opens_training,
+    strategy_of,
+    update_compiled_metrics,
+)
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -19,8 +34,16 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import trains
+from encoder_zoo.common.weights_lock import (
+    locks_weights,
+    reads_weights,
+    trains,
+    uses_metrics,
+    weights_lock,
+)
+from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
+from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.text_columns import log_roles
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
@@ -28,18 +51,30 @@ from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
 from encoder_zoo.tasks.training.data import TrainingData, uncounted
 from encoder_zoo.tasks.training.distribution import Distribution
+from encoder_zoo.tasks.training.exact_metrics import ExactMetric
+from encoder_zoo.tasks.training.filled_rows import (
+    real_rows,
+    weights_of_loss,
+    weights_of_metrics,
+    without,
+)
 from encoder_zoo.tasks.training.graphs import GraphCache
-from encoder_zoo.tasks.training.keyword_arguments import History
+from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
+from encoder_zoo.tasks.training.keyword_arguments import EvaluateOptions, History
+from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
 from encoder_zoo.tasks.training.optimizers import WARMUP
-from encoder_zoo.tasks.training.predictor import Predictor
+from encoder_zoo.tasks.training.prepared import checked_arrays
+from encoder_zoo.tasks.training.processes import shard_of_process, whole_batches
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
 
 # Arguments of `compile` that Keras's gets unchanged.
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
 
 
-class Trainer(Predictor):
-    """A `keras.Model` that trains and predicts on a preprocessor's raw inputs.
+@opens_training
+@locks_weights
+class TextModel(keras.Model):
+    """A `keras.Model` that trains, evaluates and predicts on a preprocessor's raw inputs.
 
     Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again
     for other data, epochs and learning rates.
@@ -71,6 +106,8 @@ class Trainer(Predictor):
     fills_batches = True
     packs_batches = False
     traced_settings: tuple = ()
+    _counted = types.SimpleNamespace(steps=None, done=0)
+    _evaluation: tuple[Mapping[str, float], int] | None = None  # results, checksum of the weights
     column_roles: Sequence[str] = ("first text", "second text")
     file_advice = "ez.read_annotations({!r}) reads files of annotations."
 
@@ -111,6 +148,12 @@ class Trainer(Predictor):
     def _weigh_classes(self, data: TrainingData, class_weight) -> TrainingData:
         """Return the data with each class weighted."""
         raise ValueError(f"class_weight needs classes, which {type(self).__name__} has none of.")
+
+    def _check_answers(self, x=None) -> None:
+        """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
+
+    def _warn_new_head(self) -> None:
+        """Log once that answers are those of a head with random weights."""
 
     @validate_arguments
     def compile(
@@ -305,3 +348,299 @@ class Trainer(Predictor):
                 history = super().fit(**arguments)
         self.recipe.report_still(data.total_steps)
         return history
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _make_ready(self) -> None:
+        """Compile if needed; raise in a forked process, in which TensorFlow would hang."""
+        refuse_in_fork()
+        if not self.compiled:
+            self.compile()
+
+    def _reserve_examples(self, data: TrainingData) -> None:
+        """Make room for all examples in the metrics that keep them."""
+        kept = [m for m in compiled_metrics(self) if isinstance(m, ExactMetric)]
+        if not kept:
+            return
+        count = (data.plan.steps_per_epoch or 0) * data.plan.batch_size
+        count = max(count, data.count_examples())
+        dropped = [metric.reserve(count) for metric in kept]
+        if any(dropped):
+            # Graphs of the variables that were dropped.
+            self.train_function = self.test_function = None
+
+    @overload
+    def evaluate(
+        self,
+        x: object = None,
+        y: object = None,
+        batch_size: int | None = None,
+        *,
+        return_dict: Literal[True],
+        **options: Unpack[EvaluateOptions],
+    ) -> dict[str, float]: ...
+    @overload
+    def evaluate(
+        self,
+        x: object = None,
+        y: object = None,
+        batch_size: int | None = None,
+        *,
+        return_dict: Literal[False] = False,
+        **options: Unpack[EvaluateOptions],
+    ) -> float | list[float]: ...
+    @validate_arguments
+    @uses_metrics
+    @reads_weights
+    def evaluate(
+        self,
+        x: object = None,
+        y: object = None,
+        batch_size: PositiveInt | None = None,
+        *,
+        return_dict: bool = False,
+        verbose: Verbosity = "auto",
+        sample_weight: object = None,
+        steps: PositiveInt | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        **of_keras: Unpack[ValidationOfFit],
+    ) -> dict[str, float] | float | list[float]:
+        """Return the loss and the metrics on raw inputs, as `keras.Model.evaluate`.
+
+        Args:
+            x: as for `fit`.
+            y: as for `fit`.
+            batch_size: default 32.
+            return_dict: whether to return {name: value}, and not a list.
+            verbose: as in Keras.
+            sample_weight: as for `fit`.
+            steps: batches that are read; None is all.
+            callbacks: Keras's.
+            **of_keras: given by Keras alone, for the validation of `fit`.
+
+        Returns:
+            The loss, then the metrics of `compile`; the loss alone where there are none.
+        """
+        options = {
+            "return_dict": return_dict,
+            "verbose": verbose,
+            "steps": steps,
+            "callbacks": callbacks,
+            **of_keras,
+        }
+        if of_keras.get(VALIDATION_OF_FIT):  # checked, preprocessed and divided by `fit`
+            with self.distribution.running(), self._counting(steps):
+                return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
+        self._begin_evaluate(x, y)
+        size = batch_size or BATCH_SIZE
+        data = sources.evaluation_data(self, x, y, sample_weight, size)
+        if not isinstance(data, tuple):  # of arrays
+            build_metrics(self, data)
+            return self._run(self._evaluate, data, **options)
+        x, y, sample_weight = data
+        return self._run(self._evaluate, x, y, size, sample_weight=sample_weight, **options)
+
+    def _evaluate(self, *args, **kwargs):
+        """Evaluate as in Keras, and remember the results; the validations of `fit` are not."""
+        results = super().evaluate(*args, **kwargs)
+        self._remember(dict(_numbers(self.get_metrics_result())))
+        return results
+
+    @property
+    def last_evaluation(self) -> Mapping[str, float]:
+        """Return {name of a metric: value}; empty before `evaluate`, and for other weights.
+
+        Weights change in many ways: by `fit`, as the student of a distillation, by adapters, or
+        with a backbone that another task trains. So the results have a checksum of the weights.
+        """
+        if self._evaluation is None:
+            return MappingProxyType({})
+        results, checksum = self._evaluation
+        return results if checksum == _checksum(self.weights) else MappingProxyType({})
+
+    def _remember(self, results: Mapping[str, float]) -> None:
+        # Keras would track a dict.
+        self._evaluation = MappingProxyType(dict(results)), _checksum(self.weights)
+
+    def _begin_evaluate(self, x, y) -> None:
+        """Raise an error if the task cannot evaluate yet; compile it if needed."""
+        self._check_answers()
+        self._make_ready()
+
+    def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
+        """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
+        x, steps = self.distribution.divided(x, steps)
+        with self.distribution.running(), self._counting(steps):
+            return function(x, *args, steps=steps, **kwargs)
+
+    def _run_whole(self, function: Callable, x, *args, **kwargs):
+        """Call Keras's `predict`: as `_run`, but processes of JAX compute whole batches."""
+        if shard_of_process()[1] == 1:
+            return self._run(function, x, *args, **kwargs)
+        with self.distribution.running(), whole_batches():
+            return function(x, *args, **kwargs)
+
+    @validate_arguments
+    @reads_weights
+    def predict(
+        self,
+        x: object,
+        batch_size: PositiveInt | None = None,
+        *,
+        verbose: Verbosity = "auto",
+        steps: PositiveInt | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+    ) -> Any:
+        """Return the model's outputs for raw inputs, in their order: logits, not probabilities.
+
+        For probabilities use `predict_proba` of a classifier, or the task's own method, such as
+        `classify` or `extract_entities`, which also gives them their labels.
+
+        Args:
+            x: see `fit`. In a dataset for `TokenClassifier` without tags a vector of strings is a
+                batch of texts; the words of one sentence are ragged, or a batch (1, words).
+            batch_size: default 32.
+            verbose: as in Keras.
+            steps: batches that are read; None is all.
+            callbacks: Keras's.
+
+        Returns:
+            NumPy arrays with one row per input. For texts `TokenClassifier` returns a list with an
+            array (tokens, C) for each, without special tokens, put together from the windows of a
+            long text; `SpanQA` a list for each question, with an array (2, tokens) for every
+            window onto its context, or with a beam (1 + start_n_top * end_n_top, 4). Of a
+            regression they are the numbers themselves, and of `TextEmbedder` the vectors.
+        """
+        refuse_in_fork()
+        self._check_answers(x)
+        self._warn_new_head()
+        options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
+        predict = functools.partial(self._run_whole, super().predict, **options)
+        return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
+
+    _predict_texts = predict_texts
+
+    def preprocess(self, x: object, y: object = None, sample_weight: object = None) -> dict:
+        """Return raw inputs in memory as encoded examples; see `Preprocessor.encode`."""
+        sources.check_preprocessor(self, x)
+        return self.preprocessor.encode(x, y, sample_weight)
+
+    # -- what Keras calls in each step -----------------------------------------------------------
+
+    def __call__(self, inputs, *args, **kwargs):
+        inputs = without(inputs, REAL_ROWS)
+        own = without(inputs, PACKED_TOKENS)
+        check_inputs(own, tuple(self.input_ranges(0)), type(self).__name__)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`; rows that
+        only fill the batch do not count."""
+        real = real_rows(x)
+        count_rows_of_loss(self, None if real is None else ops.sum(ops.cast(real, "float32")))
+        if real is not None:
+            sample_weight = weights_of_loss(self.loss, real, y_pred, sample_weight)
+        y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        if training:
+            self.recipe.weigh_batch(y_pred, sample_weight, real)
+        added = self.losses if self.distribution.in_replica() else []
+        return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Update the metrics as in Keras, without rows that only fill the batch."""
+        real = real_rows(x)
+        if real is None:
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        y = ops.convert_to_tensor(y)
+        weights = (weights_of_metrics(real, y_pred, given) for given in (sample_weight, None))
+        update_compiled_metrics(self, y, y_pred, *weights)
+        return self.get_metrics_result()
+
+    def get_metrics_result(self) -> dict:
+        """Return results as in Keras, but in a replica those for the whole batch."""
+        result = super().get_metrics_result
+        return self.distribution.metrics_of_batch(self.metrics_variables, result)
+
+    def step_function(self, step: Callable) -> Callable | None:
+        """Return the function of an iterator that runs a step; None is Keras's own."""
+        return self.graphs.step_function(step)
+
+    @contextlib.contextmanager
+    def _counting(self, steps: int | None, done: int = 0):
+        """Count the batches that Keras reads, so that no execution reads beyond an epoch.
+
+        Args:
+            steps: batches of an epoch; None: the data end with it.
+            done: batches of the first epoch that are done.
+        """
+        outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
+        try:
+            yield
+        finally:
+            self._counted = outer
+
+    def next_execution(self) -> int:
+        """Return how many batches the next execution of several takes."""
+        counted = self._counted
+        if counted.steps is None:
+            return self.steps_per_execution
+        count = min(self.steps_per_execution, counted.steps - counted.done % counted.steps)
+        counted.done += count
+        return count
+
+    def make_predict_function(self, force: bool = False) -> None:
+        """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
+        if not self.graphs.has_one_graph():
+            super().make_predict_function(force)
+        elif force or self.predict_function is None:
+            self.graphs.renew_weights()
+            self.predict_function = self.graphs.predict_function()
+
+    def predict_on_batch(self, x):
+        """Return the outputs for one batch of prepared inputs."""
+        predict = super().predict_on_batch
+        return self.distribution.predict_on_batch(predict, checked_arrays(self, x))
+
+    def train_on_batch(self, x, *args, **kwargs):
+        """Train on one batch of prepared inputs, as `keras.Model.train_on_batch`.
+
+        The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
+        """
+        with weights_lock(self).fitting():
+            self.recipe.hold_rate()
+            return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""
+        with weights_lock(self).of_metrics:
+            return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
+
+    @property
+    def weights_version(self) -> int:
+        """Return a number that grows whenever weights may have changed."""
+        return weights_lock(self).version
+
+
+def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in the results of metrics, of which some have several by name."""
+    for name, value in results.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif np.ndim(value) == 0:
+            yield name, float(value)
+
+
+def _checksum(weights: list[keras.Variable]) -> int:
+    found = 0
+    for weight in weights:
+        for array in _arrays(weight):
+            found = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view("uint8"), found)
+    return found
+
+
+def _arrays(weight: keras.Variable) -> list[np.ndarray]:
+    """Return the values of a weight; of one over several processes those that are in this one."""
+    if getattr(weight.value, "is_fully_addressable", True):
+        return [keras.ops.convert_to_numpy(weight)]
+    return [np.asarray(shard.data) for shard in weight.value.addressable_shards]
