@@ -26,7 +26,7 @@ import numpy as np
 from sources import MINILM
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.corpora.reading import Reader, read_examples
+from encoder_zoo.tasks.pretraining.corpus_reading import Reader, read_examples
 
 HERE = pathlib.Path(__file__).parent
 WARM = 3  # steps before the clock starts

@@ -22,14 +22,14 @@ from retrieval_sides import SYSTEMS
 from sources import DATA, need_data
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval.ranking import RanksTexts
+from encoder_zoo.tasks.retrieval.ranking import ranked_texts
 
 OURS, THEIRS = SYSTEMS["vectors"]
 RERANKER = "late interaction"
 LANGUAGES = ("en", "de", "es", "ru", "el", "ar", "zh")
 
 
-class StoredVectors(RanksTexts):
+class StoredVectors:
     """A reranker by late interaction that embeds each question and each document once."""
 
     def __init__(self, model: ez.LateInteraction, questions: list[str], documents: list[str]):
@@ -40,6 +40,9 @@ class StoredVectors(RanksTexts):
     def _scores_of_texts(self, query, texts, batch_size):
         vectors = [self.vectors[text] for text in texts]
         return np.asarray(self.model.similarity([self.queries[query]], vectors))[0]
+
+    def rank(self, query, texts, top_k=None):
+        return ranked_texts(self, query, texts, top_k, None)
 
 
 def read_xquad(language: str) -> tuple[list[str], list[str], list[int]]:

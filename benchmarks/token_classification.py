@@ -22,7 +22,7 @@ import numpy as np
 from sources import DATA, MINILM, need_data
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.token_classification.metrics import score_tags
+from encoder_zoo.tasks.tagging.entity_metrics import score_tags
 
 HELD_OUT = {"conll2003": ["testa"], "wnut17": ["dev", "test"]}
 

@@ -29,7 +29,9 @@ from sources import DATA, MINILM, need_data
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
-from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
+from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
+    SequenceClassifierPreprocessor,
+)
 
 BATCH = 4096
 LENGTH = 64  # of padded inputs

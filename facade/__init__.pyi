@@ -43,25 +43,25 @@ from encoder_zoo.tasks import (
     losses as losses,
     register_task as register_task,
 )
-from encoder_zoo.tasks.annotations.conll import read_conll as read_conll
-from encoder_zoo.tasks.annotations.files import read_annotations as read_annotations
+from encoder_zoo.tasks.preprocessing.conll import read_conll as read_conll
+from encoder_zoo.tasks.preprocessing.annotation_files import read_annotations as read_annotations
 from encoder_zoo.tasks.bulk.batches import BatchAnswers as BatchAnswers
 from encoder_zoo.tasks.bulk.files import answer_files as answer_files
-from encoder_zoo.tasks.corpora.corpus import PretrainingCorpus as PretrainingCorpus
-from encoder_zoo.tasks.distillation.task import Distillation as Distillation
-from encoder_zoo.tasks.embedding.preprocessor import (
+from encoder_zoo.tasks.pretraining.corpus import PretrainingCorpus as PretrainingCorpus
+from encoder_zoo.tasks.distillation.distillation import Distillation as Distillation
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import (
     TextEmbedderPreprocessor as TextEmbedderPreprocessor,
 )
-from encoder_zoo.tasks.embedding.task import TextEmbedder as TextEmbedder
-from encoder_zoo.tasks.few_shot.classifier import FewShotClassifier as FewShotClassifier
-from encoder_zoo.tasks.late_interaction.preprocessor import (
+from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder as TextEmbedder
+from encoder_zoo.tasks.embedding.few_shot import FewShotClassifier as FewShotClassifier
+from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     LateInteractionPreprocessor as LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.late_interaction.task import LateInteraction as LateInteraction
-from encoder_zoo.tasks.multiple_choice.preprocessor import (
+from encoder_zoo.tasks.embedding.late_interaction import LateInteraction as LateInteraction
+from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     MultipleChoicePreprocessor as MultipleChoicePreprocessor,
 )
-from encoder_zoo.tasks.multiple_choice.task import MultipleChoice as MultipleChoice
+from encoder_zoo.tasks.ranking.multiple_choice import MultipleChoice as MultipleChoice
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM as MaskedLM
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor as MaskedLMPreprocessor,
@@ -73,42 +73,44 @@ from encoder_zoo.tasks.pretraining.pretraining_preprocessor import (
 from encoder_zoo.tasks.pretraining.replaced_tokens import (
     ReplacedTokenDetection as ReplacedTokenDetection,
 )
-from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
+from encoder_zoo.tasks.pretraining.replaced_tokens import (
     ReplacedTokenDetectionPreprocessor as ReplacedTokenDetectionPreprocessor,
 )
-from encoder_zoo.tasks.pretraining.sentence_order import (
+from encoder_zoo.tasks.pretraining.pretraining_preprocessor import (
     sentence_order_pairs as sentence_order_pairs,
 )
-from encoder_zoo.tasks.question_answering.preprocessor import (
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import (
     SpanQAPreprocessor as SpanQAPreprocessor,
 )
 from encoder_zoo.tasks.question_answering.squad import read_squad as read_squad
-from encoder_zoo.tasks.question_answering.task import SpanQA as SpanQA
-from encoder_zoo.tasks.reranking.preprocessor import (
+from encoder_zoo.tasks.question_answering.span_qa import SpanQA as SpanQA
+from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     RerankerPreprocessor as RerankerPreprocessor,
 )
-from encoder_zoo.tasks.reranking.task import Reranker as Reranker
+from encoder_zoo.tasks.ranking.reranker import Reranker as Reranker
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex as HybridIndex
 from encoder_zoo.tasks.retrieval.hybrid_index import load_index as load_index
 from encoder_zoo.tasks.retrieval.index_kinds import BM25Index as BM25Index
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex as MultiVectorIndex
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex as SparseIndex
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex as VectorIndex
-from encoder_zoo.tasks.sequence_classification.preprocessor import (
+from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor as SequenceClassifierPreprocessor,
 )
-from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier as SequenceClassifier
-from encoder_zoo.tasks.sparse_retrieval.preprocessor import (
+from encoder_zoo.tasks.classification.sequence_classifier import (
+    SequenceClassifier as SequenceClassifier,
+)
+from encoder_zoo.tasks.embedding.sparse_encoder import (
     SparseEncoderPreprocessor as SparseEncoderPreprocessor,
 )
-from encoder_zoo.tasks.sparse_retrieval.task import SparseEncoder as SparseEncoder
-from encoder_zoo.tasks.token_classification.metrics import EntityF1 as EntityF1
-from encoder_zoo.tasks.token_classification.preprocessor import (
+from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder as SparseEncoder
+from encoder_zoo.tasks.tagging.entity_metrics import EntityF1 as EntityF1
+from encoder_zoo.tasks.tagging.token_classifier_preprocessor import (
     TokenClassifierPreprocessor as TokenClassifierPreprocessor,
 )
-from encoder_zoo.tasks.token_classification.task import TokenClassifier as TokenClassifier
+from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier as TokenClassifier
 from encoder_zoo.tasks.training.backup import BackupAndRestore as BackupAndRestore
-from encoder_zoo.tasks.zero_shot.classifier import ZeroShotClassifier as ZeroShotClassifier
+from encoder_zoo.tasks.classification.zero_shot import ZeroShotClassifier as ZeroShotClassifier
 
 Classifier = SequenceClassifier
 __version__: str

@@ -22,8 +22,8 @@ from sklearn.utils import (
 )
 
 from encoder_zoo.common.validation import check_argument, rules_of
+from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
 
 
 class TextEstimator(BaseEstimator):

@@ -27,8 +27,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, SequenceLength, Verbosity
 from encoder_zoo.sklearn_base import FineTunedEstimator, TextEstimator, one_column
-from encoder_zoo.tasks.annotations.rows import texts_and_labels
-from encoder_zoo.tasks.embedding.task import TextEmbedder
+from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
+from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import class_name, log_odd_labels
 
 SEVERAL = "multi_label_classification"

@@ -8,14 +8,14 @@ Example:
     ['Anna']
 """
 
-from encoder_zoo.tasks.explanation.words import Attributions as Attributions
-from encoder_zoo.tasks.explanation.words import WordAttribution as WordAttribution
-from encoder_zoo.tasks.multiple_choice.answering import Choice as Choice
-from encoder_zoo.tasks.pretraining.answers import FilledMask as FilledMask
-from encoder_zoo.tasks.pretraining.answers import ReplacedToken as ReplacedToken
-from encoder_zoo.tasks.question_answering.ranking import Answer as Answer
-from encoder_zoo.tasks.question_answering.ranking import PassageAnswer as PassageAnswer
+from encoder_zoo.tasks.base.attributions import Attributions as Attributions
+from encoder_zoo.tasks.base.attributions import WordAttribution as WordAttribution
+from encoder_zoo.tasks.classification.sequence_classifier import LabelScore as LabelScore
+from encoder_zoo.tasks.pretraining.masked_lm import FilledMask as FilledMask
+from encoder_zoo.tasks.pretraining.replaced_tokens import ReplacedToken as ReplacedToken
+from encoder_zoo.tasks.question_answering.answer_ranking import Answer as Answer
+from encoder_zoo.tasks.question_answering.answer_ranking import PassageAnswer as PassageAnswer
+from encoder_zoo.tasks.ranking.multiple_choice import Choice as Choice
 from encoder_zoo.tasks.retrieval.ranking import Hit as Hit
 from encoder_zoo.tasks.retrieval.ranking import RankedText as RankedText
-from encoder_zoo.tasks.sequence_classification.answering import LabelScore as LabelScore
-from encoder_zoo.tasks.token_classification.entities import Entity as Entity
+from encoder_zoo.tasks.tagging.entities import Entity as Entity

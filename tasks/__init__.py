@@ -12,17 +12,17 @@ C = TypeVar("C", bound="type[Task]")
 
 # name of the task, as presets store it: its module in this folder, and its class
 TASKS = {
-    "sequence_classifier": "sequence_classification.task.SequenceClassifier",
-    "token_classifier": "token_classification.task.TokenClassifier",
-    "span_qa": "question_answering.task.SpanQA",
+    "sequence_classifier": "classification.sequence_classifier.SequenceClassifier",
+    "token_classifier": "tagging.token_classifier.TokenClassifier",
+    "span_qa": "question_answering.span_qa.SpanQA",
     "masked_lm": "pretraining.masked_lm.MaskedLM",
     "pretraining": "pretraining.pretraining.Pretraining",
     "replaced_token_detection": "pretraining.replaced_tokens.ReplacedTokenDetection",
-    "text_embedder": "embedding.task.TextEmbedder",
-    "sparse_encoder": "sparse_retrieval.task.SparseEncoder",
-    "reranker": "reranking.task.Reranker",
-    "multiple_choice": "multiple_choice.task.MultipleChoice",
-    "late_interaction": "late_interaction.task.LateInteraction",
+    "text_embedder": "embedding.text_embedder.TextEmbedder",
+    "sparse_encoder": "embedding.sparse_encoder.SparseEncoder",
+    "reranker": "ranking.reranker.Reranker",
+    "multiple_choice": "ranking.multiple_choice.MultipleChoice",
+    "late_interaction": "embedding.late_interaction.LateInteraction",
 }
 _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.tasks.display.picture import Picture
-from encoder_zoo.tasks.token_classification.tags import spans_of_tags
+from encoder_zoo.tasks.tagging.tags import spans_of_tags
 
 COLORS = ["#ffd8a8", "#a5d8ff", "#b2f2bb", "#eebefa", "#ffc9c9", "#ffec99", "#99e9f2", "#d0bfff"]
 # Dark letters on light colours, in every theme.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.escaping import in_html
+from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.display.picture import Picture
-from encoder_zoo.tasks.sequence_classification.class_labels import class_indices
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.few_shot.classifier import FewShotClassifier
-    from encoder_zoo.tasks.sequence_classification.task import SequenceClassifier
+    from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
+    from encoder_zoo.tasks.embedding.few_shot import FewShotClassifier
 
 MAX_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
 CELL = '<td style="padding:.3em .8em .3em 0;text-align:left{more}">{value}</td>'

@@ -9,7 +9,7 @@ from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.display.picture import Picture
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.sparse_retrieval.task import SparseEncoder
+    from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
 
 OWN, ADDED = "#4dabf7", "#69db7c"  # of terms in the text, and of those that the model adds
 BAR_WIDTH = 24  # characters in a terminal

@@ -25,7 +25,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import reads_weights, reads_weights_of
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.embedding.columns import ROLES, as_columns
+from encoder_zoo.tasks.embedding.pair_columns import ROLES, as_columns
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.retrieval.evaluation import (
@@ -39,7 +39,7 @@ from encoder_zoo.tasks.retrieval.evaluation import (
 from encoder_zoo.tasks.retrieval.hybrid_index import OpenOptions, load_index
 from encoder_zoo.tasks.retrieval.index import Index
 from encoder_zoo.tasks.retrieval.mining import hard_negatives
-from encoder_zoo.tasks.retrieval.ranking import RanksTexts, checked_texts
+from encoder_zoo.tasks.retrieval.ranking import RankedText, checked_texts, ranked_texts
 from encoder_zoo.tasks.retrieval.similarity import (
     check_finite,
     max_sim,
@@ -85,7 +85,7 @@ class IndexOptions(EmbedOptions, total=False):
     keep_texts: bool
 
 
-class Embedder(RanksTexts, Task, Generic[IndexKind]):
+class Embedder(Task, Generic[IndexKind]):
     """Base of `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
 
     A subclass has an `embed`, whose vectors are of one of three kinds: one for each text, sparse
@@ -259,6 +259,33 @@ class Embedder(RanksTexts, Task, Generic[IndexKind]):
             check_finite(np.atleast_2d(x), name)
             return np.atleast_2d(x), x.ndim == 1
         return (x if hasattr(x, "tocsr") else self.embed(x, prompt)), False
+
+    @validate_arguments
+    @reads_weights
+    def rank(
+        self,
+        query: str,
+        texts: object,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Return the texts in the order of how well they match a query, the best first.
+
+        Args:
+            query: a text.
+            texts: one or more texts.
+            top_k: return so many; None is all.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"index", "score", "text"}`: its number among the texts given, and its
+            score. Texts of equal scores stay in their order.
+
+        Raises:
+            ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
+                empty. ..."
+        """
+        return ranked_texts(self, query, texts, top_k, batch_size)
 
     def _scores_of_texts(self, query, texts, batch_size):
         documents = self.embed(texts, "document", batch_size=batch_size)

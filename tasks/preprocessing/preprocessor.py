@@ -94,7 +94,7 @@ class Preprocessor(ConfigFromSignature):
 
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
-        """Return arguments that files of other libraries hold; see `TaskPresets`."""
+        """Return arguments that files of other libraries hold; see `Task.from_preset`."""
         return {}
 
     def attach(self, task: Task) -> None:

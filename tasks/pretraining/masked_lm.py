@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
 import keras
 import numpy as np
@@ -18,12 +19,12 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.rules import Activation
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
-from encoder_zoo.tasks.pretraining.answers import FilledMask
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
     check_head_representable,
     make_masked_lm_head,
@@ -31,18 +32,46 @@ from encoder_zoo.tasks.pretraining.masked_lm_head import (
     token_logits,
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.pretraining.presets import MaskedLMPresets
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+
+class FilledMask(TypedDict):
+    """A token for a mask, the text with it filled in, and its probability."""
+
+    token: str
+    text: str
+    score: float
+
+
+class MaskingPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments that the preprocessors of pretraining share."""
+
+    mask_rate: float
+    whole_words: bool
+    dynamic: bool
+    pack_texts: bool
+    across_documents: bool
+    seed: int
+
+
+class MaskedLMPresetArguments(MaskingPresetArguments, total=False):
+    """Keyword arguments of `MaskedLM.from_preset`."""
+
+    head_activation: str | None
+    head_layer_norm_epsilon: float | None
+
 
 # The characters that Python's `str.rstrip` removes.
 SPACE_AT_END = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]+$"
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class MaskedLM(MaskedLMPresets, Task):
+class MaskedLM(Task):
     """Predicts masked tokens, the pretraining of BERT and RoBERTa; for XLNet, tokens in an order.
 
     XLNet's tokens are not replaced: each is predicted by a stream of its own, from the tokens that
@@ -106,6 +135,23 @@ class MaskedLM(MaskedLMPresets, Task):
         self.head_activation = hidden and hidden.activation
         self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
         self._finish_building()
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[MaskedLMPresetArguments]
+    ) -> Self:
+        """Load a masked language model; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `head_activation`, `head_layer_norm_epsilon`; of the preprocessor
+                `sequence_length`, `mask_rate`, `whole_words`, `dynamic`, `pack_texts`,
+                `across_documents`, `seed`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
+        """
+        return super().from_preset(source, **arguments)
 
     def tiny_questions(self) -> tuple:
         return ([f"{text} {self.served_tokenizer.mask_token}" for text in self.tiny_data().x],)

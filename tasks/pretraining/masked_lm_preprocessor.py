@@ -23,8 +23,8 @@ from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.corpora.examples import ShardExamples
-    from encoder_zoo.tasks.corpora.shards import Shard
+    from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples
+    from encoder_zoo.tasks.pretraining.corpus_writing import Shard
 
 # Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
 # which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
@@ -118,7 +118,7 @@ class MaskedLMPreprocessor(Preprocessor):
             shard: to take them from.
             rng: makes all random choices.
         """
-        from encoder_zoo.tasks.corpora.examples import document_sentences, full_sentences
+        from encoder_zoo.tasks.pretraining.corpus_examples import document_sentences, full_sentences
 
         if self.across_documents:
             return full_sentences(shard, self.max_sequence_length)

@@ -5,7 +5,8 @@ Comment letters: B batch, L sequence, M masked positions, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Unpack
+import os
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -15,13 +16,17 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
 from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.pretraining.masked_lm import MaskingPresetArguments
 from encoder_zoo.tasks.pretraining.masked_lm_head import (
     make_masked_lm_head,
     masked_lm_loss,
     token_logits,
     token_metrics,
 )
-from encoder_zoo.tasks.pretraining.presets import PretrainingPresets
+
+if TYPE_CHECKING:
+    from typing import Self
+
 from encoder_zoo.tasks.pretraining.pretraining_preprocessor import PretrainingPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
@@ -30,8 +35,14 @@ LEARNING_RATE = 1e-4
 WARMUP = 0.01
 
 
+class PretrainingPresetArguments(MaskingPresetArguments, total=False):
+    """Keyword arguments of `Pretraining.from_preset`."""
+
+    short_share: float
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Pretraining(PretrainingPresets, Task):
+class Pretraining(Task):
     """Predicts masked tokens and classifies pairs, the pretraining of BERT and ALBERT.
 
     Both are learned at once, from a `PretrainingCorpus`. The result is saved as transformers'
@@ -117,6 +128,18 @@ class Pretraining(PretrainingPresets, Task):
         self.pair_head = TaskHead(2, self.dropout, name="pair_head", dtype=self.dtype_policy)
         self.pair_head.build((None, backbone.hidden_dim))
         self._finish_building()
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[PretrainingPresetArguments]
+    ) -> Self:
+        """Load a model with the two heads of BERT's pretraining; see `Task.from_preset`.
+
+        Args:
+            source: as for `MaskedLM`.
+            **arguments: `short_share`, and those of `MaskedLM` but for its head's.
+        """
+        return super().from_preset(source, **arguments)
 
     def call(self, inputs, training=None):
         outputs = self.encoded(inputs, training)

@@ -6,18 +6,19 @@ Comment letters: B batch, L sequence, M masked positions.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import Rate, SequenceLength, validate_arguments
-from encoder_zoo.tasks.corpora.examples import ShardExamples, segment_pairs
-from encoder_zoo.tasks.corpora.shards import Shard
+from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, validate_arguments
+from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
-from encoder_zoo.tasks.pretraining import sentence_order
+from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples, segment_pairs
+from encoder_zoo.tasks.pretraining.corpus_writing import Shard
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.sequence_classification.class_labels import class_indices
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -100,7 +101,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         return examples
 
     def encode_labels(self, y) -> tf.Tensor:
-        names = list(sentence_order.LABELS) if self.objective == "sentence_order" else None
+        names = list(LABELS) if self.objective == "sentence_order" else None
         labels = class_indices(y, names, 2)
         if len(labels.shape) == 2:
             raise ValueError(
@@ -118,3 +119,48 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
             {"masked_lm": y, self.objective: labels},
             {"masked_lm": weights, self.objective: each},
         )
+
+
+LABELS = ("in_order", "swapped")  # in the order of transformers' `sentence_order_label`
+
+
+@validate_arguments
+def sentence_order_pairs(
+    documents: Sequence[Sequence[str]], seed: NonNegativeInt = 0
+) -> tuple[tuple[list[str], list[str]], list[str]]:
+    """Return pairs of neighbouring texts, half of them swapped, and their labels.
+
+    A `SequenceClassifier` learns them by the coherence of the texts; the pairs of BERT's
+    next-sentence prediction differ in their topics already.
+
+    Args:
+        documents: each a list of its sentences or paragraphs, in their order. The first and the
+            second make a pair, the third and the fourth, and so on; of an odd number the last one
+            is left out.
+        seed: of the choice which are swapped, each with probability 1/2.
+
+    Returns:
+        `(first, second), labels`, as `fit` takes them; the labels are "in_order" and "swapped".
+
+    Raises:
+        ValueError: "documents[0] is a text; expected a list of its sentences"
+
+    Source: Lan et al. 2020, ALBERT, section 3.1, inter-sentence coherence loss.
+
+    Example:
+        >>> pairs, labels = sentence_order_pairs([["One.", "Two.", "Three.", "Four."], ["Alone."]])
+        >>> [sorted(pair) for pair in zip(*pairs, strict=True)]
+        [['One.', 'Two.'], ['Four.', 'Three.']]
+    """
+    for i, document in enumerate(documents):
+        if isinstance(document, str | bytes):
+            raise ValueError(f"documents[{i}] is a text; expected a list of its sentences")
+    pairs = [
+        (document[i], document[i + 1])
+        for document in documents
+        for i in range(0, len(document) - 1, 2)
+    ]
+    swapped = np.random.default_rng(seed).random(len(pairs)) < 0.5
+    first = [pair[int(s)] for pair, s in zip(pairs, swapped, strict=True)]
+    second = [pair[1 - int(s)] for pair, s in zip(pairs, swapped, strict=True)]
+    return (first, second), [LABELS[int(s)] for s in swapped]

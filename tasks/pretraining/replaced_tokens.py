@@ -5,8 +5,9 @@ Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from typing import Unpack, overload
+from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 
 import keras
 from keras import ops
@@ -24,19 +25,81 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.packing import truncated
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
-from encoder_zoo.tasks.pretraining.answers import ReplacedToken
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, MaskingPresetArguments
 from encoder_zoo.tasks.pretraining.masked_lm_head import token_metrics
-from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
-from encoder_zoo.tasks.pretraining.presets import ReplacedTokensPresets
-from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
-    ReplacedTokenDetectionPreprocessor,
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
+    MaskedLMPreprocessor,
+    put_at,
+    token_weights,
 )
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
+if TYPE_CHECKING:
+    from typing import Self
+
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class ReplacedTokenDetection(ReplacedTokensPresets, Task):
+class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
+    """Texts to examples with and without masks, for `ReplacedTokenDetection`.
+
+    A share of the ordinary tokens of every text is selected, and all of them become the mask token:
+    the discriminator never sees it, so that no random or original token has to replace it.
+
+    Args:
+        tokenizer: a `BertTokenizer`, or another.
+        **kwargs: the other arguments of `MaskedLMPreprocessor`. The paper takes a `mask_rate` of
+            0.15, and 0.25 for its large models.
+
+    Returns:
+        When called `(x, y, sample_weight)` as `MaskedLMPreprocessor`, but in x "token_ids" are the
+        text's own, and those with masks are "masked_token_ids", both (B, L). Weights given for the
+        texts are `{"generator": (B, M), "detection": (B, L)}`, of the tokens of both losses.
+
+    Source: Clark et al. 2020, ELECTRA, section 2 and appendix A.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat"])
+        >>> x, y, _ = ReplacedTokenDetectionPreprocessor(tokenizer)(["cat"])
+        >>> x["token_ids"].numpy().tolist(), x["masked_token_ids"].numpy().tolist()
+        ([[2, 6, 3]], [[2, 4, 3]])
+    """
+
+    task_name = "replaced_token_detection"
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        inputs, labels, weights = super().collate(examples, seed, bucketed)
+        inputs["masked_token_ids"] = inputs["token_ids"]
+        inputs["token_ids"] = put_at(inputs["token_ids"], inputs["mask_positions"], labels)
+        return inputs, labels, weights
+
+    def _weighted(self, weights, given, positions, token_ids):
+        masked = super()._weighted(weights, given, positions, token_ids)
+        return {"generator": masked, "detection": token_weights(given, token_ids)}
+
+    def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+        return tf.fill(tf.shape(kept), self.tokenizer.mask_token_id)
+
+
+class ReplacedToken(TypedDict):
+    """A token of a text, and the probability that it has been replaced."""
+
+    token: str
+    start: int
+    end: int
+    score: float
+
+
+class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
+    """Keyword arguments of `ReplacedTokenDetection.from_preset`."""
+
+    generator_size: float | None
+    generator_depth: float | None
+    detection_weight: float
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ReplacedTokenDetection(Task):
     """Detects replaced tokens: ELECTRA's and DeBERTa-v3's pretraining.
 
     A generator, a small masked language model on the same embeddings, fills in the masks with
@@ -126,6 +189,19 @@ class ReplacedTokenDetection(ReplacedTokensPresets, Task):
         share_weights_lock(self.generator, self)
         self.draws = keras.random.SeedGenerator(name="draws")
         self._finish_building()
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[ReplacedTokensPresetArguments]
+    ) -> Self:
+        """Load a model that tells replaced tokens; see `Task.from_preset`.
+
+        Args:
+            source: as for `MaskedLM`.
+            **arguments: `generator_size`, `generator_depth`, `detection_weight`, and those of
+                `MaskedLM` but for its head's.
+        """
+        return super().from_preset(source, **arguments)
 
     def call(self, inputs, training=None):
         if "mask_positions" not in inputs:

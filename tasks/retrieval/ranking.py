@@ -5,15 +5,13 @@ Comment letters: N texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
@@ -35,58 +33,35 @@ class RankedText(TypedDict):
     text: str
 
 
-class RanksTexts:
-    """Mixin of tasks that rank texts."""
+def ranked_texts(
+    task: Any,
+    query: str,
+    texts: object,
+    top_k: int | None,
+    batch_size: int | None,
+    shown: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> list[RankedText]:
+    """Return the texts in the order of how well they match a query, the best first.
 
-    def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None) -> np.ndarray:
-        """Return the scores (N,) of texts for a query, by which they are ordered."""
-        raise NotImplementedError
+    Args:
+        task: with `_scores_of_texts(query, texts, batch_size)`, which returns the scores (N,) by
+            which the texts are ordered.
+        query, texts, top_k, batch_size: as for `Reranker.rank`.
+        shown: makes the scores in the answers of those; None: they are these.
 
-    def _shown(self, scores: np.ndarray) -> np.ndarray:
-        """Return scores as `rank` returns them."""
-        return scores
-
-    @validate_arguments
-    @reads_weights
-    def rank(
-        self,
-        query: str,
-        texts: object,
-        top_k: PositiveInt | None = None,
-        batch_size: PositiveInt | None = None,
-    ) -> list[RankedText]:
-        """Return the texts in the order of how well they match a query, the best first.
-
-        Args:
-            query: a text.
-            texts: one or more texts.
-            top_k: return so many; None is all.
-            batch_size: default 32.
-
-        Returns:
-            For each text `{"index", "score", "text"}`: its number among the texts given, and its
-            score. Texts of equal scores stay in their order.
-
-        Raises:
-            ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
-                empty. ..."
-
-        Example:
-            >>> from encoder_zoo import Reranker
-            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
-            >>> [best] = reranker.rank("Who sings?", ["She sings.", "Here."], top_k=1)
-            >>> sorted(best)
-            ['index', 'score', 'text']
-        """
-        if not isinstance(query, str | bytes):
-            raise ValueError(
-                f"rank takes one query, a text. Received: {with_type(query):.80}. Call it for each."
-            )
-        texts = checked_texts(texts, "texts")
-        scores = self._scores_of_texts(query, texts, batch_size)
-        order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        shown = self._shown(scores).tolist()
-        return [{"index": i, "score": shown[i], "text": texts[i]} for i in order]
+    Raises:
+        ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
+            empty. ..."
+    """
+    if not isinstance(query, str | bytes):
+        raise ValueError(
+            f"rank takes one query, a text. Received: {with_type(query):.80}. Call it for each."
+        )
+    texts = checked_texts(texts, "texts")
+    scores = task._scores_of_texts(query, texts, batch_size)
+    order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+    shown_scores = (scores if shown is None else shown(scores)).tolist()
+    return [{"index": i, "score": shown_scores[i], "text": texts[i]} for i in order]
 
 
 def order_and_scores(
@@ -102,7 +77,7 @@ def order_and_scores(
     """
     if not texts:
         return [], []
-    if isinstance(reranker, RanksTexts):
+    if hasattr(reranker, "_scores_of_texts"):
         scores = reranker._scores_of_texts(query, texts, None)
         order = np.argsort(-scores, kind="stable")
         return order, scores[order]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from encoder_zoo import EntityF1
-from encoder_zoo.tasks.token_classification.tags import spans_of_tags
+from encoder_zoo.tasks.tagging.tags import spans_of_tags
 
 pytestmark = pytest.mark.peers
 PREFIXES = {"IOB1": "IB", "IOB2": "IB", "IOBES": "IBES"}
@@ -101,7 +101,7 @@ def test_schemes_score_as_seqeval_scores_them(scheme, strict):
     import seqeval.metrics
     import seqeval.scheme
 
-    from encoder_zoo.tasks.token_classification.metrics import score_tags
+    from encoder_zoo.tasks.tagging.entity_metrics import score_tags
 
     rng = np.random.default_rng(0)
     vocabulary = sorted({tag for _ in range(60) for tag in _sentence(scheme, rng)})

@@ -114,8 +114,8 @@ OPEN = """
 def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(answered, imports):
     printed = run(OPEN.format(imports=imports), answered)
     assert printed.split("\n")[:2] == [
-        "checkpoint encoder_zoo.tasks.sequence_classification.task",
-        "tagger encoder_zoo.tasks.token_classification.task",
+        "checkpoint encoder_zoo.tasks.classification.sequence_classifier",
+        "tagger encoder_zoo.tasks.tagging.token_classifier",
     ]
     assert "RobertaBackbone" in printed
 

@@ -190,7 +190,7 @@ def test_rejected_and_skipped_rows_are_counted(caplog):
 def test_what_is_not_understood_is_refused(name):
     row, message = REFUSED[name]
     with pytest.raises(ValueError, match=message) as error:
-        from encoder_zoo.tasks.annotations.rows import annotations_of
+        from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of
 
         annotations_of([OF_TAGGERS["doccano, JSONL"], row], ("spans", "tags"))
     assert re.match("Row 1 ?", str(error.value)), error.value
@@ -592,7 +592,7 @@ class TestTables:
         table = pd.DataFrame({"query": [*self.TEXTS], "source": ["forum"] * 4})
         with pytest.raises(ValueError, match="'source' holds one value .* taken for texts"):
             reranker.fit(table, scores)
-        from encoder_zoo.tasks.reranking.columns import two_columns
+        from encoder_zoo.tasks.ranking.reranker_preprocessor import two_columns
 
         one_query = pd.DataFrame({"query": ["rome"] * 4, "text": [*self.TEXTS]})
         assert two_columns(one_query) == (["rome"] * 4, [*self.TEXTS])

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.token_classification.decoding import best_tags, transitions
-from encoder_zoo.tasks.token_classification.tags import parse_tags
+from encoder_zoo.tasks.tagging.entities import best_tags, transitions
+from encoder_zoo.tasks.tagging.tags import parse_tags
 
 IOB2 = ["O", "B-A", "I-A", "B-B", "I-B"]
 # All sequences that can be, each tag as its prefix and type: "Ba Ia O".

@@ -9,9 +9,13 @@ from keras import ops
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.explanation import integration
-from encoder_zoo.tasks.explanation.gradients import values_and_gradients, weighted_logits
-from encoder_zoo.tasks.explanation.integration import integrated_gradients, lobatto
+from encoder_zoo.tasks.base import attributions as attributions_module
+from encoder_zoo.tasks.base.attributions import (
+    integrated_gradients,
+    lobatto,
+    values_and_gradients,
+    weighted_logits,
+)
 
 METHODS = ("integrated_gradients", "gradient_x_input")
 WORDS = ["anna", "jo", "##sé", "rome", "new", "york", "in", "sees", ".", "who", "?"]
@@ -237,7 +241,7 @@ class TestTexts:
             sentiment.explain("Great!", method="lime")
 
     def test_half_precision_is_too_coarse(self, caplog, monkeypatch):
-        monkeypatch.setattr(integration, "MAX_POINTS", 42)
+        monkeypatch.setattr(attributions_module, "MAX_POINTS", 42)
         preset = "bert_nano_en_uncased_sentiment"
         classifier = ez.SequenceClassifier.from_preset(preset, dtype="mixed_bfloat16")
         with caplog.at_level(logging.WARNING, "encoder_zoo"):

@@ -15,13 +15,13 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, in_graph_batches
 from encoder_zoo.tasks.preprocessing.windows import make_windows
-from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
-from encoder_zoo.tasks.question_answering.preprocessor import Contexts
-from encoder_zoo.tasks.question_answering.ranking import (
+from encoder_zoo.tasks.question_answering.answer_ranking import (
     answer_scores,
     best_answers,
     insert_null_answers,
 )
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
 from encoder_zoo.tasks.serving import export
 
 FAMILIES = ("Bert", "Roberta")

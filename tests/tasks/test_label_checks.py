@@ -5,15 +5,14 @@ import re
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.tasks.preprocessing.preprocessor import as_weights
-from encoder_zoo.tasks.question_answering.answers import check_answers
-from encoder_zoo.tasks.sequence_classification.class_labels import (
+from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     multi_label_targets,
     regression_targets,
 )
-from encoder_zoo.tasks.token_classification.spans import check_spans
-from encoder_zoo.tasks.token_classification.token_labels import check_tags
+from encoder_zoo.tasks.preprocessing.preprocessor import as_weights
+from encoder_zoo.tasks.question_answering.answers import check_answers
+from encoder_zoo.tasks.tagging.token_labels import check_spans, check_tags
 
 TEXTS = tf.constant(["In Rome", "Anna, in Rome"])
 COUNTS = tf.constant([1, 2], tf.int64)

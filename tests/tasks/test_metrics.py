@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.token_classification.metrics import (
+from encoder_zoo.tasks.tagging.entity_metrics import (
     TokenAccuracy,
     score_entities,
     score_tags,

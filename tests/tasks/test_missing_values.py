@@ -10,15 +10,15 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.tasks.embedding.separate_texts import as_scores
-from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
-from encoder_zoo.tasks.reranking.columns import list_scores, pair_scores
-from encoder_zoo.tasks.sequence_classification.class_labels import (
+from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     learn_classes,
     multi_label_targets,
 )
-from encoder_zoo.tasks.token_classification.token_labels import check_tags
+from encoder_zoo.tasks.embedding.pair_columns import as_scores
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
+from encoder_zoo.tasks.ranking.reranker_preprocessor import list_scores, pair_scores
+from encoder_zoo.tasks.tagging.token_labels import check_tags
 
 NAN = float("nan")
 TEXTS = ["good film", "bad film", "very good", "very bad"]

@@ -12,8 +12,8 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.multiple_choice.columns import choice_pairs
-from encoder_zoo.tasks.multiple_choice.pooling import logits_of_choices
+from encoder_zoo.tasks.ranking.multiple_choice import logits_of_choices
+from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import choice_pairs
 
 QUESTIONS = ["a b ab", "c", "c d e a b"]
 CHOICES = [["a", "b"], ["c d", "a b ab", "e", "p p"], ["d e f g h i j k l m n o p"]]

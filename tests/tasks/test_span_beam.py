@@ -11,7 +11,7 @@ from paths import CHECKPOINTS
 from processes import printed
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.question_answering.task import SpanQA
+from encoder_zoo.tasks.question_answering.span_qa import SpanQA
 
 FAMILY = ez.XLNetBackbone.family
 FOLDER = CHECKPOINTS / "XLNet_ForQuestionAnsweringBeam"

@@ -11,9 +11,9 @@ from not_installed import hide
 from scipy import sparse
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.embedding import sparse_pooling
+from encoder_zoo.tasks.embedding.sparse_pooling import largest_logits
 from encoder_zoo.tasks.retrieval import terms
-from encoder_zoo.tasks.sparse_retrieval import pooling
-from encoder_zoo.tasks.sparse_retrieval.largest_logits import largest_logits
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -86,12 +86,12 @@ class TestPooling:
         encoder = build(pooling=kind)
         inputs = encoder.preprocessor(TEXTS)
         expected = encoder(inputs)
-        monkeypatch.setattr(pooling, "POSITIONS", 2)
+        monkeypatch.setattr(sparse_pooling, "POSITIONS", 2)
         np.testing.assert_allclose(encoder(inputs), expected, rtol=1e-5, atol=1e-6)
         specs = {name: tf.TensorSpec([None, None], v.dtype) for name, v in inputs.items()}
         options = {"input_signature": [specs], "autograph": False}
         for size, jit_compile in itertools.product((2, 3, 100), (False, True)):
-            monkeypatch.setattr(pooling, "POSITIONS", size)
+            monkeypatch.setattr(sparse_pooling, "POSITIONS", size)
             graph = tf.function(encoder, jit_compile=jit_compile, **options)
             np.testing.assert_allclose(graph(inputs), expected, rtol=1e-5, atol=1e-6)
 
@@ -103,7 +103,7 @@ class TestPooling:
         assert np.array(inputs["pooling_mask"]).tolist() == [[False, False, False, True, True]]
         x = encoder.backbone({k: v for k, v in inputs.items() if k != "pooling_mask"})
         own = x["sequence_output"][:, 3:]
-        expected = pooling.term_weights(
+        expected = sparse_pooling.term_weights(
             encoder.backbone, encoder.head, own, np.ones((1, 2)), "max", "relu"
         )
         np.testing.assert_allclose(encoder(inputs), expected, atol=1e-6)

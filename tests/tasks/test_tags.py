@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from encoder_zoo.tasks.preprocessing.windows import make_windows, merge, owned, take
-from encoder_zoo.tasks.token_classification.tags import (
+from encoder_zoo.tasks.tagging.tags import (
     notation_line,
     parse_tags,
     sorted_tags,

@@ -11,8 +11,8 @@ from keras import ops
 from paths import CHECKPOINTS
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.token_classification.entities import find_entities
-from encoder_zoo.tasks.token_classification.tags import parse_tags
+from encoder_zoo.tasks.tagging.entities import find_entities
+from encoder_zoo.tasks.tagging.tags import parse_tags
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 WORDS = ["anna", "jo", "##sé", "de", "la", "rome", "new", "york", "in", "sees", "and", ".", "-"]

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.sequence_classification.pooling import pooled_logits
+from encoder_zoo.tasks.classification.window_pooling import pooled_logits
 
 LETTERS = list("abcdefghijklmnop")
 TEXTS = ["a b c", "a b c d e f g h i j k", "", "p o n m l k j", "d " * 30]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.zero_shot.entailment import find_nli_classes, hypotheses_of, label_scores
+from encoder_zoo.tasks.classification.zero_shot import find_nli_classes, hypotheses_of, label_scores
 
 TEXTS = ["a b ab", "", "c d e a b", "p"]
 LABELS = ["a", "b c", "p"]

@@ -17,7 +17,9 @@ from encoder_zoo.encoders.tokenizers.files.byte_bpe import parse_merges
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
-from encoder_zoo.tasks.sequence_classification.preprocessor import SequenceClassifierPreprocessor
+from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
+    SequenceClassifierPreprocessor,
+)
 
 pytestmark = pytest.mark.eager
 

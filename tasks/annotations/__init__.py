@@ -1,1 +1,0 @@
-"""Annotations of texts, as the tools that people annotate with write them."""

@@ -1,0 +1,383 @@
+"""Attributions of words: how much each says for an output, or against it.
+
+Comment letters: L sequence, T tokens of a text.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypedDict
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import one_of
+from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
+from encoder_zoo.tasks.preprocessing.examples import take_examples
+from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.base.task import Task
+
+logger = logging.getLogger("encoder_zoo")
+
+
+class WordAttribution(TypedDict):
+    """A word, characters `start` to `end` of the text with the number `part`, and what it adds."""
+
+    part: int
+    text: str
+    start: int
+    end: int
+    attribution: float
+
+
+class Attributions(TypedDict):
+    """The words of one text or of two, and what each adds to a logit.
+
+    `baseline` is the logit of the same texts with all their words masked: `logit` less this is the
+    sum of the words' attributions.
+    """
+
+    texts: list[str]
+    words: list[WordAttribution]
+    logit: float
+    baseline: float
+
+
+class Part(NamedTuple):
+    """A text, or the tokens of it that an example holds.
+
+    Attributes:
+        text: the whole text.
+        column: position of its first token in the example.
+        words: (T,) int, the number of each token's word in the text.
+        starts: the first character of each word of the text.
+        ends: the character after its last; 0 of a word without characters.
+    """
+
+    text: str
+    column: int
+    words: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+TOLERANCE = 1e-3  # of the sum of all attributions
+
+SHARE = 0.01  # of the tolerance, that the shortest parts have: less is lost in float32
+
+MAX_POINTS = 1000  # after which no part is halved: the outputs are too coarse
+
+
+class Attribution(NamedTuple):
+    """Attributions of tokens to an output.
+
+    Attributes:
+        tokens: (L,) float64.
+        output: of the text.
+        baseline: of the text with its words masked.
+    """
+
+    tokens: np.ndarray
+    output: float
+    baseline: float
+
+
+def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights (count,) of the Gauss-Lobatto quadrature from 0 to 1.
+
+    It is exact for polynomials of degree 2 count - 3, and both ends are nodes.
+
+    Source: Abramowitz and Stegun 1964, 25.4.32.
+
+    Example:
+        >>> nodes, weights = lobatto(3)
+        >>> nodes.tolist(), weights.round(4).tolist()
+        ([0.0, 0.5, 1.0], [0.1667, 0.6667, 0.1667])
+    """
+    legendre = np.polynomial.Legendre.basis(count - 1)
+    nodes = np.concatenate([[-1.0], np.sort(legendre.deriv().roots()), [1.0]])
+    return (nodes + 1) / 2, 1 / (count * (count - 1) * legendre(nodes) ** 2)
+
+
+NODES, WEIGHTS = lobatto(7)
+
+
+def integrated_gradients(along: Callable) -> Attribution:
+    """Return the integrated gradients of tokens, whose sum is the difference of the outputs.
+
+    Args:
+        along: from points (n,) from 0 to 1 to outputs (n,) and slopes (n, L), as
+            `gradients.straight_line` makes it.
+
+    Source: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, section 3.
+
+    Example:
+        >>> square = lambda x: (x**2, 2 * x[:, None])
+        >>> integrated_gradients(square).tokens.round(6).tolist()
+        [1.0]
+    """
+    parts, total, ends, count = [(0.0, 0.5), (0.5, 1.0)], 0.0, {}, 0
+    while parts:
+        points = np.concatenate([a + (b - a) * NODES for a, b in parts])
+        count += len(points)
+        outputs, slopes = along(points)
+        outputs = outputs.reshape(len(parts), -1)
+        slopes = slopes.reshape(*outputs.shape, -1)
+        halves = []
+        for (a, b), values, slope in zip(parts, outputs, slopes, strict=True):
+            ends |= {a: values[0], b: values[-1]}
+            added = (b - a) * (WEIGHTS @ slope)  # (L,)
+            error = abs(added.sum() - (values[-1] - values[0]))
+            if error <= TOLERANCE / 2 * max(b - a, SHARE) or count >= MAX_POINTS:
+                total = total + added
+            else:
+                halves += [(a, (a + b) / 2), ((a + b) / 2, b)]
+        parts = halves
+    return Attribution(total, ends[1.0], ends[0.0])
+
+
+def gradient_times_input(along: Callable) -> Attribution:
+    """Return the slopes of the tokens at the text itself: one gradient, and no completeness.
+
+    Args:
+        along: see `integrated_gradients`.
+
+    Source: Shrikumar et al. 2016, Not Just a Black Box, section 2, with the difference to the
+    baseline as the input.
+    """
+    outputs, slopes = along(np.array([0.0, 1.0]))
+    return Attribution(slopes[1], outputs[1], outputs[0])
+
+
+def part_of(
+    tokens: TokenizedTexts, row: int, column: int, begin: int = 0, count: int | None = None
+) -> Part:
+    """Return the tokens of a text that an example holds.
+
+    Args:
+        tokens: of texts.
+        row: the text.
+        column: position in the example of the first of them.
+        begin: the first of them in the text.
+        count: how many; None: all after this one.
+    """
+    end = None if count is None else begin + count
+    first, last, words = (
+        field[row].numpy() for field in (tokens.starts, tokens.ends, tokens.words)
+    )
+    text, visible = np.asarray(tokens.texts)[row].decode(), first < last
+    count = words.max(initial=-1) + 1
+    starts, ends = np.full(count, len(text)), np.zeros(count, int)
+    np.minimum.at(starts, words[visible], first[visible])
+    np.maximum.at(ends, words[visible], last[visible])
+    return Part(text, column, words[begin:end], starts, ends)
+
+
+def example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
+    """Return the model's inputs of an encoded example, {name: (1, L)}."""
+    example = take_examples(examples, [index])
+    inputs = keras.utils.unpack_x_y_sample_weight(task.graphs.collate()(example))[0]
+    return {name: values.numpy() for name, values in inputs.items()}
+
+
+def attributions(
+    task: Task,
+    inputs: Mapping[str, np.ndarray],
+    parts: Sequence[Part],
+    weights: np.ndarray,
+    method: str,
+    batch_size: int | None,
+) -> Attributions:
+    """Return what the words of an example add to a weighted sum of its outputs.
+
+    Args:
+        task: the model.
+        inputs: of the example, {name: (1, L)}.
+        parts: its texts.
+        weights: of its outputs, (1, ...).
+        method: one of `METHODS`.
+        batch_size: points of a line at once; None for the default.
+    """
+    masked = np.array(inputs["token_ids"])
+    for part in parts:
+        columns = slice(part.column, part.column + len(part.words))
+        masked[0, columns] = task.preprocessor.tokenizer.mask_token_id
+    along = straight_line(task, inputs, masked, weights, batch_size or BATCH_SIZE)
+    found = METHODS[method](along)
+    words = [word for i, part in enumerate(parts) for word in _words(i, part, found.tokens)]
+    return Attributions(
+        texts=[part.text for part in parts],
+        words=words,
+        logit=float(found.output),
+        baseline=float(found.baseline),
+    )
+
+
+def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
+    """Return the words of a text, each with the sum of its tokens' attributions."""
+    found, unseen = [], 0.0
+    for word in dict.fromkeys(part.words.tolist()):
+        tokens = np.flatnonzero(part.words == word)
+        added = float(attribution[part.column + tokens].sum())
+        start, end = int(part.starts[word]), int(part.ends[word])
+        text = part.text[start:end]
+        if not text.strip():  # a space that is a token goes with the word behind it
+            unseen += added
+            continue
+        found.append(
+            WordAttribution(
+                part=number, text=text, start=start, end=end, attribution=added + unseen
+            )
+        )
+        unseen = 0.0
+    if found:
+        found[-1]["attribution"] += unseen
+    return found
+
+
+def weighted_sum(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
+    """Return the attributions to a weighted sum of the logits of several parts of the same texts.
+
+    Args:
+        found: of the parts.
+        weights: as many.
+    """
+    words = {}
+    for row, weight in zip(found, weights, strict=True):
+        for word in row["words"]:
+            key = word["part"], word["start"], word["end"]
+            kept = words.setdefault(key, {**word, "attribution": 0.0})
+            kept["attribution"] += float(weight) * word["attribution"]
+    logit, baseline = (
+        float(sum(w * row[name] for w, row in zip(weights, found, strict=True)))
+        for name in ("logit", "baseline")
+    )
+    words = [words[key] for key in sorted(words)]
+    return Attributions(texts=found[0]["texts"], words=words, logit=logit, baseline=baseline)
+
+
+def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
+    """Log how many explanations do not add up to the difference of the logits."""
+    if method != "integrated_gradients":
+        return
+    gaps = [
+        abs(sum(word["attribution"] for word in row["words"]) - (row["logit"] - row["baseline"]))
+        for row in found
+    ]
+    wrong = sum(gap > TOLERANCE for gap in gaps)
+    if wrong:
+        logger.warning(
+            "The attributions of %d of %d explanations do not add up to the difference of the "
+            "logits, by up to %.4f. float16 and bfloat16 are too coarse for that; "
+            "dtype='float32' is not.",
+            wrong,
+            len(gaps),
+            max(gaps),
+        )
+
+
+def weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
+    """Return sums of a model's outputs for one text, each output times its weight.
+
+    Args:
+        task: the model.
+        inputs: of the text, {name: (1, L)}.
+        weights: of the outputs, (1, ...).
+        vectors: (n, L, D), each in place of the text's embeddings.
+
+    Returns:
+        (n,) float32.
+    """
+    count = vectors.shape[0]
+    inputs = {
+        name: ops.repeat(ops.convert_to_tensor(values), count, axis=0)
+        for name, values in inputs.items()
+    }
+    encoded = task.backbone._encode_embedded(vectors, backbone_inputs(inputs))
+    outputs = ops.cast(task.logits_of(encoded, inputs, training=False), "float32")
+    outputs = outputs * ops.convert_to_tensor(weights)
+    return ops.sum(ops.reshape(outputs, (count, -1)), axis=1)
+
+
+def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values (n,) of a function of the rows of x (n, ...), and each row's gradient.
+
+    Args:
+        function: from (n, ...) to (n,), each value of its own row alone.
+        x: float32.
+
+    Example:
+        >>> values, gradients = values_and_gradients(
+        ...     lambda x: ops.sum(x**2, axis=1), np.float32([[1, 2], [3, 4]]))
+        >>> values.tolist(), gradients.tolist()
+        ([5.0, 25.0], [[2.0, 4.0], [6.0, 8.0]])
+    """
+    x = ops.convert_to_tensor(x)
+    if keras.config.backend() == "tensorflow":
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            values = function(x)
+        gradients = tape.gradient(values, x)
+    elif keras.config.backend() == "jax":
+        import jax
+
+        values, pulled_back = jax.vjp(function, x)
+        [gradients] = pulled_back(ops.ones_like(values))
+    else:
+        import torch
+
+        x = x.requires_grad_()
+        values = function(x)
+        [gradients] = torch.autograd.grad(values.sum(), x)
+    return ops.convert_to_numpy(values), ops.convert_to_numpy(gradients)
+
+
+def straight_line(
+    task: Task, inputs: Mapping, masked_ids: np.ndarray, weights: np.ndarray, batch_size: int
+) -> Callable:
+    """Return the function of points from 0 to 1 on the line from a masked text to the text.
+
+    Args:
+        task: the model.
+        inputs: of the text, {name: (1, L)}.
+        masked_ids: (1, L), the text's ids with masks for its words.
+        weights: see `weighted_logits`.
+        batch_size: points at once.
+
+    Returns:
+        A function of (n,) points. It returns the outputs (n,) there, and by how much each token's
+        embedding changes them along the line, (n, L).
+    """
+    start, end = (
+        ops.convert_to_numpy(
+            ops.cast(task.backbone._embed({**inputs, "token_ids": ids}), "float32")
+        )
+        for ids in (masked_ids, inputs["token_ids"])
+    )  # (1, L, D)
+    function = functools.partial(weighted_logits, task, inputs, weights)
+
+    def along(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = []
+        for i in range(0, len(points), batch_size):
+            part = points[i : i + batch_size, None, None].astype("float32")
+            values, gradients = values_and_gradients(function, start + part * (end - start))
+            found.append((values, np.sum(gradients * (end - start), axis=-1, dtype="float64")))
+        values, slopes = map(np.concatenate, zip(*found, strict=True))
+        return values.astype("float64"), slopes
+
+    return along
+
+
+METHODS = {
+    "integrated_gradients": integrated_gradients,
+    "gradient_x_input": gradient_times_input,
+}
+
+Method = Annotated[str, one_of(*METHODS)]

@@ -1,0 +1,140 @@
+"""Explain why a classifier gives a label: by the words of its texts.
+
+Comment letters: W windows of a text, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import Rule
+from encoder_zoo.tasks.base.attributions import (
+    Attributions,
+    Part,
+    attributions,
+    example_inputs,
+    part_of,
+    warn_incomplete,
+    weighted_sum,
+)
+from encoder_zoo.tasks.base.class_names import label_indices, sigmoid, softmax
+from encoder_zoo.tasks.preprocessing.packing import kept_tokens
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    tokenize_texts,
+    word_marks,
+)
+from encoder_zoo.tasks.preprocessing.windows import Windows, take
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
+
+
+Label = Annotated[
+    str | int, Rule(lambda v: type(v) in (str, int), "a class, by its name or its number")
+]
+
+
+class Explanation(Attributions):
+    """A label of a text or pair, its score, and what each word adds to its logit."""
+
+    label: str | int
+    score: float
+
+
+def explain_texts(
+    classifier: SequenceClassifier,
+    texts,
+    label: str | int | None,
+    method: str,
+    batch_size: int | None,
+) -> list[Explanation]:
+    """Return explanations of texts or pairs; arguments: see `SequenceClassifier.explain`."""
+    check_preprocessor(classifier, texts)
+    index = None if label is None else _class_index(classifier, label)
+    tokens, windows, examples = _encoded(classifier, texts)
+    example, found = windows[0].example.numpy(), []
+    for i in range(tokens[0].texts.shape[0]):
+        numbers = np.flatnonzero(example == i)
+        inputs = [example_inputs(classifier, examples, n) for n in numbers]
+        logits = [ops.convert_to_numpy(classifier(x, training=False)) for x in inputs]
+        logits = np.concatenate(logits).astype("float32")  # of the windows, (W, C)
+        shares = _shares(logits, classifier.window_pooling)
+        pooled = (shares * logits).sum(axis=0)
+        target = pooled.argmax() if index is None else index
+        weights = np.eye(len(pooled), dtype="float32")[[target]]
+        used = np.flatnonzero(shares[:, target])
+        parts = [_parts(classifier, tokens, windows, examples, numbers[n]) for n in used]
+        values = [
+            attributions(classifier, inputs[n], texts, weights, method, batch_size)
+            for n, texts in zip(used, parts, strict=True)
+        ]
+        name, score = classifier.class_names[target], _score(classifier, pooled, target)
+        values = weighted_sum(values, shares[used, target])
+        found.append(Explanation(label=name, score=score, **values))
+    warn_incomplete(found, method)
+    return found
+
+
+def _encoded(classifier: SequenceClassifier, texts) -> tuple:
+    """Return the tokens of one or two columns of texts, their parts that are read, and examples."""
+    preprocessor = classifier.preprocessor
+    tokenizer = preprocessor.tokenizer
+    marks = classifier.graphs.get("word_marks", lambda: word_marks(tokenizer))
+    tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.texts_of(texts)]
+    ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
+    if preprocessor.pools_windows:
+        windows = preprocessor._windows(ids)
+        ids = [take(part, of_part) for part, of_part in zip(ids, windows, strict=True)]
+    else:
+        longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
+        kept = kept_tokens(ids, separators, longest, side)
+        rows = tf.range(ids[0].nrows())
+        windows = [Windows(rows, begin, count, None, None) for begin, count in kept]
+    return tokens, windows, preprocessor.pack(ids)
+
+
+def _parts(
+    classifier: SequenceClassifier,
+    tokens: list[TokenizedTexts],
+    windows: list[Windows],
+    examples: dict,
+    number: int,
+) -> list[Part]:
+    """Return the texts of a window."""
+    tokenizer, second = classifier.preprocessor.tokenizer, int(examples["first_length"][number])
+    columns = tokenizer.first_column, second + tokenizer.pair_separators - 1
+    found = []
+    for part, of_part, column in zip(tokens, windows, columns, strict=False):
+        row, begin, count = (int(of_part[field][number]) for field in range(3))
+        found.append(part_of(part, row, column, begin, count))
+    return found
+
+
+def _shares(logits: np.ndarray, pooling: str) -> np.ndarray:
+    """Return by how much each window counts for each of the text's logits, (W, C)."""
+    if pooling == "max":
+        return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
+    return np.full_like(logits, 1 / len(logits))
+
+
+def _class_index(classifier: SequenceClassifier, label: str | int) -> int:
+    """Return the index of a class."""
+    [index] = label_indices([label], classifier.labels).numpy().tolist()
+    if not 0 <= index < classifier.num_classes:
+        names = list(classifier.class_names)
+        raise ValueError(f"label is {label!r}. Expected one of {names}, or None.")
+    return index
+
+
+def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
+    """Return the probability of a class; of a regression its number."""
+    if classifier.problem_type == "regression":
+        return float(logits[index])
+    several = classifier.problem_type == "multi_label_classification"
+    return float((sigmoid if several else softmax)(logits)[index])

@@ -1,0 +1,585 @@
+"""Classification of texts or pairs of texts, and regression.
+
+Comment letters: B batch, K windows of a text, D hidden, C classes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Probability, Rate, one_of, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
+from encoder_zoo.tasks.base.attributions import Method
+from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid, softmax
+from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
+from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
+from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.classification.class_labels import (
+    classes_among,
+    labels_of_dataset,
+    learn_classes,
+)
+from encoder_zoo.tasks.classification.explained_labels import Explanation, Label, explain_texts
+from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
+    SequenceClassifierPreprocessor,
+)
+from encoder_zoo.tasks.classification.window_pooling import (
+    WindowPooling,
+    pooled_by_text,
+    pooled_logits,
+    pooled_predictions,
+)
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
+from encoder_zoo.tasks.preprocessing.checks import check_one_each
+from encoder_zoo.tasks.preprocessing.spacy_docs import is_doc
+from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.inference import predict_texts
+from encoder_zoo.tasks.training.logit_metrics import (
+    ClassAccuracy,
+    ClassCrossentropy,
+    LabelCrossentropy,
+)
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import is_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class ClassifierPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `SequenceClassifier.from_preset`."""
+
+    labels: Sequence[str | int] | None
+    num_classes: int | None
+    head: keras.layers.Layer | None
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"]
+    window_length: int | None
+    doc_stride: int
+    window_pooling: Literal["mean", "max"]
+    text_columns: Sequence[str] | None
+
+
+logger = logging.getLogger("encoder_zoo")
+
+OUTPUT_ACTIVATIONS = {
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "linear",
+}
+
+ProblemType = Annotated[str, one_of(*OUTPUT_ACTIVATIONS)]
+
+Text = str | tuple[str, str]  # one, or one pair
+
+
+class LabelScore(TypedDict):
+    """A label of a text and its probability; of a regression the number alone, as the score."""
+
+    label: str
+    score: float
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SequenceClassifier(LabelledTask):
+    """Classifies texts or pairs of texts, or maps them to numbers.
+
+    Args:
+        backbone: any `Backbone`; for BERT one with a pooler.
+        preprocessor: a `SequenceClassifierPreprocessor`, for raw text.
+        num_classes: C; with `labels` their number.
+        labels: names of the classes, saved with the preset; integers become strings. Where one
+            of the names is an integer, integers in `y` are names and not class indices.
+            Without `labels` and `num_classes`, the first `fit` learns them from its `y`.
+        problem_type: "single_label_classification" (one class for each text),
+            "multi_label_classification" (any number of classes) or "regression" (numbers).
+        dropout: before the output layer, in training; None is the backbone's.
+        window_pooling: of a preprocessor with a `window_length`: the logits of a text are the
+            "mean" or the "max" of those of its windows, in training and in answers.
+        head: a Keras layer instead of the family's head, from its features (B, D) to logits (B, C):
+            `head=keras.Sequential([...])`. It is saved in `.keras` files; a preset holds its
+            weights, which `from_preset(folder, head=...)` loads into an equal layer.
+
+    `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
+    classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
+    and 1s; for "regression" a number or a row of them. Errors name the row: "Row 3 has the unknown
+    label 'upp'. Expected one of ['down', 'up']."
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, C) float logits, or the numbers themselves for regression.
+
+    Raises:
+        ValueError: if `labels` and `num_classes` disagree; for one class that is not a number.
+
+    Source: Devlin et al. 2019, section 4.1; Liu et al. 2019's code for RoBERTa's head, which has
+    a tanh layer of its own instead of the pooler.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> classifier = SequenceClassifier(backbone, num_classes=3)
+        >>> keras.ops.shape(classifier({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 3)
+    """
+
+    task_name = "sequence_classifier"
+    checkpoint_class_suffix = "ForSequenceClassification"
+    pipeline_tag = "text-classification"
+    preprocessor_class = SequenceClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "SEQ_CLS"
+    text_method = "classify"
+    packs_batches = True
+    answer_type = LabelScore
+    answer_settings = ("window_pooling",)
+    expected_labels = "one label for each text"
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: SequenceClassifierPreprocessor | None = None,
+        num_classes: PositiveInt | None = None,
+        labels: Sequence[str] | None = None,
+        problem_type: ProblemType = "single_label_classification",
+        dropout: Rate | None = None,
+        window_pooling: WindowPooling = "mean",
+        head: keras.layers.Layer | None = None,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.problem_type = problem_type
+        self.window_pooling = window_pooling
+        check_pooler(self, "classifier")
+        self.dropout = head_dropout(self.head_record, backbone, dropout)
+        if labels is None and num_classes is None and problem_type == "regression":
+            num_classes = 1
+        self._set_head(head)
+        self._set_classes(num_classes, labels)
+        if self.num_classes == 1 and problem_type == "single_label_classification":
+            raise ValueError(
+                "A classifier of one class always answers it. Pass problem_type='regression', or "
+                "'multi_label_classification' for yes or no. Received: one class, "
+                f"problem_type={problem_type!r}."
+            )
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[ClassifierPresetArguments]
+    ) -> Self:
+        """Load a classifier, or an encoder for which a new head is made; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `labels=["bad", "good"]`, `num_classes`, `head`, `problem_type`,
+                `window_pooling`; of the preprocessor `sequence_length`, `window_length`,
+                `doc_stride`, `text_columns`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
+
+        Raises:
+            ValueError: if the preset does not exist or its files do not fit together.
+            TypeError: "SequenceClassifier.from_preset got an unknown argument 'lables'. Did you
+                mean 'labels'?"
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        labels = ["O", "B-X", "I-X"]
+        return TinyData({"labels": labels}, super().tiny_data().x, [*labels, "O"])
+
+    def call(self, inputs, training=None):
+        if CANDIDATE + "token_ids" not in inputs:
+            return super().call(inputs, training)  # (B, C)
+        windows = inputs_of_all_texts(inputs)  # (B * K, L)
+        if windows.get("padding_mask") is None:
+            windows["padding_mask"] = ops.ones_like(windows["token_ids"])
+        count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
+        logits = super().call(windows, training)  # (B * K, C)
+        return pooled_logits(logits, windows["padding_mask"], count, self.window_pooling)
+
+    def logits_of(self, encoded, inputs, training=None):
+        return text_logits(self, encoded, inputs, training)  # (B, C)
+
+    def compute_output_spec(self, inputs, training=None):
+        self._check_labels_known()
+        return keras.KerasTensor((inputs["token_ids"].shape[0], self.num_classes), "float32")
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return with_candidate_ranges(super().input_ranges(length))
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
+        stored = {}
+        if cls._is_head_of(config) and cls._shares_classes_with(config, arguments):
+            default = "single_label_classification"
+            if len(labels_from_config(config)) == 1:
+                default = "regression"
+                if not (config.get("problem_type") or arguments.get("problem_type")):
+                    logger.warning(
+                        "config.json has one class and no problem_type: answers are numbers, as "
+                        "in transformers' training. For their sigmoid, as in its pipeline, load it "
+                        "with problem_type='multi_label_classification'."
+                    )
+            stored["problem_type"] = config.get("problem_type") or default
+        return {**stored, **super().checkpoint_arguments(config, head, arguments)}
+
+    @property
+    def output_activation(self) -> str:
+        return OUTPUT_ACTIVATIONS[self.problem_type]
+
+    def default_loss(self) -> keras.losses.Loss:
+        if self.problem_type == "regression":
+            return keras.losses.MeanSquaredError()
+        if self.problem_type == "multi_label_classification":
+            return LabelCrossentropy(from_logits=True)
+        return ClassCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        if self.problem_type == "regression":
+            return [keras.metrics.RootMeanSquaredError()]
+        if self.problem_type == "multi_label_classification":
+            # Of rare labels the accuracy is high without finding any.
+            accuracy = keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
+            return [accuracy, self.metric_by_name("f1")]
+        return [ClassAccuracy(name="accuracy")]
+
+    def _labels_in(self, x, y) -> list[str] | int:
+        if is_dataset(x):
+            y = labels_of_dataset(x, self.preprocessor)
+        learned = learn_classes(y, self._is_multi_label())
+        if not is_dataset(x):  # before the head is built for them: it could not learn others
+            check_one_each(x, y)
+        if is_prepared(x) and not isinstance(learned, int):
+            raise ValueError(
+                f"y holds {learned}. With prepared inputs expected class indices from 0 on, all "
+                "of them present; or pass labels=[...] or num_classes."
+            )
+        return learned
+
+    def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
+        if self.problem_type == "regression":
+            raise ValueError(
+                "class_weight is of classes, and this classifier predicts numbers. Use "
+                "sample_weight."
+            )
+        if not self._is_multi_label():
+            return super()._weigh_classes(data, class_weight)
+        if not isinstance(getattr(self, "loss", None), LabelCrossentropy):
+            raise ValueError(
+                "With several labels a text, class_weight is of each label by itself, which only "
+                "the default loss can weigh. Use loss='auto', or sample_weight."
+            )
+        weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
+        return data.weighted(weighted_labels, weights)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if sample_weight is not None and len(sample_weight.shape) == 2:  # of single labels
+            sample_weight = ops.mean(sample_weight, axis=-1)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
+        if "labels" not in examples or self.problem_type == "regression":
+            return
+        seen, wanted = (
+            classes_among(part["labels"].numpy(), self._is_multi_label())
+            for part in (examples, held_out)
+        )
+        unseen = [repr(self.class_names[i]) for i in wanted - seen]
+        if unseen:
+            count = len(held_out["labels"])
+            logger.warning(
+                "validation_split holds out the last %d of %d texts, and with them every text of "
+                "%s, which training never sees. Shuffle texts and labels before `fit`.",
+                count,
+                count + len(examples["labels"]),
+                ", ".join(sorted(unseen)),
+            )
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    @validate_arguments
+    def predict_proba(self, texts: object, batch_size: PositiveInt | None = None) -> np.ndarray:
+        """Return the probabilities of the classes of each text.
+
+        Args:
+            texts: as for `predict`.
+            batch_size: default 32.
+
+        Returns:
+            (N, C) float32, the classes in the order of `labels`: a row adds up to 1, or with
+            several labels a text each has its own probability.
+
+        Raises:
+            ValueError: "predict_proba is of classes, and this classifier predicts numbers. ..."
+        """
+        if self.problem_type == "regression":
+            raise ValueError(
+                "predict_proba is of classes, and this classifier predicts numbers. Use predict."
+            )
+        logits = self.predict(texts, batch_size, verbose=0)
+        return sigmoid(logits) if self._is_multi_label() else softmax(logits)
+
+    @overload
+    def classify(
+        self,
+        texts: Text,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: float | None = None,
+    ) -> LabelScore: ...
+    @overload
+    def classify(
+        self,
+        texts: Text,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+        threshold: float | None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self,
+        texts: object,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: float | None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self,
+        texts: object,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+        threshold: float | None = None,
+    ) -> list[list[LabelScore]]: ...
+    @validate_arguments
+    def classify(
+        self,
+        texts: object,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+        threshold: Probability | None = None,
+    ):
+        """Return the labels of each text with their probabilities.
+
+        Args:
+            texts: as for `predict`; or a single text, or a tuple of two for a single pair.
+            batch_size: default 32.
+            top_k: also return the next best labels, so many in all.
+            threshold: the least score of a label that is given, with several labels a text;
+                default 0.5. Of two classes the least score at which the second, such as "spam"
+                of `labels=["ham", "spam"]`, is given.
+
+        Returns:
+            For every text `{"label", "score"}` with the best label, or the `top_k` best as a list
+            of such, the best first. With several labels a text: a list of those with a score of
+            at least the threshold, or the `top_k` best. For regression `{"score"}`. A label is its
+            name, or its number where the classifier has no names; scores are probabilities. For a
+            single text or pair its answer alone.
+
+        Raises:
+            ValueError: "threshold is of two classes, or of several labels a text. ..."
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifier
+            >>> stars = SequenceClassifier.from_preset("bert_nano_en_uncased", labels=[1, 2, 3])
+            >>> sorted(stars.classify("Great movie!")), len(stars.classify(["Yes.", "No."]))
+            (['label', 'score'], 2)
+        """
+        if is_single(texts):
+            texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
+            return self.classify(texts, batch_size, top_k, threshold)[0]
+        self._check_labels_known()
+        self._check_threshold(threshold, top_k)
+        if self.problem_type == "regression":
+            values = self.predict(texts, batch_size, verbose=0)
+            return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
+        scores = self.predict_proba(texts, batch_size)
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        if threshold is not None and not self._is_multi_label():
+            order = (scores[:, 1:] >= threshold).astype(int)
+        ranked = labels_in_order(self.class_names, scores, order)
+        if top_k is not None:
+            return [row[:top_k] for row in ranked]
+        if self._is_multi_label():
+            least = 0.5 if threshold is None else threshold
+            return [[label for label in row if label["score"] >= least] for row in ranked]
+        return [row[0] for row in ranked]
+
+    @property
+    def class_names(self) -> Sequence:
+        """Return the labels, or the class indices if they have no names."""
+        return self.labels or range(self.num_classes)
+
+    def _check_threshold(self, threshold: float | None, top_k: int | None) -> None:
+        of_two = self.num_classes == 2 and self.problem_type != "regression"
+        fits = (self._is_multi_label() or of_two) and top_k is None
+        if threshold is not None and not fits:
+            raise ValueError(
+                "threshold is of two classes, or of several labels a text, and not of the top_k. "
+                f"Received: problem_type={self.problem_type!r}, {self.num_classes} classes, "
+                f"top_k={top_k}."
+            )
+
+    def _is_multi_label(self) -> bool:
+        return self.problem_type == "multi_label_classification"
+
+    # -- logits of texts -----------------------------------------------------------------------
+
+    def _predict_texts(self, x, batch_size: int, predict: Callable) -> np.ndarray:
+        """Return the logits of texts in memory, (N, C), in their order."""
+        if not self.preprocessor.pools_windows:
+            return predict_texts(self, x, batch_size, predict)
+        examples = self.preprocessor.encode_windows(x)
+        return pooled_predictions(self, examples, batch_size, self.num_classes)
+
+    def _logits_in_graph(self, texts: tuple) -> tf.Tensor:
+        """Return the logits of texts (N, C), or pairs of them, inside `tf.function`."""
+        if not self.preprocessor.pools_windows:
+            examples, index = self.preprocessor.encode(texts), None
+        else:
+            examples = self.preprocessor.encode_windows(texts)
+            index = examples.pop("text_index")
+        ones = tf.ones_like(examples["token_ids"].row_lengths())
+        logits = in_graph_batches(self._logits_of_examples, examples, ones, self.num_classes)
+        logits = logits.flat_values
+        return logits if index is None else pooled_by_text(logits, index, self.window_pooling)
+
+    def _logits_of_examples(self, examples: dict):
+        return self(self.preprocessor.pad(examples), training=False)
+
+    def signatures(self) -> dict[str, Callable]:
+        """Return `classify` of all classes for exports: of "text", and as "pairs" of "first",
+        "second".
+
+        Returns:
+            Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
+            for regression "score" alone. A class without a name is called by its number.
+        """
+        names = tf.constant([str(name) for name in self.class_names])
+
+        def answer(*texts):
+            logits = self._logits_in_graph(texts)
+            if self.problem_type == "regression":
+                return {"score": logits}
+            scores = (tf.sigmoid if self._is_multi_label() else tf.nn.softmax)(logits)
+            scores, order = tf.math.top_k(scores, self.num_classes)
+            return {"label": tf.gather(names, order), "score": scores}
+
+        return {
+            "serving_default": lambda text: answer(text),
+            "pairs": lambda first, second: answer(first, second),
+        }
+
+    @overload
+    def explain(
+        self,
+        texts: str | tuple[str, str],
+        label: str | int | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: int | None = None,
+    ) -> Explanation: ...
+    @overload
+    def explain(
+        self,
+        texts: Iterable[Any],
+        label: str | int | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: int | None = None,
+    ) -> list[Explanation]: ...
+    @validate_arguments
+    @reads_weights
+    def explain(
+        self,
+        texts,
+        label: Label | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: PositiveInt | None = None,
+    ):
+        """Return how much each word speaks for a label of its text, or against it.
+
+        `ez.display.explanation` draws the answer.
+
+        Args:
+            texts: as for `classify`.
+            label: a class, by name or number; None: of each text that with the highest score.
+            method: "integrated_gradients" adds up the gradients of the label's logit on the way
+                from the text with all its words masked to the text itself. The attributions of all
+                words are the difference of the logits at both ends, to 0.001; for this as many
+                gradients are computed as it takes, 14 or more. "gradient_x_input" is the gradient
+                at the text alone: quick, and without that sum.
+            batch_size: how many gradients are computed at once; default 32.
+
+        Returns:
+            For every text `{"label", "score", "texts", "words", "logit", "baseline"}`. "texts" are
+            the text, or both of a pair. A word is `{"part", "text", "start", "end",
+            "attribution"}`, in characters of the text with the number "part"; words behind the
+            longest input are not read and have none, and those of several windows are pooled as the
+            logits are. "baseline" is the logit of the masked text.
+            For a single text or pair its explanation alone.
+
+        Raises:
+            ValueError: "label is 'good'. Expected one of ['negative', 'positive'], or None."
+
+        Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifier
+            >>> classifier = SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+            >>> found = classifier.explain("A great film.")
+            >>> found["label"], max(found["words"], key=lambda word: word["attribution"])["text"]
+            ('positive', 'great')
+        """
+        if is_single(texts):
+            texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
+            return explain_texts(self, texts, label, method, batch_size)[0]
+        return explain_texts(self, texts, label, method, batch_size)
+
+
+def labels_in_order(
+    names: Sequence, scores: np.ndarray, order: np.ndarray
+) -> list[list[LabelScore]]:
+    """Return the labels of each text with their scores.
+
+    Args:
+        names: of the classes.
+        scores: (N, C).
+        order: (N, M), the classes of each text, in the order in which they are given.
+
+    Example:
+        >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
+        [[{'label': 'yes', 'score': 0.75}, {'label': 'no', 'score': 0.25}]]
+    """
+    return [
+        [{"label": names[i], "score": row[i].item()} for i in numbers]
+        for row, numbers in zip(scores, order.tolist(), strict=True)
+    ]
+
+
+def is_single(texts) -> bool:
+    """Return whether this is one text, or one pair of texts, and not a list of them."""
+    parts = texts if isinstance(texts, tuple) else (texts,)
+    return len(parts) > 0 and all(isinstance(part, str | bytes) or is_doc(part) for part in parts)

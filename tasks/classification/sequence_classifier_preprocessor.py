@@ -1,0 +1,208 @@
+"""Preprocessing of texts, or pairs of texts, with a label for each.
+
+Comment letters: B batch, N texts, W windows, L sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    Rule,
+    SequenceLength,
+    validate_arguments,
+)
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.classification.class_labels import (
+    class_indices,
+    multi_label_targets,
+    regression_targets,
+)
+from encoder_zoo.tasks.preprocessing.candidates import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
+from encoder_zoo.tasks.preprocessing.truncation import count_truncated
+from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.base.task import Task
+
+ColumnNames = Annotated[
+    Sequence[str],
+    Rule(
+        lambda v: isinstance(v, list | tuple) and len(v) in (1, 2) and set(map(type, v)) == {str},
+        "a list of one name or two",
+    ),
+]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SequenceClassifierPreprocessor(Preprocessor):
+    """Texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, in RoBERTa's form
+    `<s> a </s>` or `<s> a </s></s> b </s>`.
+
+    Too long inputs are truncated, in a pair the longer text first; or, with `window_length`, read
+    in several windows. Labels may be class indices, rows of probabilities or, once a task with
+    `labels` has the preprocessor, their names. Where one of the names is an integer, such as
+    "1", integers are names too: of the classes "1" to "5" the label 1 is the first.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`.
+        window_length: the most tokens of a window, special tokens included. Longer texts become
+            several windows, each as long as possible; of a pair the longer text does, and the
+            other one is in each of them, cut to half a window. None truncates.
+        doc_stride: tokens that neighbouring windows share at least; at most half of the room in a
+            window.
+        text_columns: names of the columns of texts, one or two, in tables with others beside them.
+
+    Returns:
+        As of `Preprocessor`. With `window_length` the first window of each text is "token_ids"
+        (B, L), and the others are "candidate_token_ids" (B, K - 1, L); a window that a text does
+        not have has a mask of one token.
+
+    Raises:
+        ValueError: "window_length=600 is more than the backbone takes. ..."
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"])
+        >>> x = SequenceClassifierPreprocessor(tokenizer)((["hello"], ["hello hello"]))
+        >>> x["token_ids"].numpy().tolist(), x["segment_ids"].numpy().tolist()
+        ([[2, 5, 3, 5, 5, 3]], [[0, 0, 0, 1, 1, 1]])
+        >>> x = SequenceClassifierPreprocessor(tokenizer, window_length=4)(["hello hello hello"])
+        >>> x["token_ids"].numpy().tolist(), x["candidate_token_ids"].numpy().tolist()
+        ([[2, 5, 5, 3]], [[[2, 5, 5, 3]]])
+    """
+
+    task_name = "sequence_classifier"
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        window_length: SequenceLength | None = None,
+        doc_stride: NonNegativeInt = 0,
+        text_columns: ColumnNames | None = None,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.window_length = window_length
+        self.doc_stride = doc_stride
+        self.text_columns = text_columns
+        self._limit_windows()
+
+    def attach(self, task: Task) -> None:
+        super().attach(task)  # takes the backbone's longest
+        longest = task.backbone.max_sequence_length
+        if (self.window_length or 0) > longest:
+            raise ValueError(
+                f"window_length={self.window_length} is more than the backbone takes. Expected at "
+                f"most {longest}."
+            )
+        self._limit_windows()
+
+    def _limit_windows(self) -> None:
+        if self.pools_windows:
+            limits = self.sequence_length, self.window_length
+            self.max_sequence_length = min(filter(None, limits))
+
+    @property
+    def one_example_per_text(self) -> bool:
+        return not self.pools_windows
+
+    @property
+    def pools_windows(self) -> bool:
+        return self.window_length is not None
+
+    @property
+    def truncation_advice(self) -> str:
+        if self.pools_windows:
+            return "Shorten it, or take longer windows."
+        length = self.max_sequence_length
+        return f"from_preset(..., window_length={length}) reads all of a text, in windows."
+
+    def texts_of(self, x) -> list[tf.Tensor]:
+        return as_texts(x, columns=self.text_columns)
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        if not self.pools_windows:
+            return super().encode(x, y, sample_weight)
+        windows = self.encode_windows(x)
+        index = windows.pop("text_index")
+        numbers = tf.RaggedTensor.from_value_rowids(tf.range(tf.size(index)), index)  # (N, None)
+        firsts, others = numbers.row_starts(), numbers[:, 1:]
+        examples = with_candidates(windows, firsts, others)
+        return self.with_labels(examples, y, sample_weight)
+
+    def encode_windows(self, x) -> dict:
+        """Return examples of texts or pairs, a long one cut into several.
+
+        Args:
+            x: as for `encode`.
+
+        Returns:
+            As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
+        """
+        tokens = [self.tokenizer.tokenize(text) for text in self.texts_of(x)]
+        windows = self._windows(tokens)
+        parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
+        return {**self.pack(parts), "text_index": windows[0].example}
+
+    def _windows(self, tokens: list[tf.RaggedTensor]) -> list[Windows]:
+        """Return the parts of one or two columns of texts that are in the windows."""
+        specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
+        room = self.max_sequence_length - specials
+        if room < 2 and len(tokens) == 2:
+            raise ValueError(f"window_length={self.window_length} has no room for a pair of texts.")
+        lengths = [part.row_lengths() for part in tokens]
+        longer, shared = lengths[0], tf.zeros_like(lengths[0])
+        if len(tokens) == 2:
+            longer, shorter = tf.maximum(*lengths), tf.minimum(*lengths)
+            what = f"pairs of texts are longer than a window of {self.max_sequence_length} tokens"
+            what = f"{what}, both of them; {self.unread} of the shorter one is not read."
+            count_truncated(shorter > room // 2, self, what)
+            shared = tf.minimum(shorter, room // 2)
+        capacity = room - shared
+        windows = full_windows(longer, capacity, tf.minimum(capacity // 2, self.doc_stride))
+        # Of equally long texts the second is divided, as it is truncated first.
+        is_longer = [lengths[0] > lengths[-1], lengths[0] <= lengths[-1]][-len(tokens) :]
+        parts = []
+        side = self.tokenizer.truncation_side
+        for length, divided in zip(lengths, is_longer, strict=True):
+            divided, rest, length = (
+                tf.gather(v, windows.example) for v in (divided, shared, length)
+            )
+            begin = tf.where(divided, windows.begin, begin_of_kept(length, rest, side))
+            length = tf.where(divided, windows.length, rest)
+            parts.append(windows._replace(begin=begin, length=length))
+        return parts
+
+    @validate_arguments
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        """Return the model's inputs (B, L), and (B, K - 1, L) of further windows."""
+        if CANDIDATE + "token_ids" in examples:
+            return pad_candidates(super().pad, examples, self.tokenizer.pad_token_id, bucketed)
+        return super().pad(examples, bucketed)
+
+    def encode_labels(self, y) -> tf.Tensor:
+        """Return class indices (B,), or probabilities (B, C); for several labels or regression (B,
+        C).
+
+        Args:
+            y: numbers or names, or rows of C numbers; for several labels a list of names for every
+                text, or rows of 0 and 1.
+
+        Raises:
+            ValueError: with the first label that is unknown and its row.
+        """
+        if self.problem_type == "regression":
+            return regression_targets(y, self.num_classes)
+        if self.problem_type == "multi_label_classification":
+            return multi_label_targets(y, self.labels, self.num_classes)
+        return class_indices(y, self.labels, self.num_classes)

@@ -1,0 +1,79 @@
+"""Logits of texts from those of their windows.
+
+Comment letters: B batch, K windows of a text, L sequence, N texts, W windows, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
+from encoder_zoo.tasks.training.inference import example_outputs
+
+WindowPooling = Literal["mean", "max"]
+
+
+def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
+    """Return the mean or the maximum of the logits over the windows of each text, (B, C).
+
+    Args:
+        logits: (B * K, C).
+        padding_mask: (B * K, L); a window that a text does not have has a single token, as each
+            has its two special tokens.
+        count: K.
+        pooling: "mean" or "max".
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.float32([[1, 4], [3, 2], [5, 5], [9, 9]])
+        >>> mask = np.array([[1, 1], [1, 1], [1, 1], [1, 0]])
+        >>> ops.convert_to_numpy(pooled_logits(logits, mask, 2, "mean")).tolist()
+        [[2.0, 3.0], [5.0, 5.0]]
+    """
+    logits = ops.reshape(logits, (-1, count, logits.shape[-1]))  # (B, K, C)
+    is_window = ops.sum(ops.cast(padding_mask, "int32"), axis=-1) > 1
+    is_window = ops.reshape(is_window, (-1, count, 1))
+    if pooling == "max":
+        return ops.max(ops.where(is_window, logits, MASKED_LOGIT), axis=1)
+    weights = ops.cast(is_window, logits.dtype)
+    return ops.sum(logits * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
+
+
+def pooled_by_text(logits: tf.Tensor, text_index: tf.Tensor, pooling: WindowPooling) -> tf.Tensor:
+    """Return the logits of texts (N, C) from those of all windows, in memory or in a graph.
+
+    Args:
+        logits: (W, C).
+        text_index: (W,) the text of each window, in order.
+        pooling: "mean" or "max".
+
+    Example:
+        >>> logits = tf.constant([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]])
+        >>> pooled_by_text(logits, tf.constant([0, 0, 1]), "max").numpy().tolist()
+        [[3.0, 4.0], [5.0, 5.0]]
+    """
+    pool = tf.math.segment_max if pooling == "max" else tf.math.segment_mean
+    return pool(logits, text_index)
+
+
+def pooled_predictions(
+    task: keras.Model, examples: dict, batch_size: int, num_classes: int
+) -> np.ndarray:
+    """Return the logits of texts in memory from those of their windows, (N, C).
+
+    Args:
+        task: with a `window_pooling`.
+        examples: of all windows, and "text_index" (W,), the text of each.
+        batch_size: of windows.
+        num_classes: C.
+    """
+    index = examples.pop("text_index")
+    logits = np.zeros((index.shape[0], num_classes), "float32")
+    for windows, values in example_outputs(task, examples, batch_size):
+        logits[windows] = values
+    return pooled_by_text(tf.constant(logits), index, task.window_pooling).numpy()

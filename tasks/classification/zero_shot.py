@@ -1,0 +1,414 @@
+"""Classification of texts by labels that are chosen with each call, by a model of NLI.
+
+Comment letters: N texts, M labels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Unpack, overload
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.presets.formats.checkpoint import default_labels
+from encoder_zoo.tasks.base.class_names import validated_labels
+from encoder_zoo.tasks.classification.sequence_classifier import (
+    ClassifierPresetArguments,
+    LabelScore,
+    SequenceClassifier,
+    labels_in_order,
+)
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+
+TEMPLATE = "This text is about {}."
+
+
+class ZeroShotClassifier:
+    """Classify texts by labels that are chosen with each call, without training.
+
+        zero_shot = ez.ZeroShotClassifier.from_preset("deberta_v3_base_en_mnli_fever_anli")
+        zero_shot.classify("The match went to extra time.", labels=["sports", "politics"])
+
+    A model of natural-language inference (NLI) reads each text with a sentence about each label,
+    "This text is about sports.", and says whether the second follows from the first.
+
+    Args:
+        classifier: a `SequenceClassifier` of pairs, premise and hypothesis, with a preprocessor.
+            Its labels are entailment, neutral and contradiction, or entailment and not_entailment,
+            in any order and in capitals or not.
+
+    Attributes:
+        classifier: the same, to be trained further on pairs, `fit((premises, hypotheses), y)`, and
+            saved, `save_to_preset(folder)`.
+
+    Raises:
+        ValueError: "The classes have no names, LABEL_0, ...", "The classes are bad, good. ..."
+
+    Source: Yin, Hay and Roth 2019, Benchmarking Zero-shot Text Classification, section 5.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> nli = ez.SequenceClassifier.from_preset(  # of a new head: its answers mean nothing yet
+        ...     "bert_nano_en_uncased", labels=["contradiction", "neutral", "entailment"])
+        >>> answer = ez.ZeroShotClassifier(nli).classify("It rained.", labels=["weather", "food"])
+        >>> sorted(answer)
+        ['label', 'score']
+    """
+
+    text_method = "classify"
+    answer_type = LabelScore
+
+    def __init__(self, classifier: SequenceClassifier):
+        if not isinstance(classifier, SequenceClassifier):
+            raise TypeError(
+                f"ZeroShotClassifier takes a SequenceClassifier. Received: {with_type(classifier)}."
+            )
+        self.classifier = classifier
+        self.nli_classes = find_nli_classes(classifier.labels, classifier.num_classes)
+        self._asked_models = [classifier]
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[ClassifierPresetArguments]
+    ) -> ZeroShotClassifier:
+        """Load a classifier that was trained on NLI.
+
+        Args:
+            source: see `SequenceClassifier.from_preset`.
+            **arguments: of `SequenceClassifier.from_preset`, such as `window_length` for long
+                texts; `labels=["contradiction", "neutral", "entailment"]` names the classes of a
+                checkpoint that does not.
+
+        Raises:
+            ValueError: as of the class, and of `SequenceClassifier.from_preset`.
+        """
+        return cls(SequenceClassifier.from_preset(source, **arguments))
+
+    def __repr__(self) -> str:
+        return f"<ZeroShotClassifier of {self.classifier!r}>"
+
+    @validate_arguments
+    def predict_proba(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
+        batch_size: PositiveInt | None = None,
+    ) -> np.ndarray:
+        """Return the scores of the labels for each text.
+
+        Args:
+            texts: list, array, tensor or column of texts.
+            labels, hypothesis_template, multi_label, batch_size: see `classify`.
+
+        Returns:
+            (N, M) float32, in the order of the labels. A row adds up to 1, or with `multi_label`
+            each label has a probability of its own.
+        """
+        hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
+        premises, count = np.asarray(as_column(texts)), len(hypotheses)
+        if not len(premises):
+            return np.zeros((0, count), "float32")
+        pairs = np.repeat(premises, count), hypotheses * len(premises)
+        logits = self.classifier.predict(pairs, batch_size, verbose=0)
+        return ops.convert_to_numpy(label_scores(logits, self.nli_classes, count, multi_label))
+
+    @overload
+    def classify(
+        self,
+        texts: str,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = ...,
+        multi_label: Literal[False] = ...,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: None = None,
+    ) -> LabelScore: ...
+    @overload
+    def classify(
+        self,
+        texts: str,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = ...,
+        multi_label: bool = ...,
+        batch_size: int | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = ...,
+        multi_label: Literal[False] = ...,
+        batch_size: int | None = None,
+        top_k: None = None,
+        threshold: None = None,
+    ) -> list[LabelScore]: ...
+    @overload
+    def classify(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = ...,
+        multi_label: bool = ...,
+        batch_size: int | None = None,
+        top_k: int | None = None,
+        threshold: float | None = None,
+    ) -> list[list[LabelScore]]: ...
+    @validate_arguments
+    def classify(
+        self,
+        texts: object,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+        threshold: Probability | None = None,
+    ):
+        """Return which of the labels fits each text.
+
+        The model reads N x M pairs, those of like length together.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            labels: the labels to choose from.
+            hypothesis_template: the sentence about a label, which goes where {} is.
+            multi_label: whether a text may have any number of the labels: then each is judged by
+                itself, and not against the others; `multi_label` of transformers' pipeline.
+            batch_size: of pairs, default 32.
+            top_k: return the best labels, so many, in place of the best one.
+            threshold: with `multi_label` the least score of a label that is given; default 0.5.
+
+        Returns:
+            For every text `{"label", "score"}` with the best label; with `multi_label` a list of
+            those with a score of at least the threshold; with `top_k` a list of the best. The best
+            come first. For a single text its answer alone.
+
+        Raises:
+            ValueError: "hypothesis_template is 'About sports.'. ...", "labels has one label, ...",
+                "threshold is of several labels a text. ..."
+        """
+        if threshold is not None and (not multi_label or top_k is not None):
+            raise ValueError(
+                "threshold is of several labels a text, and not of the top_k. Received: "
+                f"multi_label={multi_label}, top_k={top_k}."
+            )
+        options = {
+            "hypothesis_template": hypothesis_template,
+            "multi_label": multi_label,
+            "batch_size": batch_size,
+        }
+        if isinstance(texts, str | bytes):
+            more = {"top_k": top_k, "threshold": threshold}
+            return self.classify([texts], labels, **options, **more)[0]
+        labels = validated_labels(labels)  # a list, also of a generator
+        scores = self.predict_proba(texts, labels, **options)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ranked = labels_in_order(labels, scores, order)
+        if top_k is not None:
+            return [row[:top_k] for row in ranked]
+        if multi_label:
+            least = 0.5 if threshold is None else threshold
+            return [[answer for answer in row if answer["score"] >= least] for row in ranked]
+        return [row[0] for row in ranked]
+
+    # -- exports -------------------------------------------------------------------------------
+
+    @validate_arguments
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
+    ) -> None:
+        """Write a SavedModel that classifies text by fixed labels, with TensorFlow alone.
+
+        Its signature "serving_default" takes "text" (N,) and returns "label" (N, M) strings, the
+        best first, and "score" (N, M).
+
+        Args:
+            path: the version folder, such as "served/1", written atomically; other files stay.
+            labels, hypothesis_template, multi_label: see `classify`.
+
+        Raises:
+            ValueError: "Export needs Keras's TensorFlow backend. ...", and as of `classify`.
+        """
+        from encoder_zoo.tasks.serving.export import write_saved_model
+
+        if keras.config.backend() != "tensorflow":
+            raise ValueError(
+                "Export needs Keras's TensorFlow backend. Received: a classifier on the backend "
+                f"{keras.config.backend()!r}. Save its `classifier` with "
+                "`save_to_preset('my_preset')`; then, with TensorFlow (`pip install tensorflow`) "
+                "and in a process started with KERAS_BACKEND=tensorflow:\n"
+                "    import encoder_zoo as ez\n"
+                f"    ez.{type(self).__name__}.from_preset('my_preset').export('...', labels=[...])"
+            )
+        function = self.signatures(
+            labels, hypothesis_template=hypothesis_template, multi_label=multi_label
+        )
+        tokenizer = self.classifier.served_tokenizer
+        variables = [variable.value for variable in self.classifier.variables]
+        write_saved_model(path, {"serving_default": function}, tokenizer, variables)
+
+    @validate_arguments
+    def signatures(
+        self,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        multi_label: bool = False,
+    ) -> Callable:
+        """Return the function of an export, from "text" (N,) to "label" and "score" (N, M).
+
+        Args:
+            labels, hypothesis_template, multi_label: see `classify`.
+        """
+        labels = validated_labels(labels)
+        hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
+        count, names = len(hypotheses), tf.constant(labels)
+
+        def answer(text):
+            pairs = tf.repeat(text, count), tf.tile(tf.constant(hypotheses), [tf.size(text)])
+            logits = self.classifier._logits_in_graph(pairs)
+            scores = label_scores(logits, self.nli_classes, count, multi_label)
+            scores, order = tf.math.top_k(scores, count)
+            return {"label": tf.gather(names, order), "score": scores}
+
+        return answer
+
+
+ADVICE = (
+    "Name them in the order of the checkpoint's card, such as from_preset(source, "
+    'labels=["contradiction", "neutral", "entailment"]).'
+)
+
+
+class NliClasses(NamedTuple):
+    """Indices of two classes of an NLI model.
+
+    Attributes:
+        entailment: of the class that the hypothesis follows from the premise.
+        contradiction: of the class that it cannot be true; of two classes that it does not follow.
+    """
+
+    entailment: int
+    contradiction: int
+
+
+def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> NliClasses:
+    """Return which classes are entailment and contradiction, whatever their order and capitals.
+
+    Args:
+        labels: names of the classes; None if they have none.
+        num_classes: C; None if there is no head.
+
+    Raises:
+        ValueError: "The classes have no names, LABEL_0, LABEL_1, LABEL_2: ...", "The classes are
+            bad, good. Expected those of natural-language inference, ..."
+
+    Example:
+        >>> find_nli_classes(["ENTAILMENT", "NEUTRAL", "CONTRADICTION"], 3)
+        NliClasses(entailment=0, contradiction=2)
+        >>> find_nli_classes(["not_entailment", "entailment"], 2)
+        NliClasses(entailment=1, contradiction=0)
+    """
+    if labels is None and num_classes is not None:
+        numbered = ", ".join(default_labels(num_classes))
+        raise ValueError(
+            f"The classes have no names, {numbered}: which of them is entailment is unknown. "
+            f"{ADVICE}"
+        )
+    names = [label.lower() for label in labels or ()]
+    entailing = [i for i, name in enumerate(names) if name.startswith("entail")]
+    contrary = [i for i, name in enumerate(names) if name.startswith("contra")]
+    if len(names) == 2 and len(entailing) == 1:
+        contrary = [1 - entailing[0]]
+    if len(entailing) != 1 or len(contrary) != 1:
+        found = f"The classes are {', '.join(labels)}" if labels else "There are no classes"
+        raise ValueError(
+            f"{found}. Expected those of natural-language inference (NLI), in any order: "
+            "entailment, neutral, contradiction; or entailment and not_entailment. Load a "
+            "checkpoint that was trained on NLI, or fit a SequenceClassifier of pairs with these "
+            "labels."
+        )
+    return NliClasses(entailing[0], contrary[0])
+
+
+def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
+    """Return the score of each label for each text, (N, M).
+
+    Args:
+        logits: (N * M, C) of the NLI model, of all labels of a text one after the other.
+        classes: indices of entailment and contradiction.
+        count: M.
+        multi_label: whether each label is judged by itself, by entailment against contradiction;
+            else the entailments of all labels against each other.
+
+    Source: Yin et al. 2019, section 5, and the zero-shot pipeline of transformers.
+
+    Example:
+        >>> import numpy as np
+        >>> logits = np.log(np.float32([[1, 1, 2], [1, 1, 6]]))
+        >>> classes = NliClasses(entailment=2, contradiction=0)
+        >>> for multi_label in (False, True):
+        ...     print(ops.convert_to_numpy(label_scores(logits, classes, 2, multi_label)).round(3))
+        [[0.25 0.75]]
+        [[0.667 0.857]]
+    """
+    logits = ops.convert_to_tensor(logits)
+    entailment = ops.reshape(logits[:, classes.entailment], (-1, count))
+    if not multi_label:
+        return ops.softmax(entailment, axis=-1)
+    contradiction = ops.reshape(logits[:, classes.contradiction], (-1, count))
+    return ops.sigmoid(entailment - contradiction)
+
+
+def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: bool) -> list[str]:
+    """Return the sentence about each label.
+
+    Args:
+        labels: two or more; with `multi_label` one or more.
+        hypothesis_template: with {} where the label goes.
+        multi_label: see `label_scores`.
+
+    Raises:
+        ValueError: "hypothesis_template is 'About sports.'. Expected a sentence with one {} ...",
+            "labels is 'sports' (str). Expected a list ...", "labels has one label, whose score ..."
+
+    Example:
+        >>> hypotheses_of(["sports", "politics"], "This text is about {}.", False)
+        ['This text is about sports.', 'This text is about politics.']
+    """
+    if not isinstance(hypothesis_template, str) or hypothesis_template.count("{}") != 1:
+        raise ValueError(
+            f"hypothesis_template is {hypothesis_template!r:.80}. Expected a sentence with one "
+            "{} where the label goes, such as 'This text is about {}.'"
+        )
+    names = validated_labels(labels)
+    if not names or not all(name.strip() for name in names):
+        raise ValueError(f"labels is {labels!r:.80}. Expected a list of names, none empty.")
+    if len(names) == 1 and not multi_label:
+        raise ValueError(
+            f"labels has one label, {names[0]!r}, whose score among all labels is always 1. "
+            "Expected two or more, or multi_label=True, which judges each by itself."
+        )
+    return [hypothesis_template.replace("{}", name) for name in names]

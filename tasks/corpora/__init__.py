@@ -1,1 +1,0 @@
-"""Corpora larger than memory: tokenized once into files, and read as examples to pretrain on."""

@@ -1,0 +1,353 @@
+"""Distillation of a teacher into a student: soft labels, hidden states, relations between tokens.
+
+Comment letters: B batch, L sequence, C classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.validation import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    validate_arguments,
+)
+from encoder_zoo.common.weights_lock import share_weights_lock
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.distillation import distillation_preprocessor as pairing
+from encoder_zoo.tasks.distillation import objectives as learned
+from encoder_zoo.tasks.distillation.distillation_preprocessor import (
+    TEACHER,
+    TEACHER_POSITIONS,
+    backbone_of,
+    teacher_inputs,
+)
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.training.keyword_arguments import PredictOptions
+from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import is_dataset
+from encoder_zoo.tasks.training.text_model import TextModel
+
+
+class Distillation(ConfigFromSignature, TextModel):
+    """Trains a small student to reproduce a large teacher.
+
+    `fit` takes the student's inputs, and texts without labels as well, which the teacher
+    labels. It trains the student; the teacher only answers, without dropout, and is neither changed
+    nor saved. Keras's history has the mean of each objective under its name. `student.evaluate`
+    tells how good the student alone is. Afterwards the student is a task like any other:
+
+        teacher = ez.Classifier.from_preset("bert_base_en_uncased").fit(texts, y) ...
+        student = ez.Classifier.from_preset("bert_nano_en_uncased")
+        distillation = ez.Distillation(teacher, student)
+        distillation.fit(texts, y, epochs=3)
+        distillation.fit(more_texts, epochs=3)
+        student.save_to_preset("my_student")
+
+    Two backbones are distilled on any text, before a student of a task is made of the one:
+
+        general = ez.Distillation(teacher.backbone, backbone, preprocessor)
+        general.fit(corpus)
+        student = ez.Classifier(backbone, preprocessor, labels=labels)
+
+    `compile` and its recipe are those of the tasks, for the student's family; its loss and metrics
+    are of the labels. Where there are none, the metrics take the teacher's answers for true.
+
+    A masked language model learns its masked tokens at the same time, and its teacher need not be
+    one. If the teacher has another tokenizer, it gets the text without masks, and a token of the
+    student learns from the teacher's token with the same last character:
+
+        general = ez.Distillation(teacher, ez.MaskedLM(...), objectives=["hidden_states"])
+
+    Args:
+        teacher: a task that has been trained, or a backbone; of any family.
+        student: a task of the same kind, or a backbone, which is trained. Without classes it gets
+            the teacher's.
+        preprocessor: for raw text, of a student that is a backbone; None is the teacher's.
+        objectives: their losses are added: "soft_labels", the teacher's answers; "hidden_states"
+            of the embeddings and of the blocks, evenly chosen from the teacher's, after a learned
+            map where the widths differ; "relations" of queries to keys and among the values of the
+            last block, for students of any width and depth. None is the answers of two tasks, else
+            the relations.
+        temperature: both answers are softened by it.
+        label_weight: of the loss of true labels: of those given in addition to soft labels, and
+            of masked tokens.
+        relation_heads: number of parts of queries, keys and values for their relations;
+            None is the number of attention heads, if it is the same in both.
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        For each objective its number for every text (B,) or token (B, L), and with soft labels the
+        "logits" of the student and of the "teacher".
+
+    Raises:
+        ValueError: "The teacher and the student share 40 weights, ...", "The teacher and the
+            student have different tokenizers, so that ..." for soft labels of tokens, packed rows
+            and a teacher without a preprocessor, "labels of the teacher is ...", "The teacher has
+            12 attention heads, ..."
+
+    Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
+    where 2 and 0.5 are the best temperature and the weight of labels; Jiao et al. 2020, TinyBERT,
+    section 3; Mukherjee and Awadallah 2020, XtremeDistil, section 4, for texts without labels;
+    Wang et al. 2020, MiniLM, section 3; Wang et al. 2021, MiniLMv2, section 3.1.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> teacher = ez.Classifier.from_preset("roberta_nano_en", labels=["bad", "good"])
+        >>> student = ez.Classifier.from_preset("bert_nano_en_uncased")
+        >>> history = ez.Distillation(teacher, student).fit(["A film.", "A good one."], verbose=0)
+        >>> sorted(history.history)
+        ['accuracy', 'loss', 'soft_labels']
+        >>> student.labels
+        ['bad', 'good']
+    """
+
+    task_name = "distillation"
+    fills_batches = False
+
+    @validate_arguments
+    def __init__(
+        self,
+        teacher: Task | Backbone,
+        student: Task | Backbone,
+        preprocessor: Preprocessor | None = None,
+        objectives: Sequence[str] | None = None,
+        temperature: PositiveFloat = 2.0,
+        label_weight: NonNegativeFloat = 0.5,
+        relation_heads: PositiveInt | None = None,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        backbones = backbone_of(teacher), backbone_of(student)
+        pairing.check_two_models(teacher, student)
+        super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
+        # Past Keras's tracking: the teacher's weights are not this model's.
+        object.__setattr__(self, "teacher", teacher)
+        share_weights_lock(self, student)
+        self.student = student
+        self.objectives = pairing.checked_objectives(objectives, teacher, student)
+        self.temperature = temperature
+        self.label_weight = label_weight
+        self.relation_heads = relation_heads
+        pairing.check_same_strategy(self, student)
+        self.maps = []
+        if "hidden_states" in self.objectives:
+            widths = (backbone.hidden_dim for backbone in reversed(backbones))
+            self.maps = learned.make_maps(*widths, self.dtype_policy)
+        if "relations" in self.objectives:
+            self._heads = pairing.checked_heads(relation_heads, *backbones)
+        self.preprocessor = self._paired(preprocessor)
+        self.means = [keras.metrics.Mean(name=name) for name in self.objectives]
+        idle = pairing.untrained_weights(student, self.objectives, self._learns_answers)
+        self._unreached = {id(weight) for weight in idle}
+        self._reset_training_state()
+        self.learning_rate = getattr(student, "learning_rate", self.learning_rate)
+        self.built = True
+
+    def _paired(self, given: Preprocessor | None) -> Preprocessor | None:
+        own = getattr(self.student, "preprocessor", None)
+        if isinstance(self.student, Backbone):
+            own = copy.copy(given or getattr(self.teacher, "preprocessor", None))
+            if own is not None:
+                Preprocessor.attach(own, self)
+        by_token = pairing.learned_by_token(self.objectives, self.student)
+        return pairing.paired_preprocessor(self.teacher, self.student, own, by_token)
+
+    @property
+    def backbone(self) -> Backbone:
+        """Return the student's backbone."""
+        return backbone_of(self.student)
+
+    @property
+    def pretrains(self) -> bool:
+        return isinstance(self.student, Backbone) or self.student.pretrains
+
+    @property
+    def _learns_answers(self) -> bool:
+        """Return whether any objective trains the student's answers, to the teacher's or masked
+        tokens."""
+        if isinstance(self.student, Backbone):
+            return False
+        masked = self.student.pretrains and self.student.learns_soft_labels
+        return (masked and self.label_weight > 0) or "soft_labels" in self.objectives
+
+    @property
+    def output_activation(self) -> str | None:
+        """Return the student's, whose answers loss and metrics are of; None if none are learned."""
+        return self.student.output_activation if self._learns_answers else None
+
+    @property
+    def labels_tokens(self) -> bool:
+        return isinstance(self.student, Task) and self.student.labels_tokens
+
+    @property
+    def trainable_variables(self) -> list:
+        return [v for v in super().trainable_variables if id(v) not in self._unreached]
+
+    @property
+    def trainable_weights(self) -> list:
+        return [v for v in super().trainable_weights if id(v) not in self._unreached]
+
+    @property
+    def non_trainable_variables(self) -> list:
+        """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
+        unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
+        return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
+
+    def call(self, inputs, training=None):
+        soft = "soft_labels" in self.objectives
+        segments = backbone_of(self.teacher).family.uses_segments
+        mine, logits = self._outputs_of(self.student, inputs, training, self._learns_answers)
+        theirs, right = keras.tree.map_structure(
+            ops.stop_gradient,
+            self._outputs_of(self.teacher, teacher_inputs(inputs, segments), False, soft),
+        )
+        if TEACHER_POSITIONS in inputs:
+            learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
+            theirs = keras.tree.map_structure(
+                lambda x: learned.take_aligned(x, inputs[TEACHER_POSITIONS]), learned_of
+            )
+        outputs = {"logits": logits} if self._learns_answers else {}
+        if soft:
+            activation = self.output_activation
+            values = learned.soft_labels(logits, right, self.temperature, activation)
+            outputs |= {"soft_labels": values, "teacher": right}
+        if "hidden_states" in self.objectives:
+            both = mine["hidden_states"], theirs["hidden_states"]
+            outputs["hidden_states"] = learned.hidden_states(*both, self.maps)
+        if "relations" in self.objectives:
+            both = mine["projections"], theirs["projections"]
+            tokens = learned.known_tokens(inputs, inputs.get(TEACHER_POSITIONS))
+            inputs = {**inputs, "padding_mask": tokens}
+            outputs["relations"] = learned.relations(*both, self._heads, inputs)
+        return outputs
+
+    def _outputs_of(
+        self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
+    ) -> tuple:
+        """Return the outputs of a model's backbone and, if needed, its answers."""
+        encoded = backbone_of(model)(
+            backbone_inputs(inputs),
+            training=training,
+            return_hidden_states="hidden_states" in self.objectives,
+            return_projections="relations" in self.objectives,
+        )
+        return encoded, model.logits_of(encoded, inputs, training) if answers else ()
+
+    def compute_output_spec(self, inputs, training=None):
+        tokens = keras.KerasTensor(inputs["token_ids"].shape, "float32")
+        outputs = dict.fromkeys(self.objectives, tokens)
+        if self._learns_answers:
+            outputs["logits"] = logits = self.student.compute_output_spec(inputs)
+        if "soft_labels" in outputs:
+            values = keras.KerasTensor(logits.shape[:-1], "float32")
+            outputs |= {"soft_labels": values, "teacher": logits}
+        return outputs
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return the least and the largest number that each prepared input may hold.
+
+        Args:
+            length: L, of the examples.
+        """
+        theirs = backbone_of(self.teacher)
+        longest = theirs.max_sequence_length
+        return {
+            **self.student.input_ranges(length),
+            **{TEACHER + name: ends for name, ends in theirs.input_ranges(longest).items()},
+            TEACHER_POSITIONS: (pairing.NOWHERE, longest - 1),
+            "soft_weights": (0, 1),
+        }
+
+    def default_loss(self) -> keras.losses.Loss:
+        """Return the student's loss of true labels; for a backbone an unused one."""
+        return (
+            self.student.default_loss() if self._learns_answers else keras.losses.MeanSquaredError()
+        )
+
+    def default_metrics(self) -> list | None:
+        return self.student.default_metrics() if self._learns_answers else None
+
+    def metric_by_name(self, name: str):
+        return self.student.metric_by_name(name)
+
+    def _weigh_classes(self, data, class_weight):
+        return self.student._weigh_classes(data, class_weight)
+
+    def _adapt(self, x, y) -> None:
+        labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
+        if y is not None and "soft_labels" not in self.objectives:
+            raise ValueError(
+                f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
+                "add soft_labels to them."
+            )
+        if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
+            self.student._set_word_splitting(x)
+
+    def _separate(self, x, y) -> tuple:
+        return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Return the sum of the objectives' means and of the weighted loss of the labels."""
+        loss = 0.0
+        for name, mean in zip(self.objectives, self.means, strict=True):
+            values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
+            mean.update_state(values, weights)
+            part = learned.MEAN(values, values, weights)
+            loss = loss + self.distribution.loss_of_batch(learned.MEAN, part, values, weights)
+        if training:  # with the loss of labels, the batch counts by these
+            self.recipe.weigh_batch(values, weights, None, learned.MEAN)
+        if y is None or not self.label_weight or not self._learns_answers:
+            return loss
+        hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
+        return loss + self.label_weight * hard
+
+    def _weights(self, name: str, x, y, y_pred, sample_weight):
+        """Return the weight of each text or token in an objective, float32 of its shape."""
+        given = x.get("soft_weights") if y is None else sample_weight
+        if name == "soft_labels":
+            values = y_pred[name]
+            if given is None:
+                return ops.ones_like(values)
+            return ops.broadcast_to(ops.cast(given, "float32"), ops.shape(values))
+        counted = ops.cast(learned.known_tokens(x, x.get(TEACHER_POSITIONS)), "float32")  # (B, L)
+        if given is not None and len(given.shape) == 1:
+            counted = counted * ops.cast(given, "float32")[:, None]
+        return counted
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if not self._learns_answers:
+            return self.get_metrics_result()
+        if y is None:
+            y = learned.as_labels(y_pred["teacher"], self.output_activation)
+            sample_weight = x.get("soft_weights")
+        found = y, y_pred["logits"], sample_weight
+        if self.student.pretrains:
+            found = by_token(*found)
+        return super().compute_metrics(x, *found)
+
+    @validate_arguments
+    def predict(
+        self, x: object, batch_size: PositiveInt | None = None, **options: Unpack[PredictOptions]
+    ) -> Any:
+        """Return the student's predictions: `student.predict(x, ...)`, with the same arguments."""
+        return self.student.predict(x, batch_size, **options)
+
+    def get_config(self) -> dict:
+        """Raise NotImplementedError: save the student instead."""
+        raise NotImplementedError(
+            "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
+            "or student.save(file)."
+        )

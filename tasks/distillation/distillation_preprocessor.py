@@ -1,0 +1,407 @@
+"""Check that a teacher and a student fit together, and prepare examples for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+
+from encoder_zoo.common.keras_private import strategy_of
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
+from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
+from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
+
+TEACHER = "teacher_"
+# Positions of the student's tokens in the teacher's example.
+TEACHER_POSITIONS = "positions_in_teacher"
+NOWHERE = -1
+
+
+def positions_in_examples(
+    texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> tf.RaggedTensor:
+    """Return for every token of the student's examples its position in the teacher's.
+
+    Args:
+        texts: one or two (B,) string tensors.
+        student: whose `encode` makes examples with special tokens around the texts.
+        teacher: likewise.
+
+    Returns:
+        Ragged (B, None) int32. The start token corresponds to the start token; -1 for end tokens
+        and for tokens that are truncated in the teacher's example.
+    """
+
+    def of_chunk(examples: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
+        parts = tf.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
+        return (_positions_of_chunk(parts, student, teacher),)
+
+    examples = tf.RaggedTensor.from_tensor(tf.stack(texts, axis=1))  # (B, 1 or 2)
+    [positions] = in_chunks(of_chunk, examples)
+    return positions
+
+
+def _positions_of_chunk(
+    texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> tf.RaggedTensor:
+    """Compute `positions_in_examples` with the offsets of all tokens in memory."""
+    tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
+    separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
+    side = teacher.tokenizer.truncation_side
+    kept = kept_tokens([ids for ids, _, _ in tokens], separators, longest, side)
+    column, first_count = teacher.tokenizer.first_column, kept[0][1]
+    begins = [column * tf.ones_like(first_count), column + first_count + separators]
+    positions = []
+    for text, (_, starts, ends), (skipped, count), begin in zip(
+        texts, tokens, kept, begins, strict=False
+    ):
+        found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
+        row = found.value_rowids()
+        number = found.values - tf.gather(skipped, row)  # among the tokens that are kept
+        inside = (found.values >= 0) & (number >= 0) & (number < tf.gather(count, row))
+        position = tf.where(inside, number + tf.gather(begin, row), NOWHERE)
+        positions.append(found.with_values(position))
+    own = student.tokenizer
+    start = 0 if column else NOWHERE
+    layout = own.pair_separators, student.max_sequence_length, own.first_column
+    return pack(positions, start, NOWHERE, *layout, own.truncation_side)[0]
+
+
+def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):
+    """Return which of other tokens of the same texts holds the last character of each token.
+
+    The last, since some tokenizers count the space before a word to it.
+
+    Args:
+        tokens: ids, starts and ends, ragged (B, None), as `tokenize_with_offsets` gives them.
+        starts: of the other tokens.
+        ends: of the other tokens.
+
+    Returns:
+        Ragged (B, None) int32 numbers in a text, like ids; -1 where there is no such token.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> spans = [tf.ragged.constant([x]) for x in ([5, 6, 7], [0, 3, 8], [3, 7, 9])]
+        >>> starts, ends = tf.ragged.constant([[0, 4]]), tf.ragged.constant([[2, 7]])
+        >>> corresponding(spans, starts, ends).to_list()  # "mel|odra" and "me", "odra"
+        [[-1, 1, -1]]
+    """
+    ids, _, own_ends = tokens
+    last = keys(own_ends) - 1  # (T,)
+    found = tf.searchsorted(keys(starts), last, side="right", out_type=tf.int64) - 1
+    row_starts = tf.gather(starts.row_starts(), ids.value_rowids())
+    none_before = found < row_starts
+    all_ends = tf.concat([keys(ends), [0]], 0)  # of no token at all, one more
+    holds = tf.gather(all_ends, tf.maximum(found, 0)) > last
+    number = tf.where(none_before | ~holds, tf.cast(NOWHERE, tf.int64), found - row_starts)
+    return ids.with_values(tf.cast(number, tf.int32))
+
+
+OBJECTIVES = ("soft_labels", "hidden_states", "relations")
+
+
+def backbone_of(model: Task | Backbone) -> Backbone:
+    """Return the backbone of a task; a backbone is its own.
+
+    Raises:
+        TypeError: "Expected a task or a backbone as teacher and student. ..."
+    """
+    if not isinstance(model, Task | Backbone):
+        raise TypeError(
+            "Expected a task or a backbone as teacher and student. "
+            f"Received: {type(model).__name__}."
+        )
+    return model if isinstance(model, Backbone) else model.backbone
+
+
+def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
+    """Return the objectives; by default answers of tasks, and relations of backbones.
+
+    Raises:
+        ValueError: "objectives is ['logits']. Expected ...", "soft_labels need a teacher and ..."
+    """
+    answer = isinstance(teacher, Task) and isinstance(student, Task)
+    usual = ["soft_labels"] if answer else ["relations"]
+    objectives = usual if given is None else list(given)
+    unknown = [name for name in objectives if name not in OBJECTIVES]
+    repeated = len(set(objectives)) != len(objectives)
+    if unknown or repeated or not objectives or isinstance(given, str):
+        raise ValueError(
+            f"objectives is {given!r}. Expected a list of one or more of {', '.join(OBJECTIVES)}."
+        )
+    if "soft_labels" in objectives:
+        _check_same_answers(teacher, student)
+    return objectives
+
+
+def _check_same_answers(teacher, student) -> None:
+    """Raise a ValueError if the answers differ in kind; a student may learn its classes here."""
+    if type(teacher) is not type(student) or not student.learns_soft_labels:
+        kinds = ", ".join(task.__name__ for task in all_tasks() if task.learns_soft_labels)
+        raise ValueError(
+            f"soft_labels need a teacher and a student of the same task, one of {kinds}. Received: "
+            f"{type(teacher).__name__} and {type(student).__name__}."
+        )
+    if not student.has_classes:
+        return
+    _take_over_classes(teacher, student)
+    for name in ("num_classes", "labels", "problem_type"):
+        wanted, found = getattr(teacher, name), getattr(student, name)
+        if wanted != found and None not in (wanted, found):
+            raise ValueError(
+                f"{name} of the teacher is {wanted!r}, of the student {found!r}: its answers mean "
+                "something else. Build the student with the teacher's, or leave them out."
+            )
+
+
+def _take_over_classes(teacher: Task, student: Task) -> None:
+    """Give a student without classes the teacher's, and its way of splitting words."""
+    teacher._check_labels_known()
+    if student.num_classes is None:
+        student._set_classes(teacher.num_classes, teacher.labels)
+    student._answer_like(teacher)
+
+
+def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
+    """Return the number of parts for relations: the given one, or that of the attention heads.
+
+    Raises:
+        ValueError: "The teacher has 12 attention heads, the student 2. Pass relation_heads=..."
+    """
+    if given is None and teacher.num_heads != student.num_heads:
+        raise ValueError(
+            f"The teacher has {teacher.num_heads} attention heads, the student "
+            f"{student.num_heads}. Pass relation_heads=..., which divides both widths, "
+            f"{teacher.hidden_dim} and {student.hidden_dim}."
+        )
+    heads = given or student.num_heads
+    if teacher.hidden_dim % heads or student.hidden_dim % heads:
+        raise ValueError(
+            f"relation_heads is {heads}. Expected a divisor of both widths, "
+            f"{teacher.hidden_dim} of the teacher and {student.hidden_dim} of the student."
+        )
+    return heads
+
+
+def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None:
+    """Raise a ValueError if the teacher and the student share weights: training moves both."""
+    taught = {id(weight) for weight in student.weights}
+    shared = [weight.path for weight in teacher.weights if id(weight) in taught]
+    if shared:
+        raise ValueError(
+            f"The teacher and the student share {len(shared)} weights, {shared[0]} first, so that "
+            "the teacher would change with the student. Load one of them once more, by "
+            "from_preset."
+        )
+
+
+def check_same_strategy(*models) -> None:
+    """Raise a ValueError if not all were built under one strategy of `tf.distribute`."""
+    if len({id(strategy_of(model)) for model in models}) > 1:
+        raise ValueError(
+            "The student and its Distillation must be built in the scope of the same strategy."
+        )
+
+
+def paired_preprocessor(
+    teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
+) -> DistillationPreprocessor | None:
+    """Return a preprocessor for both; None if there is no tokenizer, for prepared inputs alone.
+
+    Args:
+        teacher: with a preprocessor, unless it is a backbone, which reads the student's examples.
+        student: of the same task, or a backbone.
+        own: the student's preprocessor, if there is one.
+        by_token: objectives that are learned token by token, in words.
+
+    Raises:
+        ValueError: "The teacher and the student have different tokenizers, so that ...",
+            "Distillation reads each text in one example. ..."
+    """
+    if own is None:
+        return None
+    teachers = getattr(teacher, "preprocessor", None)
+    if own.pools_windows or (teachers is not None and teachers.pools_windows):
+        raise ValueError(
+            "Distillation reads each text in one example. Expected preprocessors without "
+            "window_length."
+        )
+    longest = backbone_of(teacher).max_sequence_length
+    why = None
+    if teachers is not None and _identity(teachers) != _identity(own):
+        why = "have different tokenizers"
+    elif own.max_sequence_length > longest:
+        why = f"take examples of different lengths, {longest} tokens and {own.max_sequence_length}"
+    if why and teachers is not None and (not by_token or _can_be_aligned(own, teachers, by_token)):
+        return DistillationPreprocessor(own, teachers, aligned=bool(by_token))
+    if why:
+        raise ValueError(
+            f"The teacher and the student {why}, so that their tokens do not correspond. "
+            f"Expected the same for {', '.join(by_token) or 'a teacher without a preprocessor'}; "
+            "of any teacher with a preprocessor are learned soft_labels of a SequenceClassifier, "
+            "and hidden_states and relations of one text or pair in a row."
+        )
+    needed = teachers is not None and teachers.tokenizer.uses_segments
+    segments = teachers if needed and not own.tokenizer.uses_segments else None
+    return DistillationPreprocessor(own, None, segments)
+
+
+def _identity(preprocessor: Preprocessor) -> dict:
+    """Return the settings that decide on the ids of a text."""
+    tokenizer = preprocessor.tokenizer
+    config = {n: v for n, v in tokenizer.get_config().items() if n != "uses_segments"}
+    return {"kind": type(tokenizer), **config}
+
+
+def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
+    """Return whether the tokens of both can be aligned by characters: in examples of one text or
+    pair, and for other objectives than the answers of single tokens."""
+    return (
+        own.one_example_per_text
+        and teachers.one_example_per_text
+        and own.packed_length is None
+        and set(by_token) <= {"hidden_states", "relations"}
+    )
+
+
+def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[str]:
+    """Return the objectives that need a token of the student for each of the teacher's, in
+    words."""
+    found = [name for name in objectives if name != "soft_labels"]
+    if "soft_labels" in objectives and student.labels_tokens:
+        found.append(f"soft_labels of a {type(student).__name__}")
+    return found
+
+
+def untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
+    """Return the student's weights without gradients, such as those of a head if only hidden
+    states are learned.
+
+    Args:
+        student: a task or a backbone.
+        objectives: to be learned from the teacher.
+        answers: whether an objective trains the student's answers.
+    """
+    if answers:
+        return []
+    backbone = backbone_of(student)
+    kept = {id(weight) for weight in backbone.weights}
+    found = [weight for weight in student.weights if id(weight) not in kept]  # the head's
+    layers = [backbone.pooler_dense] if backbone.pooler else []
+    last = backbone.blocks[-1]
+    if "hidden_states" not in objectives and last not in backbone.blocks[:-1]:
+        read = {id(weight) for layer in last.projection_layers for weight in layer.weights}
+        found += [weight for weight in last.weights if id(weight) not in read]
+    if "hidden_states" not in objectives and backbone.final_layer is not None:
+        layers.append(backbone.final_layer)
+    return found + [weight for layer in layers for weight in layer.weights]
+
+
+# Prefix of the names of inputs that only the teacher reads.
+
+
+class DistillationPreprocessor(Preprocessor):
+    """Makes a student's examples and, if the teacher reads other inputs, also those.
+
+    Args:
+        student: the student's preprocessor.
+        teacher: the teacher's; None where it reads the student's examples.
+        segments: makes the "segment_ids" of the student's examples for the teacher, where that has
+            them and the student has not; or None.
+        aligned: whether to add the position of the teacher's token that each of the student's
+            corresponds to.
+
+    Returns:
+        When called `x`, `(x, y)` or `(x, y, sample_weight)` as the student's preprocessor. x also
+        holds the teacher's inputs, as "teacher_token_ids" and so on, and without labels, where
+        some texts or tokens count more than others, their weights: "soft_weights"; and "aligned"
+        the "positions_in_teacher", (B, L) int32, -1 where there is no such token.
+    """
+
+    def __init__(
+        self,
+        student: Preprocessor,
+        teacher: Preprocessor | None = None,
+        segments: Preprocessor | None = None,
+        aligned: bool = False,
+    ):
+        super().__init__(student.tokenizer, student.sequence_length)
+        self.student = student
+        self.teacher = teacher
+        self.segments = segments
+        self.aligned = aligned
+        self.max_sequence_length = student.max_sequence_length
+
+    @property
+    def packed_length(self) -> int | None:
+        return self.student.packed_length
+
+    def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
+        return self.student.batched(dataset, batch_size)
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        if y is None:
+            examples = self.student.encode_unlabelled(x, sample_weight)
+        else:
+            examples = self.student.encode(x, y, sample_weight)
+        if self.teacher is not None:
+            teachers = self.teacher.encode(x)
+            examples |= {TEACHER + name: values for name, values in teachers.items()}
+        if self.aligned:
+            examples[TEACHER_POSITIONS] = positions_in_examples(
+                as_texts(x), self.student, self.teacher
+            )
+        return examples
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        own = {name: values for name, values in examples.items() if not name.startswith(TEACHER)}
+        batch = self.student.collate(own, seed, bucketed)
+        inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
+        inputs = {**inputs, **self._teachers(examples, own, bucketed)}
+        if self.aligned:
+            shape = tf.shape(inputs["token_ids"], tf.int64)
+            positions = examples[TEACHER_POSITIONS].to_tensor(NOWHERE, shape=shape)
+            inputs[TEACHER_POSITIONS] = tf.ensure_shape(positions, inputs["token_ids"].shape)
+        if not rest:
+            inputs |= _soft_weights(examples, tf.shape(inputs["token_ids"], tf.int64))
+        return keras.utils.pack_x_y_sample_weight(inputs, *rest)
+
+    def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, tf.Tensor]:
+        """Return the inputs that only the teacher reads."""
+        if self.teacher is not None:
+            named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}
+            padded = self.teacher.pad(named, bucketed)
+        elif self.segments is not None:
+            padded = {"segment_ids": self.segments.pad(own, bucketed)["segment_ids"]}
+        else:
+            padded = {}
+        return {TEACHER + name: values for name, values in padded.items()}
+
+
+def _soft_weights(examples: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return the weights of texts (B,) or tokens (B, L) without labels, or None if all are
+    equal."""
+    if "label_weights" in examples:
+        weights = examples["label_weights"].to_tensor(shape=shape)
+        return {"soft_weights": tf.ensure_shape(weights, (None, None))}
+    return {"soft_weights": examples["sample_weight"]} if "sample_weight" in examples else {}
+
+
+def teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
+    """Return the teacher's own inputs, or the student's if both read the same.
+
+    Args:
+        inputs: of a `Distillation`.
+        uses_segments: whether the teacher's family does.
+    """
+    own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
+    if "token_ids" in own:
+        return own
+    shared = {n: v for n, v in inputs.items() if uses_segments or n != "segment_ids"}
+    return {**shared, **own}

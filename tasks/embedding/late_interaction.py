@@ -1,0 +1,470 @@
+"""The task of late interaction: a vector for each token, compared token by token.
+
+Comment letters: B batch, K further texts of an example, L sequence, D width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.presets.formats import late_interaction_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
+from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
+    DOCUMENT,
+    QUERY,
+    LateInteractionPreprocessor,
+)
+from encoder_zoo.tasks.embedding.pair_columns import as_columns, only_column
+from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
+from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
+from encoder_zoo.tasks.retrieval.similarity import max_sim
+from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
+
+DIM = 128  # of a new projection
+
+
+class LateInteractionPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `LateInteraction.from_preset`."""
+
+    dim: int | None
+    projections: Sequence[Mapping[str, object]]
+    normalize: bool
+    query_length: int | None
+    document_length: int | None
+    query_marker: str | None
+    document_marker: str | None
+    prompts: Mapping[str, str] | None
+    expand_queries: bool
+    expansion_length: int | None
+    attend_to_expansion: bool
+    skiplist: Sequence[str]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class LateInteraction(Embedder[MultiVectorIndex]):
+    """Embed the tokens of texts, and compare queries with documents token by token (ColBERT).
+
+        colbert = ez.LateInteraction.from_preset("hf://lightonai/GTE-ModernColBERT-v1")
+        colbert.embed(documents)  # a list of (tokens, 128)
+        colbert.rank("How do I reset it?", documents, top_k=3)
+        index = colbert.index(documents, pool_factor=2)
+        index.search("How do I reset it?")
+
+    `from_preset` opens folders of ColBERT's authors, of PyLate, and of MultiVectorEncoder of
+    sentence-transformers 6; and any encoder, which gets a new projection. Presets are saved in
+    PyLate's form, which sentence-transformers 6 reads too.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: for raw text.
+        dim: width of the vectors, if there are no `projections`; None is 128.
+        projections: linear layers of the tokens' vectors, each a dict of `units` and, where they
+            differ, `activation` ("linear"), `use_bias` (False), `residual` (False); without any,
+            there is one of `dim` units.
+        normalize: whether vectors get unit length.
+
+    `fit` takes x in these forms:
+
+    - pairs `(queries, documents)`: the loss (`MaxSimInfoNCE`) puts each query near its document
+      and away from the others of the batch. `(queries, documents, negatives)` adds documents to
+      stay away from, one column, several, or a list of equally many in every row.
+    - queries with a list of documents each, and a teacher's scores of these, such as those of a
+      `Reranker`: `fit((queries, lists), scores)`. The loss (`MaxSimDistillation`) makes the
+      model's scores like the teacher's.
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, L, D) float32, zeros at tokens without a vector; of inputs with candidates
+        (B, 1 + K, L, D).
+
+    Raises:
+        ValueError: "dim is 64, and the last of projections has 128 units. ..."
+
+    Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, ColBERTv2.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> model = LateInteraction(backbone, dim=4)
+        >>> keras.ops.shape(model({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 3, 4)
+    """
+
+    task_name = "late_interaction"
+    pipeline_tag = "sentence-similarity"
+    preprocessor_class = LateInteractionPreprocessor
+    similarity_function = "maxsim"
+    similarity_prompts = QUERY, DOCUMENT
+    index_class = MultiVectorIndex
+    sentence_transformers_class = "MultiVectorEncoder"
+    settings_in_files = late_interaction_folder.ARGUMENTS
+    predicts_lists = True
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: LateInteractionPreprocessor | None = None,
+        dim: PositiveInt | None = None,
+        projections: Sequence[Mapping] = (),
+        normalize: bool = True,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.dim = dim
+        self.projections = [dict(settings) for settings in projections]
+        self.normalize = normalize
+        with self.distribution.scope():
+            self.projection_layers = self._make_projections()
+        if dim not in (None, self.embedding_dim):
+            raise ValueError(
+                f"dim is {dim}, and the last of projections has {self.embedding_dim} units. Leave "
+                "one of them out."
+            )
+        self._finish_building()
+        self.built = True
+
+    def _make_projections(self) -> list[Projection]:
+        width, layers = self.backbone.hidden_dim, []
+        for i, settings in enumerate(self.projections or [{"units": self.dim or DIM}]):
+            settings = {"activation": "linear", "use_bias": False, **settings}
+            layers.append(Projection(**settings, name=f"projection_{i}"))
+            layers[-1].build((None, width))
+            width = layers[-1].units
+        return layers
+
+    @property
+    def embedding_dim(self) -> int:
+        """Return the width of the vectors."""
+        return self.projection_layers[-1].units
+
+    @property
+    def default_losses(self) -> dict[str, Callable[[], keras.losses.Loss]]:
+        """Return {form of the data: makes its loss}."""
+        prepares = self.preprocessor
+        length = prepares and prepares.sequence_length is None and prepares.longest("query")
+        return {
+            PAIRS: lambda: losses.MaxSimInfoNCE(query_length=length or None),
+            SCORES: lambda: losses.MaxSimDistillation(query_length=length or None),
+        }
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def call(self, inputs, training=None):
+        first = {n: v for n, v in inputs.items() if not n.startswith(CANDIDATE)}
+        queries = self._vectors(first, training)  # (B, L, D)
+        if CANDIDATE + "token_ids" not in inputs:
+            return queries
+        batch = ops.shape(queries)[0]
+        others = {  # (B * K, L)
+            name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
+            for name, values in inputs.items()
+            if name.startswith(CANDIDATE)
+        }
+        documents = self._vectors(others, training)
+        lengths = [ops.shape(x)[1] for x in (queries, documents)]
+        longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
+        queries, documents = pad_to_length(queries, longest), pad_to_length(documents, longest)
+        documents = ops.reshape(documents, (batch, -1, longest, self.embedding_dim))
+        return ops.concatenate([queries[:, None], documents], axis=1)  # (B, 1 + K, L, D)
+
+    def _vectors(self, inputs, training):
+        """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
+        if not (training and self.chunk_size):
+            return Task.call(self, inputs, training)
+        length = ops.shape(inputs["token_ids"])[1]
+
+        def of_part(part, training):
+            return pad_to_length(Task.call(self, part, training), length)
+
+        return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
+
+    def logits_of(self, encoded, inputs, training=None):
+        """Return the vectors (B, L, D), of the backbone's outputs."""
+        x = ops.cast(encoded["sequence_output"], "float32")
+        for layer in self.projection_layers:
+            x = layer(x)
+        x = to_unit_length(x) if self.normalize else x
+        mask = inputs.get("scored_mask", inputs.get("padding_mask"))
+        return x if mask is None else x * ops.expand_dims(ops.cast(mask, "float32"), 2)
+
+    def compute_output_spec(self, inputs, training=None):
+        batch, length = inputs["token_ids"].shape
+        if CANDIDATE + "token_ids" not in inputs:
+            return keras.KerasTensor((batch, length, self.embedding_dim), "float32")
+        _, further, other = inputs[CANDIDATE + "token_ids"].shape
+        longest = None if None in (length, other) else max(length, other)
+        texts = None if further is None else 1 + further
+        return keras.KerasTensor((batch, texts, longest, self.embedding_dim), "float32")
+
+    def prepared_inputs(self) -> list[str]:
+        prepares = self.preprocessor
+        expands = prepares and prepares.expand_queries and not prepares.attend_to_expansion
+        own = ["scored_mask", *(["attended_mask"] if expands else [])]
+        return [*Task.prepared_inputs(self), *own]
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = {**Task.input_ranges(self, length), "scored_mask": (0, 1)}
+        names = ("token_ids", "padding_mask", "scored_mask")
+        return with_candidate_ranges(ranges, names)
+
+    # -- training ------------------------------------------------------------------------------
+
+    def _separate(self, x, y) -> tuple:
+        if is_dataset(x) or is_prepared(x):
+            return x, y
+        columns = as_columns(x)
+        if len(columns) < 2:
+            raise ValueError(
+                "LateInteraction learns from queries and their documents, x=(queries, "
+                "documents). Received: one column of texts."
+            )
+        if y is not None and len(columns) < 3:
+            raise ValueError(
+                "y has scores, but each query has one document. Expected lists of two documents "
+                "or more, x=(queries, lists of documents), and a list of scores for each."
+            )
+        return tuple(columns), y
+
+    # -- answers -------------------------------------------------------------------------------
+
+    @validate_arguments
+    def embed(
+        self,
+        texts: object,
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+    ) -> list[np.ndarray] | np.ndarray:
+        """Return the vectors of each text's tokens.
+
+        Texts that are longer than the model reads are counted in one log line.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            prompt: "query" or "document": queries are filled up with [MASK] tokens, which have
+                vectors too, and in documents the words of the skiplist have none.
+            batch_size: default 32.
+
+        Returns:
+            For each text, in their order, (tokens, D) float32; of a single text one array.
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "prompt is 'qeury'. Expected 'query' or
+                'document'."
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> [vectors.shape for vectors in model.embed(["Cats sleep.", "Cats"])]
+            [(6, 16), (5, 16)]
+            >>> model.embed("Cats", prompt="query").shape
+            (32, 16)
+        """
+        if isinstance(texts, str | bytes):
+            return self.embed([texts], prompt, batch_size)[0]
+        check_preprocessor(self, texts)
+        examples = self.preprocessor.encode(only_column(texts), prompt=prompt)
+        return self._vectors_of_examples(examples, batch_size)
+
+    @validate_arguments
+    def embed_with_spans(
+        self,
+        texts: object,
+        prompt: str | None = "document",
+        batch_size: PositiveInt | None = None,
+    ) -> list[tuple[np.ndarray, np.ndarray]] | tuple[np.ndarray, np.ndarray]:
+        """Return the vectors of each text's tokens, and the characters of these tokens.
+
+        Args:
+            texts, prompt, batch_size: see `embed`.
+
+        Returns:
+            For each text (tokens, D) float32 and (tokens, 2) int32: where each token begins and
+            ends in the text, -1 for special tokens and those that fill a query up; of a single
+            text one pair.
+
+        Example:
+            >>> from encoder_zoo import LateInteraction
+            >>> model = LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+            >>> vectors, spans = model.embed_with_spans("Cats sleep.")
+            >>> ["Cats sleep."[begin:end] for begin, end in spans if end > 0]
+            ['Cat', 's', 'sleep']
+        """
+        if isinstance(texts, str | bytes):
+            return self.embed_with_spans([texts], prompt, batch_size)[0]
+        check_preprocessor(self, texts)
+        column = only_column(texts)
+        examples = self.preprocessor.encode(column, prompt=prompt)
+        kept = self._scored_tokens(examples)
+        spans = self.preprocessor.spans(column, prompt) if kept else []
+        vectors = self._vectors_of_examples(examples, batch_size)
+        return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
+
+    def _vectors_of_examples(self, examples: dict, batch_size: int | None) -> list[np.ndarray]:
+        """Return the vectors of encoded examples, (tokens, D) float32 of each."""
+        kept = self._scored_tokens(examples)
+        found: list[np.ndarray] = [np.zeros((0, self.embedding_dim), "float32")] * len(kept)
+        for indices, outputs in example_outputs(self, examples, batch_size):
+            for i, vectors in zip(indices.tolist(), np.asarray(outputs), strict=True):
+                found[i] = vectors[: len(kept[i])][kept[i]]
+        return found
+
+    def _scored_tokens(self, examples: dict) -> list[np.ndarray]:
+        """Return which tokens of every example get vectors, (tokens,) bool of each."""
+        ids = examples["token_ids"]
+        kept = np.ones(len(ids.flat_values), bool)
+        if "text_length" not in examples:
+            kept = ~np.asarray(self.preprocessor.skipped(ids.flat_values))
+        return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []
+
+    def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[list[np.ndarray], bool]:
+        """Return the vectors of texts, or given ones, checked; and whether it is a single one."""
+        single = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2
+        given = [x] if single else x
+        is_list = isinstance(given, list | tuple | np.ndarray) and len(given) > 0
+        if not (is_list and isinstance(given[0], np.ndarray) and given[0].dtype.kind == "f"):
+            return super()._vectors_of(x, prompt, name)
+        for i, vectors in enumerate(given):
+            if np.shape(vectors)[1:] != (self.embedding_dim,) or not len(vectors):
+                raise ValueError(
+                    f"{name}[{i}] has the shape {np.shape(vectors)}. Expected (tokens, "
+                    f"{self.embedding_dim}), of one token or more."
+                )
+        return list(given), single
+
+    def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
+        """Return the vectors of texts; of queries with further texts their scores, (K,) of each."""
+        first, *others = as_columns(x)
+        if not others:
+            return self.embed(first, batch_size=batch_size)
+        queries = self.embed(first, "query", batch_size)
+        documents = self.embed(tf.reshape(tf.stack(others, axis=1), [-1]), batch_size=batch_size)
+        count = len(others)
+        return [
+            max_sim([query], documents[i * count : (i + 1) * count])[0]
+            for i, query in enumerate(queries)
+        ]
+
+    def signatures(self) -> dict[str, Callable]:
+        """Return `embed` for exports: of documents, the default, and as "query" and "document".
+
+        Returns:
+            Functions whose results are "embedding" (N, tokens, D), padded with zeros, and "length"
+            (N,) int32, the number of tokens of each text.
+        """
+        preprocessor, width = self.preprocessor, self.embedding_dim
+
+        def vectors_of(examples):
+            inputs = preprocessor.pad(examples)
+            vectors = ops.reshape(self(inputs, training=False), (-1, width))
+            return tf.boolean_mask(vectors, tf.reshape(inputs["scored_mask"], [-1]))
+
+        def answer(text, prompt):
+            examples = preprocessor.encode(text, prompt=prompt)
+            lengths = examples["token_ids"].row_lengths()
+            if prompt == DOCUMENT:
+                ids = examples["token_ids"]
+                kept = tf.cast(~preprocessor.skipped(ids.flat_values), tf.int64)
+                lengths = tf.reduce_sum(ids.with_flat_values(kept), axis=1)
+            vectors = in_graph_batches(vectors_of, examples, lengths, width)
+            return {
+                "embedding": vectors.to_tensor(shape=(None, None, width)),
+                "length": tf.cast(lengths, tf.int32),
+            }
+
+        return {
+            "serving_default": lambda text: answer(text, DOCUMENT),
+            "query": lambda text: answer(text, QUERY),
+            "document": lambda text: answer(text, DOCUMENT),
+        }
+
+    # -- presets -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[LateInteractionPresetArguments]
+    ) -> Self:
+        """Load a model of any format, or an encoder, which gets a new projection and markers.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `dim`, `projections`, `normalize`; of the preprocessor `query_length`,
+                `document_length`, `query_marker`, `document_marker`, which are added to the
+                vocabulary where it lacks them, `prompts`, `expand_queries`, `expansion_length`,
+                `attend_to_expansion`, `skiplist`, `sequence_length`; `dropout`, `dtype` and others
+                of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
+                `allow_nonfinite` of the checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def tokens_to_add(cls, checkpoint: Checkpoint, tokenizer, given: dict) -> list[str]:
+        return late_interaction_folder.tokens_to_add(checkpoint, tokenizer, given)
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return late_interaction_folder.model_arguments(checkpoint, given)
+
+    @validate_arguments
+    def load_from_files(
+        self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool
+    ) -> set[str]:
+        return late_interaction_folder.restore_projections(self, checkpoint, given, allow_nonfinite)
+
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        return [weight for layer in self.projection_layers for weight in layer.weights]
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        return late_interaction_folder.late_interaction_files(self, dtype)
+
+    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        x = ["a b ab", "c", "c d e a b", "p"], ["d e", "a b", "p", "a b c"], ["c", "f", "a", "d e"]
+        return TinyData({"dim": 4}, x)
+
+    def tiny_questions(self) -> tuple:
+        return (self.tiny_data().x[0],)
+
+
+def pad_to_length(x: keras.KerasTensor, length) -> keras.KerasTensor:
+    """Return vectors (B, L, D) padded with zeros at the end, (B, length, D).
+
+    Example:
+        >>> pad_to_length(ops.ones((1, 2, 3)), 4).shape
+        TensorShape([1, 4, 3])
+    """
+    batch, own, width = ops.shape(x)
+    if type(own) is int and type(length) is int and own == length:
+        return x
+    return ops.concatenate([x, ops.zeros((batch, length - own, width), x.dtype)], axis=1)

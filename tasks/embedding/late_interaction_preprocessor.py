@@ -1,0 +1,261 @@
+"""Queries and documents to examples for late interaction.
+
+Comment letters: B batch, N texts, L sequence.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
+from encoder_zoo.presets.formats import late_interaction_folder
+from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, checked_prompts
+from encoder_zoo.tasks.preprocessing.packing import pack, truncated
+from encoder_zoo.tasks.preprocessing.truncation import count_truncated
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+QUERY, DOCUMENT = "query", "document"
+PUNCTUATION = tuple(string.punctuation)
+NAMES = {QUERY: "queries", DOCUMENT: "documents"}
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class LateInteractionPreprocessor(SeparateTexts):
+    """Documents to `[CLS] [D] text [SEP]`, queries to `[CLS] [Q] text [SEP] [MASK] [MASK] ...`.
+
+    Args:
+        tokenizer: any of this package's, whose vocabulary has the markers.
+        sequence_length: see `Preprocessor`.
+        query_length: longer queries are truncated to so many tokens, special ones counted; None is
+            the model's longest.
+        document_length: likewise of documents.
+        query_marker: the token before a query's text; None for none.
+        document_marker: likewise of documents.
+        prompts: {"query": text, "document": text} to put before texts, behind the markers.
+        expand_queries: whether [MASK] tokens fill a query up. They get vectors as the others do.
+        expansion_length: up to so many tokens; None is `query_length`.
+        attend_to_expansion: whether tokens attend to those [MASK] tokens.
+        skiplist: words that get no vectors in documents. Those that are not one token of the
+            vocabulary change nothing.
+
+    Returns:
+        As of `Preprocessor`, and "scored_mask", true at tokens that get vectors; of queries that
+        are expanded also "attended_mask". Of inputs with several texts the first is a query,
+        "token_ids" (B, L), and the others are documents, "candidate_token_ids" (B, K, L). Without
+        scores the labels are numbers (B, 1 + K) that are equal where texts are equal.
+
+    Raises:
+        ValueError: "query_marker is '[Q] ', which the tokenizer does not have. ..."
+
+    Source: Khattab and Zaharia 2020, ColBERT, section 3.2.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "[Q]", "[D]", "."]
+        >>> preprocessor = LateInteractionPreprocessor(
+        ...     BertTokenizer(tokens), query_length=6, query_marker="[Q]", document_marker="[D]")
+        >>> x, y = preprocessor((["hello"], ["hello."]))
+        >>> x["token_ids"].numpy().tolist(), x["attended_mask"].numpy().astype(int).tolist()
+        ([[2, 6, 5, 3, 4, 4]], [[1, 1, 1, 1, 0, 0]])
+        >>> [x[f"candidate_{n}"].numpy().astype(int).tolist() for n in ("token_ids", "scored_mask")]
+        [[[[2, 7, 5, 8, 3]]], [[[1, 1, 1, 0, 1]]]]
+    """
+
+    task_name = "late_interaction"
+    # Of queries: tokens without expansion.
+    values_per_text = ("text_length",)
+    truncation_advice = (
+        "LateInteraction.from_preset(..., query_length=..., document_length=...) sets other "
+        "lengths."
+    )
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        query_length: SequenceLength | None = 32,
+        document_length: SequenceLength | None = 180,
+        query_marker: SpecialToken | None = None,
+        document_marker: SpecialToken | None = None,
+        prompts: Mapping[str, str] | None = None,
+        expand_queries: bool = True,
+        expansion_length: SequenceLength | None = None,
+        attend_to_expansion: bool = False,
+        skiplist: Sequence[str] = PUNCTUATION,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.query_length = query_length
+        self.document_length = document_length
+        self.query_marker = query_marker
+        self.document_marker = document_marker
+        self.prompts = checked_prompts(prompts, None)
+        self.expand_queries = expand_queries
+        self.expansion_length = expansion_length
+        self.attend_to_expansion = attend_to_expansion
+        self.skiplist = [skiplist] if isinstance(skiplist, str) else list(skiplist)
+        if not all(isinstance(word, str) for word in self.skiplist):
+            raise ValueError(f"skiplist is {self.skiplist!r:.80}. Expected texts.")
+        known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
+        self._skipped_ids = [known[word] for word in self.skiplist if word in known]
+        self._marker_ids = {
+            role: self._marker_id(f"{role}_marker", known) for role in (QUERY, DOCUMENT)
+        }
+        for role in self.prompts:
+            _check_role(role, "prompts")
+
+    def _marker_id(self, name: str, known: Mapping[str, int]) -> int | None:
+        marker = getattr(self, name)
+        if marker is not None and marker not in known:
+            raise ValueError(
+                f"{name} is {marker!r}, which the tokenizer does not have. "
+                "LateInteraction.from_preset adds markers to tokenizer and model."
+            )
+        return None if marker is None else known[marker]
+
+    @classmethod
+    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
+        return late_interaction_folder.preprocessor_arguments(preset, tokenizer)
+
+    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
+        return QUERY, DOCUMENT
+
+    @property
+    def given_length(self) -> int | None:
+        if self.query_length and self.document_length:
+            return self.sequence_length or max(self.query_length, self.document_length)
+        return self.sequence_length
+
+    def longest(self, kind: str) -> int:
+        """Return the number of tokens of the longest "query", or "document"."""
+        length = self.query_length if kind == QUERY else self.document_length
+        return min(length or self.max_sequence_length, self.max_sequence_length)
+
+    @property
+    def expanded_length(self) -> int:
+        """Return the number of tokens up to which queries are filled; 0 for no expansion."""
+        if not self.expand_queries:
+            return 0
+        longest = self.longest(QUERY)
+        return min(self.expansion_length or longest, longest)
+
+    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
+        role = role_of(prompt)
+        text, longest = self.prompts.get(role, ""), self.longest(role)
+        room = longest - 2 - (self._marker_ids[role] is not None)
+        texts = tf.strings.join([text, texts]) if text else texts
+        # One more than is read, to count the texts that are cut.
+        tokens = self.tokenizer.tokenize(texts, room + 1)
+        what = f"{NAMES[role]} are longer than {longest} tokens; {self.unread} is not read."
+        count_truncated(tokens.row_lengths() > room, self, what)
+        packed = self._packed(tokens, role)
+        if role == DOCUMENT:
+            return {"token_ids": packed}
+        return {
+            "token_ids": self._expanded(packed, self.tokenizer.mask_token_id),
+            "text_length": tf.cast(packed.row_lengths(), tf.int32),
+        }
+
+    def _packed(self, tokens: tf.RaggedTensor, role: str, filler: int | None = None):
+        """Return tokens with special ones around them, ragged (N, None) int32.
+
+        Args:
+            tokens: ragged (N, None) int32.
+            role: of the texts.
+            filler: in place of special tokens; None is these.
+        """
+        own = self._marker_ids[role], self.tokenizer.start_token_id, self.tokenizer.end_token_id
+        marker, start, end = own if filler is None else (filler,) * 3
+        if own[0] is not None:
+            # The marker stays where the beginning of a text is not read.
+            room = self.longest(role) - 3
+            tokens = truncated(tokens, room, self.tokenizer.truncation_side)
+            column = tf.fill(tf.stack([tokens.nrows(), 1]), marker)
+            tokens = tf.concat([tf.RaggedTensor.from_tensor(column), tokens], axis=1)
+        where = self.tokenizer.first_column, self.tokenizer.truncation_side
+        return pack([tokens], start, end, 1, self.longest(role), *where)[0]
+
+    def _expanded(self, packed: tf.RaggedTensor, filler: int) -> tf.RaggedTensor:
+        """Return queries filled up, ragged (N, None) int32."""
+        if not self.expanded_length:
+            return packed
+        missing = tf.maximum(self.expanded_length - packed.row_lengths(), 0)
+        added = tf.fill(tf.reshape(tf.reduce_sum(missing), [1]), filler)
+        return tf.concat([packed, tf.RaggedTensor.from_row_lengths(added, missing)], axis=1)
+
+    @validate_arguments
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        """Return the model's inputs (B, L) of queries, or of documents."""
+        # All tokens are in segment 0.
+        first_length = {"first_length": tf.fill([tf.shape(examples["token_ids"])[0]], 2**30)}
+        inputs = super().pad({**examples, **first_length}, bucketed)
+        real = inputs["padding_mask"]
+        if "text_length" not in examples:
+            skipped = self.skipped(inputs["token_ids"])
+            return {**inputs, "scored_mask": real & ~skipped}
+        inputs["scored_mask"] = real
+        if self.expand_queries and not self.attend_to_expansion:
+            columns = tf.range(tf.shape(inputs["token_ids"])[1])
+            inputs["attended_mask"] = real & (columns < examples["text_length"][:, None])
+        return inputs
+
+    def skipped(self, ids: tf.Tensor) -> tf.Tensor:
+        """Return which tokens of documents are on the skiplist, bool of the shape of the ids."""
+        if not self._skipped_ids:
+            return tf.zeros_like(ids, "bool")
+        return tf.reduce_any(ids[..., None] == tf.constant(self._skipped_ids, tf.int32), axis=-1)
+
+    def spans(self, texts: tf.Tensor, prompt: str | None) -> list[np.ndarray]:
+        """Return the characters of every token of the examples of texts in memory.
+
+        Args:
+            texts: (N,), as for `encode`.
+            prompt: likewise.
+
+        Returns:
+            For each text (tokens, 2) int32, begin and end in the text, -1 of special tokens, of
+            those that fill a query up, and of a prompt.
+        """
+        role = role_of(prompt)
+        text = self.prompts.get(role, "")
+        texts = tf.strings.join([text, texts]) if text else texts
+        _, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
+        begins, ends = (np.asarray(part.flat_values) - len(text) for part in (starts, ends))
+        of_text, columns = ends > 0, []
+        for values in (np.maximum(begins, 0), ends):
+            values = np.where(of_text, values, -1).astype("int32")
+            packed = self._packed(starts.with_flat_values(tf.constant(values)), role, filler=-1)
+            packed = packed if role == DOCUMENT else self._expanded(packed, -1)
+            columns.append(np.asarray(packed.flat_values))
+        return np.split(np.stack(columns, axis=1), np.asarray(packed.row_splits)[1:-1])
+
+
+def role_of(prompt: str | None) -> str:
+    """Return whether texts are queries or documents, as they are if there is no prompt.
+
+    Raises:
+        ValueError: "prompt is 'qeury'. Expected 'query' or 'document'."
+
+    Example:
+        >>> role_of("query"), role_of("passage"), role_of(None)
+        ('query', 'document', 'document')
+    """
+    if prompt is None or prompt in DOCUMENT_NAMES:
+        return DOCUMENT
+    _check_role(prompt, "prompt")
+    return QUERY
+
+
+def _check_role(prompt: object, name: str) -> None:
+    if prompt not in (QUERY, DOCUMENT):
+        raise ValueError(f"{name} is {prompt!r}. Expected 'query' or 'document'.")

@@ -1,0 +1,256 @@
+"""The texts of `fit`: one column, pairs, triplets, a text with a list of negatives.
+
+Comment letters: N examples, K further texts of each.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    as_column,
+    as_numbers,
+    as_weights,
+    check_same_count,
+)
+from encoder_zoo.tasks.preprocessing.text_columns import check_text_columns
+
+LISTS = (list, tuple, np.ndarray)
+ROLES = ("anchor", "positive", "negative")
+MAX_SHOWN = 60  # characters of a value in an error
+
+
+def as_columns(x) -> list[tf.Tensor]:
+    """Return the columns of texts in an input, checked (N,) string tensors, equally many.
+
+    Args:
+        x: texts; a tuple of columns; a list of pairs, triplets and so on; or a table. The last
+            column may have a list of equally many texts in every row, such as negatives.
+
+    Raises:
+        ValueError: "Row 3 has 2 texts, row 0 has 3. ...", "texts[3] is empty. ..."
+
+    Example:
+        >>> columns = as_columns((["q", "r"], ["a", "b"], [["n", "m"], ["o", "p"]]))
+        >>> [column.numpy().tolist() for column in columns]
+        [[b'q', b'r'], [b'a', b'b'], [b'n', b'o'], [b'm', b'p']]
+    """
+    x, names = plain(x), ()
+    if isinstance(x, dict):
+        check_text_columns(x, ROLES)
+        names, x = tuple(map(str, x)), tuple(x.values())
+    elif _is_list_of_lists(x):
+        x = tuple(_transposed(x, "x"))
+    if not isinstance(x, tuple):
+        return [check_not_empty_texts(as_column(x), "texts")]
+    if not x:
+        raise ValueError("x is an empty tuple. Expected one or more columns of texts.")
+    columns = list(x)
+    if _is_list_of_lists(columns[-1]):
+        columns[-1:] = _transposed(columns[-1], "the last column")
+    names = (*names, *(f"column {i}" for i in range(len(names), len(columns))))
+    columns = [
+        check_not_empty_texts(as_column(c, n), n) for c, n in zip(columns, names, strict=False)
+    ]
+    counts = [column.shape[0] for column in columns]
+    if None not in counts and len(set(counts)) > 1:
+        raise ValueError(
+            f"Expected columns of equally many texts. Received: {', '.join(map(str, counts))}."
+        )
+    return columns
+
+
+def check_not_empty_texts(texts: tf.Tensor, name: str) -> tf.Tensor:
+    """Return texts (N,), or raise an error for one without any character but white space.
+
+    Raises:
+        ValueError: "Row 1 of texts is empty. Expected some text: leave the row out, ..."
+
+    Example:
+        >>> import tensorflow as tf
+        >>> check_not_empty_texts(tf.constant(["a", " "]), "texts")
+        Traceback (most recent call last):
+        ValueError: Row 1 of texts is empty. Expected some text: leave the row out, or put a ...
+    """
+    advice = "Expected some text: leave the row out, or put a placeholder there."
+    return check_each(texts, has_text(texts), f" of {name} is empty. {advice}")
+
+
+def _is_list_of_lists(x) -> bool:
+    return isinstance(x, list | np.ndarray) and len(x) > 0 and isinstance(x[0], LISTS)
+
+
+def _transposed(rows, name: str) -> list[list]:
+    """Return the columns of rows that have equally many texts each.
+
+    Raises:
+        ValueError: "Row 3 of x has 2 texts, row 0 has 3. ..."
+    """
+    for i, row in enumerate(rows):
+        if not isinstance(row, LISTS):
+            raise ValueError(
+                f"Row {i} of {name} is {row!r:.{MAX_SHOWN}}. Expected a list of texts, as in row 0."
+            )
+        if len(row) != len(rows[0]):
+            raise ValueError(
+                f"Row {i} of {name} has {len(row)} texts, row 0 has {len(rows[0])}. Expected "
+                "equally many in every row."
+            )
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def only_column(texts) -> tf.Tensor:
+    """Return the texts (N,), checked; raise an error for pairs.
+
+    Raises:
+        ValueError: "embed takes texts, and got 2 columns of them ..."
+    """
+    columns = as_columns(texts)
+    if len(columns) > 1:
+        raise ValueError(
+            f"embed takes texts, and got {len(columns)} columns of them: "
+            f"{with_type(plain(texts)):.60}. Embed each column by itself."
+        )
+    return columns[0]
+
+
+TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal
+
+
+class SeparateTexts(Preprocessor):
+    """Base of preprocessors of texts that are compared, each an input of its own.
+
+    Attributes:
+        values_per_text: names of an example's values beside "token_ids", one for each text.
+    """
+
+    one_example_per_text = True
+    values_per_text: tuple[str, ...] = ()
+
+    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
+        """Return the tokens of texts (N,) after a prompt, truncated, and `values_per_text`."""
+        raise NotImplementedError
+
+    def _prompts_of_rows(
+        self, prompt: str | None, symmetric: bool
+    ) -> tuple[str | None, str | None]:
+        """Return the prompts of the first and of the other texts of rows of several.
+
+        Args:
+            prompt: that was asked for.
+            symmetric: whether the rows are pairs with a score, which may be of like texts.
+        """
+        return (prompt, prompt) if symmetric else ("query", "document")
+
+    def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
+        """Return examples of token ids, not padded.
+
+        Args:
+            x: see `fit` of the task.
+            y: what the loss takes: scores of pairs, (N,) or (N, K); a teacher's vectors of the
+                texts, (N, D) or (N, 1 + K, G); or None.
+            sample_weight: one number for each example, or None.
+            prompt: of single texts, and of pairs with a score each, or one vector: see `embed` of
+                the task. Of other rows the first text gets the prompt "query", the others
+                "document".
+
+        Returns:
+            Tensors with one row per example: "token_ids" ragged (N, None); of several texts
+            "candidate_token_ids" ragged (N, K, None); `values_per_text` likewise, without the last
+            axis, and "text_indices" (N, 1 + K), equal where texts are equal; and where given
+            "labels" and "sample_weight".
+        """
+        first, *others = as_columns(x)
+        if y is not None:
+            y = as_scores(y) if others else as_vectors(y)
+        of_first, of_others = prompt, None
+        if others:
+            symmetric = len(others) == 1 and y is not None and len(y.shape) < 3
+            of_first, of_others = self._prompts_of_rows(prompt, symmetric)
+        examples = self.encoded_texts(first, of_first)
+        if others:
+            texts = tf.stack(others, axis=1)  # (N, K)
+            encoded = self.encoded_texts(tf.reshape(texts, [-1]), of_others)
+            splits = tf.range(tf.shape(texts, tf.int64)[0] + 1) * texts.shape[1]
+            examples |= {
+                CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+                for name, values in encoded.items()
+            }
+            every = tf.concat([first[:, None], texts], axis=1)
+            examples[TEXT_IDS] = _numbered(every)
+        if y is not None:
+            examples["labels"] = y
+        if sample_weight is not None:
+            examples["sample_weight"] = as_weights(sample_weight)
+        check_same_count(examples)
+        return examples
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        x = self.pad(examples, bucketed)
+        if CANDIDATE + "token_ids" in examples:
+            x |= self._padded_candidates(examples, bucketed)
+        labels = examples.get("labels")
+        if labels is None and TEXT_IDS in examples:
+            labels = _numbered(examples[TEXT_IDS])  # small ones, which float32 holds exactly
+        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
+
+    def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
+        """Return the model's inputs (B, K, L) of the other texts."""
+        names = ("token_ids", *self.values_per_text)
+        parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}
+        flat = self.pad({name: value.values for name, value in parts.items()}, bucketed)
+        # Its shape tells K before a graph runs.
+        rows, count = parts["token_ids"].nrows(), examples[TEXT_IDS].shape[1] - 1
+        return {
+            CANDIDATE + name: tf.reshape(
+                values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])
+            )
+            for name, values in flat.items()  # (B * K, L)
+            if name == "token_ids" or name.endswith("_mask")
+        }
+
+
+def _numbered(values: tf.Tensor) -> tf.Tensor:
+    """Return int32 of the same shape, equal where the values are equal, from 0 on."""
+    return tf.reshape(tf.unique(tf.reshape(values, [-1])).idx, tf.shape(values))
+
+
+def as_scores(y) -> tf.Tensor:
+    """Return scores of pairs, or vectors of rows of texts, as float32 (N, ...), checked.
+
+    Raises:
+        ValueError: "y is of type string. Expected ...", "Row 3 has the score inf. Expected a
+            finite number."
+
+    Example:
+        >>> as_scores([0.5, float("inf")])
+        Traceback (most recent call last):
+        ValueError: Row 1 has the score inf. Expected a finite number.
+    """
+    scores = as_numbers(check_given(y), "y", "scores of the pairs, numbers")
+    finite = tf.math.is_finite(scores)
+    right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
+    return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
+
+
+def as_vectors(y) -> tf.Tensor:
+    """Return the vectors that single texts shall have, as float32 (N, D), checked.
+
+    Raises:
+        ValueError: "x has one column of texts, so y must be vectors (N, D). ..."
+    """
+    vectors = as_scores(y)
+    if len(vectors.shape) != 2:
+        raise ValueError(
+            "x has one column of texts, so y must be their vectors, (texts, width). Received the "
+            f"shape {tuple(vectors.shape)}. Scores are of pairs: x=(first, second)."
+        )
+    return vectors

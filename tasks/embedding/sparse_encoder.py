@@ -1,0 +1,422 @@
+"""The task of sparse vectors: a weight for each term of the vocabulary, by SPLADE.
+
+Comment letters: B batch, N texts, K further texts of an example, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, Unpack, overload
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import require, tf
+from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.rules import Activation as HeadActivation
+from encoder_zoo.presets.formats import sparse_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
+from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.sparse_pooling import Activation, Pooling, term_weights
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
+from encoder_zoo.tasks.losses.splade import weighted_by
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.pretraining.masked_lm_head import (
+    check_head_representable,
+    make_masked_lm_head,
+)
+from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
+from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
+from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scipy.sparse import csr_array
+
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
+    """Texts to `[CLS] text [SEP]`, with the arguments and results of `TextEmbedderPreprocessor`.
+
+    Of rows of several texts the first always gets the prompt "query", the others "document".
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "query", ":"]
+        >>> preprocessor = SparseEncoderPreprocessor(BertTokenizer(tokens), max_length=16)
+        >>> preprocessor(["hello"])["token_ids"].numpy().tolist()
+        [[2, 5, 3]]
+    """
+
+    task_name = "sparse_encoder"
+    truncation_advice = Preprocessor.truncation_advice
+
+    @classmethod
+    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
+        return sparse_folder.preprocessor_arguments(preset, tokenizer)
+
+    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
+        return "query", "document"
+
+
+Term = tuple[str, float]
+RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE v2, section 4
+
+DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
+
+
+class SparseEncoderPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `SparseEncoder.from_preset`; `pooling` and `activation` are among those
+    of all tasks."""
+
+    max_terms: int | None
+    similarity_function: str
+    head_activation: str | None
+    head_layer_norm_epsilon: float | None
+    max_length: int | None
+    prompts: Mapping[str, str] | None
+    default_prompt: str | None
+    include_prompt: bool
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SparseEncoder(Embedder[SparseIndex]):
+    """Embed texts as weights of the vocabulary's terms: of those in a text, and of related ones.
+
+        encoder = ez.SparseEncoder.from_preset("hf://naver/splade-cocondenser-ensembledistil")
+        encoder.embed(["a text", "another"])  # (2, 30522), a sparse matrix of scipy
+        encoder.top_terms("How do I reset it?", k=5)  # [("reset", 2.4), ...]
+        index = encoder.index(documents)
+        index.search("How do I reset it?")
+
+    The head of a masked language model predicts which terms fit at the position of each token; a
+    term's weight is the largest of its logits, or their sum, after max(0, x) and log(1 + x).
+    `from_preset` opens folders of sentence-transformers' SparseEncoder, and any masked language
+    model, which becomes a sparse encoder by `fit`: before it, most terms have a weight.
+
+    Args:
+        backbone: any `Backbone` of a family with a masked language model.
+        preprocessor: for raw text.
+        pooling: "max" or "sum" over the tokens of a text.
+        activation: "relu", log(1 + max(0, x)) of logits x, or "log1p_relu", log(1 + that).
+        max_terms: of the vector of a text so many of the largest weights are kept; None keeps all.
+        similarity_function: "dot" or "cosine".
+        head_activation, head_layer_norm_epsilon: see `MaskedLM`.
+
+    `fit` takes x in these forms, and y where there are scores:
+
+    - pairs `(queries, documents)`: the loss (`SPLADE`) puts each text near its partner and away
+      from the others of the batch, with few terms. `(queries, documents, negatives)` adds texts
+      to stay away from, as for `TextEmbedder`.
+    - `fit((queries, documents, negatives), scores)`: it learns a teacher's scores of the documents
+      and negatives, by `MarginMSE` inside `SPLADE`.
+
+    The first text of a row gets the prompt "query" and the others "document".
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, V) float32; of inputs with candidates (B, 1 + K, V).
+
+    Source: Formal et al. 2021, SPLADE v2: Sparse Lexical and Expansion Model for Information
+    Retrieval, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> keras.ops.shape(SparseEncoder(backbone)({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 30)
+    """
+
+    task_name = "sparse_encoder"
+    checkpoint_class_suffix = "ForMaskedLM"
+    preprocessor_class = SparseEncoderPreprocessor
+    default_losses = DEFAULT_LOSSES
+    index_class = SparseIndex
+    sentence_transformers_class = "SparseEncoder"
+    settings_in_files = sparse_folder.ARGUMENTS
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: SparseEncoderPreprocessor | None = None,
+        pooling: Pooling = "max",
+        activation: Activation = "relu",
+        max_terms: PositiveInt | None = None,
+        similarity_function: Literal["dot", "cosine"] = "dot",
+        head_activation: HeadActivation | None = None,
+        head_layer_norm_epsilon: Fraction | None = None,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.pooling = pooling
+        self.activation = activation
+        self.max_terms = max_terms
+        self.similarity_function = similarity_function
+        self.head = make_masked_lm_head(
+            self.head_record, backbone, self.dtype_policy, head_activation, head_layer_norm_epsilon
+        )
+        hidden = self.head.hidden
+        self.head_activation = hidden and hidden.activation
+        self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
+        # Steps of this `fit`, and those in which the weights of `SPLADE` rise.
+        self.schedule = self.add_weight(
+            shape=(2,),
+            initializer="zeros",
+            dtype="float32",
+            trainable=False,
+            name="schedule",
+            aggregation="only_first_replica",
+        )
+        self._finish_building()
+
+    @property
+    def embedding_dim(self) -> int:
+        """Return V, the number of terms of the vocabulary."""
+        return self.backbone.vocabulary_size
+
+    @functools.cached_property
+    def terms(self) -> list[str]:
+        """Return the terms of the vocabulary (V,), as the tokenizer spells them.
+
+        Rows of the token embedding that the tokenizer does not use are "".
+        """
+        tokens = self.preprocessor.tokenizer.get_vocabulary()
+        return tokens + [""] * (self.embedding_dim - len(tokens))
+
+    def logits_of(self, encoded, inputs, training=None):
+        """Return the weights of terms (B, V), of the backbone's outputs."""
+        mask = inputs.get("pooling_mask", with_padding_mask(inputs)["padding_mask"])
+        x = encoded["sequence_output"]
+        settings = self.pooling, self.activation, training, self._sparse_gradients
+        return term_weights(self.backbone, self.head, x, mask, *settings)
+
+    @property
+    def _sparse_gradients(self) -> bool:
+        """Return whether gradients are taken of those terms alone that have one."""
+        in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
+        return in_graphs and self.compute_dtype == "float32"
+
+    def check_representable(self) -> None:
+        check_head_representable(self)
+        if self.preprocessor is not None and not self.preprocessor.include_prompt:
+            raise ValueError(
+                "include_prompt is False, for which sentence-transformers' SparseEncoder has no "
+                "setting. Expected True."
+            )
+
+    # -- training ------------------------------------------------------------------------------
+
+    def call(self, inputs, training=None):
+        if training:
+            self.schedule.assign(self.schedule + np.array([1, 0], "float32"))
+        return super().call(inputs, training)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Compute the loss as the other tasks, with the weights of `SPLADE` as they are now."""
+        with weighted_by(self._share() if training else 1.0):
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    def _share(self):
+        """Return the share of the weights of `SPLADE` in this step: the square of its number."""
+        step, rising = self.schedule[0] - 1, self.schedule[1]
+        share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
+        return ops.where(rising > 0, share, 1.0)
+
+    def _fit(self, data, callbacks, verbose, options: dict):
+        self.schedule.assign([0, data.total_steps // RISING])
+        return super()._fit(data, callbacks, verbose, options)
+
+    def _adapt(self, x, y) -> None:
+        alone = y is not None and not isinstance(x, tuple)
+        if alone and not is_dataset(x) and not is_prepared(x):
+            raise ValueError(
+                "x has one column of texts, and y is of pairs. Expected x=(queries, documents), "
+                "or (queries, documents, negatives) and a teacher's scores."
+            )
+        super()._adapt(x, y)
+
+    @validate_arguments
+    def embed(
+        self,
+        texts: object,
+        prompt: str | None = None,
+        max_terms: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> csr_array:
+        """Return the vector of each text, a weight above 0 for some terms of the vocabulary.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            prompt: put before every text: the name of one of the model's prompts, such as "query"
+                or "document", which mean none where the model has none; or the text of a prompt;
+                None is the model's default. See `TextEmbedder.embed`.
+            max_terms: keep so many of the largest weights of each text; None is the model's
+                `max_terms`.
+            batch_size: default 32.
+
+        Returns:
+            (N, V) float32, a `scipy.sparse.csr_array` in the order of the texts; of a single text
+            it has one row.
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "There is no prompt 'qeury'. ..."
+            ImportError: "Sparse vectors need the package scipy: ..."
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> vectors = encoder.embed(["A text.", "Another one."], max_terms=20)
+            >>> vectors.shape[0], vectors.nnz
+            (2, 40)
+        """
+        if isinstance(texts, str | bytes):
+            texts = [texts]
+        check_preprocessor(self, texts)
+        column, most = only_column(texts), max_terms or self.max_terms
+        require(sparse)
+        if not column.shape[0]:
+            return sparse.csr_array((0, self.embedding_dim), dtype="float32")
+        examples = self.preprocessor.encode(column, prompt=prompt)
+        parts, order = [], []
+        for indices, weights in example_outputs(self, examples, batch_size):
+            parts.append(as_rows(np.asarray(weights), most))
+            order.append(indices)
+        return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+
+    @overload
+    def top_terms(
+        self, texts: str, k: int = 10, prompt: str | None = None, batch_size: int | None = None
+    ) -> list[Term]: ...
+    @overload
+    def top_terms(
+        self, texts: object, k: int = 10, prompt: str | None = None, batch_size: int | None = None
+    ) -> list[list[Term]]: ...
+    @validate_arguments
+    def top_terms(
+        self,
+        texts: object,
+        k: PositiveInt = 10,
+        prompt: str | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[Term] | list[list[Term]]:
+        """Return the terms with the largest weights in each text, the largest first.
+
+        Args:
+            texts: a text, or several, as for `embed`.
+            k: how many terms; fewer where fewer have a weight.
+            prompt, batch_size: of `embed`.
+
+        Returns:
+            For each text a list of (term, weight), the term as the tokenizer spells it; of a
+            single text its list alone.
+
+        Example:
+            >>> from encoder_zoo import SparseEncoder
+            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
+            >>> len(encoder.top_terms("A good film.", k=3))
+            3
+        """
+        if isinstance(texts, str | bytes):
+            return self.top_terms([texts], k, prompt, batch_size)[0]
+        vectors = self.embed(texts, prompt, None, batch_size)
+        found = []
+        for begin, end in zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True):
+            weights, indices = vectors.data[begin:end], vectors.indices[begin:end]
+            best = best_first(weights, indices, min(k, len(weights)))
+            names = [self.terms[i] for i in indices[best].tolist()]
+            found.append(list(zip(names, weights[best].tolist(), strict=True)))
+        return found
+
+    @validate_arguments
+    def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:
+        """Return `embed` for exports: of "text" with the default prompt, and as "query" and
+        "document" with theirs.
+
+        Args:
+            max_terms: see `embed`.
+
+        Returns:
+            Functions whose results are "count" (N,), the number of terms of each text, and
+            "index" in the vocabulary, "term" and "weight", each (N, K), the largest weights first;
+            beyond "count" they are 0 and "".
+        """
+        preprocessor, most = self.preprocessor, max_terms or self.max_terms
+
+        def weights_of(examples):
+            return self(preprocessor.pad(examples), training=False)
+
+        def answer(text, prompt=None):
+            examples = preprocessor.encode(text, prompt=prompt)
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            weights = in_graph_batches(weights_of, examples, ones, self.embedding_dim).flat_values
+            count = tf.math.count_nonzero(weights, axis=1, dtype=tf.int32)
+            count = count if most is None else tf.minimum(count, most)
+            longest = tf.reduce_max(tf.concat([[0], count], axis=0))
+            weights, indices = tf.math.top_k(weights, longest)
+            real = tf.sequence_mask(count, tf.shape(weights)[1])
+            indices, weights = tf.where(real, indices, 0), tf.where(real, weights, 0.0)
+            terms = tf.where(real, tf.gather(tf.constant(self.terms), indices), "")
+            return {"count": count, "index": indices, "term": terms, "weight": weights}
+
+        return {
+            "serving_default": lambda text: answer(text),
+            "query": lambda text: answer(text, "query"),
+            "document": lambda text: answer(text, "document"),
+        }
+
+    # -- presets -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[SparseEncoderPresetArguments]
+    ) -> Self:
+        """Load a sparse encoder, or a masked language model to make one of; see `Task.from_preset`.
+
+        An encoder without the head of a masked language model gets a new one, to be trained.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `pooling`, `activation`, `max_terms`, `similarity_function`; of the
+                preprocessor `sequence_length`, `max_length`, `prompts`, `default_prompt`,
+                `include_prompt`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
+                the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return sparse_folder.encoder_arguments(checkpoint)
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        return sparse_folder.encoder_files(self)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        x = ["a b ab", "c", "c d e a b", "p"]
+        return TinyData({"pooling": "max", "activation": "log1p_relu"}, x)
+
+    def tiny_questions(self) -> tuple:
+        return (np.array(self.tiny_data().x),)

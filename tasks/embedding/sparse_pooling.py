@@ -1,0 +1,176 @@
+"""From the logits of a text's tokens to a weight for each term of the vocabulary.
+
+Logits of all positions, (B, L, V), are the largest tensor of the model: 2 GB for 32 texts of 512
+tokens and 30,522 terms. They are made for some positions at a time, unless gradients need them all.
+
+Comment letters: B batch, L sequence, D hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.tasks.embedding.pooling import POOLINGS
+from encoder_zoo.tasks.pretraining.masked_lm_head import MaskedLMHead, project, with_bias
+
+Pooling = Literal["max", "sum"]
+Activation = Literal["relu", "log1p_relu"]
+POSITIONS = 32  # whose logits are in memory at once
+
+
+def _log1p_relu(x):
+    """Return log(1 + max(x, 0)), of Formal et al. 2021, SPLADE, equation 1."""
+    return ops.log1p(ops.relu(x))
+
+
+# {name in sentence-transformers: function of logits}; neither makes larger logits smaller.
+ACTIVATIONS: dict[str, Callable] = {
+    "relu": _log1p_relu,
+    "log1p_relu": lambda x: ops.log1p(_log1p_relu(x)),
+}
+
+
+def term_weights(
+    backbone: Backbone,
+    head: MaskedLMHead,
+    x: keras.KerasTensor,
+    mask: keras.KerasTensor,
+    pooling: Pooling,
+    activation: Activation,
+    training: bool | None = None,
+    sparse_gradients: bool = False,
+) -> keras.KerasTensor:
+    """Return the weight of each term in each text, (B, V) float32.
+
+    Args:
+        backbone: with the token embedding.
+        head: of a masked language model.
+        x: (B, L, D), the backbone's output.
+        mask: (B, L), true or 1 at the tokens that are pooled.
+        pooling: "max" or "sum" over the tokens of a text.
+        activation: a key of `ACTIVATIONS`.
+        training: whether gradients are taken.
+        sparse_gradients: take them as `largest_logits` does, on TensorFlow without XLA.
+
+    Source: Formal et al. 2021, SPLADE v2, equations 1 and 3; `log1p_relu` Shen et al. 2025,
+    Exploring l0 Sparsification for Inference-free Sparse Retrievers, section 3.
+    """
+    function = ACTIVATIONS[activation]
+    mask = ops.cast(mask, "float32")
+    if pooling == "sum":
+
+        def weights(x, mask):
+            logits = function(with_bias(head, project(backbone, head, x)))  # (B, l, V)
+            return ops.matmul(mask[:, None], logits)[:, 0]
+
+        return _over_positions(weights, ops.add, x, mask, training)
+
+    # The largest logit does not change if padding repeats a token, the bias is added after it, and
+    # the activation is of it alone.
+    first = POOLINGS["cls"](x, mask)[:, None]
+
+    def repeated(x, mask):
+        return ops.where(mask[..., None] > 0, x, first)
+
+    if training and sparse_gradients and head.tied:
+        table = ops.convert_to_tensor(backbone.embeddings.token_embedding.embeddings)
+        x = head(repeated(x, mask))
+        return function(with_bias(head, largest_logits(x, table, POSITIONS)))
+
+    def largest(x, mask):
+        return ops.max(project(backbone, head, repeated(x, mask)), axis=1)
+
+    found = _over_positions(largest, ops.maximum, x, mask, training)
+    return function(with_bias(head, found))
+
+
+def _over_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:
+    """Return the function of x (B, L, D) and a mask (B, L), joined over parts of the positions."""
+    length = ops.shape(x)[1]
+    if training or (isinstance(length, int) and length <= POSITIONS):
+        return function(x, mask)
+    number = -(-length // POSITIONS)
+    size = -(-length // number)
+    # Of equal size: XLA fills a slice that reaches beyond the end of a loop's tensor with zeros.
+    x, mask = (_divided(values, number, size) for values in (x, mask))
+    found = function(x[0], mask[0])
+    if isinstance(number, int):
+        for i in range(1, number):
+            found = join(found, function(x[i], mask[i]))
+        return found
+
+    def step(i, found):
+        return i + 1, join(found, function(x[i], mask[i]))
+
+    return ops.while_loop(lambda i, _: i < number, step, (1, found))[1]
+
+
+def _divided(values, number, size):
+    """Divide (B, L, ...) into (P, B, l, ...), with zeros behind."""
+    batch, length, *rest = ops.shape(values)
+    widths = [[0, 0], [0, number * size - length], *([0, 0] for _ in rest)]
+    values = ops.reshape(ops.pad(values, widths), (batch, number, size, *rest))
+    return ops.moveaxis(values, 0, 1)
+
+
+def largest_logits(x: tf.Tensor, table: tf.Tensor, positions: int) -> tf.Tensor:
+    """Return the largest product of each row of a table with a text's tokens, (B, V).
+
+    Args:
+        x: (B, L, E).
+        table: (V, E), the token embedding.
+        positions: P, whose products are in memory at once.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> x = tf.constant([[[1.0, 0.0], [0.0, 2.0]]])
+        >>> table = tf.constant([[1.0, 1.0], [3.0, 0.0], [0.0, -1.0]])
+        >>> largest_logits(x, table, 1).numpy().tolist()
+        [[2.0, 3.0, 0.0]]
+    """
+
+    @tf.custom_gradient
+    def operation(x, table):
+        found, index = _largest(x, table, positions)
+        return found, lambda dy: _gradients(x, table, index, dy)
+
+    return operation(x, tf.convert_to_tensor(table))  # gradients reach tensors
+
+
+def _largest(x, table, positions: int) -> tuple:
+    """Return the largest products and the indices of their tokens, (B, V), P at a time."""
+
+    def step(start, found, index):
+        products = tf.matmul(x[:, start : start + positions], table, transpose_b=True)
+        largest = tf.reduce_max(products, axis=1)
+        here = start + tf.argmax(products, axis=1, output_type=tf.int32)
+        index = tf.where(largest > found, here, index)
+        return start + positions, tf.maximum(found, largest), index
+
+    shape = [tf.shape(x)[0], table.shape[0]]
+    start = (0, tf.fill(shape, x.dtype.min), tf.zeros(shape, tf.int32))
+    length = tf.shape(x)[1]
+    _, found, index = tf.while_loop(
+        lambda start, *_: start < length, step, start, parallel_iterations=1
+    )
+    return found, index
+
+
+def _gradients(x, table, index, dy) -> tuple:
+    """Return the gradients of x (B, L, E) and the table (V, E): products with a sparse matrix."""
+    length, width = tf.shape(x)[1], x.shape[2]
+    pairs = tf.where(dy != 0)  # (N, 2)
+    token = pairs[:, 0] * tf.cast(length, tf.int64) + tf.cast(tf.gather_nd(index, pairs), tf.int64)
+    shape = tf.cast([tf.shape(x)[0] * length, table.shape[0]], tf.int64)
+    values = tf.cast(tf.gather_nd(dy, pairs), tf.float32)
+    matrix = tf.SparseTensor(tf.stack([token, pairs[:, 1]], axis=1), values, shape)  # (B L, V)
+    tokens, rows = tf.cast(tf.reshape(x, [-1, width]), tf.float32), tf.cast(table, tf.float32)
+    dx = tf.sparse.sparse_dense_matmul(matrix, rows)
+    dtable = tf.sparse.sparse_dense_matmul(matrix, tokens, adjoint_a=True)
+    return tf.cast(tf.reshape(dx, tf.shape(x)), x.dtype), tf.cast(dtable, table.dtype)

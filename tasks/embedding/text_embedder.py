@@ -1,0 +1,332 @@
+"""The task of text embeddings: one vector for each text, near those of texts with like meaning.
+
+Comment letters: B batch, N texts, K further texts of an example, L sequence, D width.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Unpack
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.presets.formats import embedding_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, VECTORS, Embedder
+from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.pooling import (
+    Projection,
+    checked_modes,
+    modes_of,
+    pool,
+    to_unit_length,
+)
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
+from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
+from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
+from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from typing import Self
+
+DEFAULT_LOSSES = {
+    PAIRS: losses.InfoNCE,
+    SCORES: losses.CoSENT,
+    VECTORS: losses.VectorDistillation,
+}
+
+
+class EmbedderPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `TextEmbedder.from_preset`; `pooling` is among those of all tasks."""
+
+    dense: Sequence[Mapping[str, object]]
+    normalize: bool
+    dim: int | None
+    similarity_function: Similarity
+    max_length: int | None
+    prompts: Mapping[str, str] | None
+    default_prompt: str | None
+    include_prompt: bool
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TextEmbedder(Embedder[VectorIndex]):
+    """Embed texts: from the vectors of a text's tokens to one vector, of unit length by default.
+
+        embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
+        embedder.embed(["a text", "another"])  # (2, 384)
+        embedder.fit((queries, documents))  # learns to put each query near its document
+        index = embedder.index(documents)
+        index.search("How do I reset it?")
+
+    `from_preset` opens folders of sentence-transformers, of all its versions, with their pooling,
+    dense layers and prompts; and any encoder, whose pooling is an argument.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: for raw text.
+        pooling: "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken", as in
+            sentence-transformers; or a list of these, whose vectors are concatenated.
+        dense: layers after pooling, each a dict of `units` and, if they differ from the defaults
+            of `Projection`, `activation`, `use_bias`, `residual`.
+        normalize: whether vectors get unit length.
+        dim: `embed` keeps so many leading numbers of each vector, see there; None keeps all.
+        similarity_function: "cosine", "dot", "euclidean" or "manhattan".
+
+    `fit` takes x in these forms, and y where there are scores:
+
+    - pairs `(queries, documents)`: the loss (`InfoNCE`) puts each text near its partner and away
+      from the others of the batch. `(queries, documents, negatives)` adds texts to stay away
+      from, one column, several, or a list of equally many in every row.
+    - pairs and their scores, `fit((first, second), scores)`: the loss (`CoSENT`) orders pairs.
+    - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
+    - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
+
+    The first text of a row gets the prompt "query" and the others "document"; pairs with a score
+    or a vector each, which need not be query and document, get the default prompt.
+    `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])` mixes datasets, each
+    batch from one of them.
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, D) float32; of inputs with candidates (B, 1 + K, D).
+
+    Raises:
+        ValueError: "pooling is 'average'. Expected one of cls, max, mean, ..."
+
+    Source: Reimers and Gurevych 2019, Sentence-BERT, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> embedder = TextEmbedder(backbone, pooling=["cls", "mean"])
+        >>> keras.ops.shape(embedder({"token_ids": np.array([[2, 7, 3]])}))
+        (1, 16)
+    """
+
+    task_name = "text_embedder"
+    pipeline_tag = "sentence-similarity"
+    preprocessor_class = TextEmbedderPreprocessor
+    default_losses = DEFAULT_LOSSES
+    index_class = VectorIndex
+    sentence_transformers_class = "SentenceTransformer"
+    settings_in_files = embedding_folder.ARGUMENTS
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: TextEmbedderPreprocessor | None = None,
+        pooling: str | Sequence[str] = "mean",
+        dense: Sequence[Mapping] = (),
+        normalize: bool = True,
+        dim: PositiveInt | None = None,
+        similarity_function: Similarity = "cosine",
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.pooling = checked_modes(pooling)
+        self.dense = [dict(settings) for settings in dense]
+        self.normalize = normalize
+        self.dim = dim
+        self.similarity_function = similarity_function
+        with self.distribution.scope():
+            self.dense_layers = self._make_dense()
+        self._check_dim(dim)
+        self._finish_building()
+        self.built = True
+
+    def _make_dense(self) -> list[Projection]:
+        width = self.backbone.hidden_dim * len(modes_of(self.pooling))
+        layers = []
+        for i, settings in enumerate(self.dense):
+            layers.append(Projection(**settings, name=f"dense_{i}"))
+            layers[-1].build((None, width))
+            width = layers[-1].units
+        return layers
+
+    @property
+    def embedding_dim(self) -> int:
+        """Return the width of the model's vectors, before they are shortened to `dim`."""
+        if self.dense_layers:
+            return self.dense_layers[-1].units
+        return self.backbone.hidden_dim * len(modes_of(self.pooling))
+
+    def _check_dim(self, dim: int | None) -> None:
+        if dim is not None and dim > self.embedding_dim:
+            raise ValueError(f"dim is {dim}. Expected at most {self.embedding_dim}.")
+
+    def logits_of(self, encoded, inputs, training=None):
+        """Return the vectors (B, D), of the backbone's outputs."""
+        mask = inputs.get("pooling_mask", inputs.get("padding_mask"))
+        if mask is None:
+            mask = ops.ones_like(inputs["token_ids"])
+        x = pool(encoded["sequence_output"], mask, modes_of(self.pooling))
+        for layer in self.dense_layers:
+            x = layer(x)
+        return to_unit_length(x) if self.normalize else x
+
+    @validate_arguments
+    def embed(
+        self,
+        texts: object,
+        prompt: str | None = None,
+        dim: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+        windows: Literal["mean"] | None = None,
+    ) -> np.ndarray:
+        """Return the vector of each text.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            prompt: put before every text: the name of one of the model's prompts, such as "query"
+                or "document" ("passage" and "corpus" are the same), which mean none where the model
+                has none; or the text of a prompt, such as "query: "; None is the model's default.
+            dim: keep so many leading numbers, for models trained that way (Matryoshka), and
+                normalize again if the model normalizes; None is the model's `dim`.
+            batch_size: default 32.
+            windows: "mean" reads texts that are longer than the model takes in parts of its
+                length, and returns the mean of their vectors, each weighted by its tokens; None
+                reads the beginning, and logs how many texts were longer.
+
+        Returns:
+            (N, D) float32, in the order of the texts; of a single text (D,).
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "There is no prompt 'qeury'. ...", "dim is
+                500. Expected at most 384."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> embedder.embed(["A text.", "Another one."]).shape, embedder.embed("A text.").shape
+            ((2, 256), (256,))
+        """
+        if isinstance(texts, str | bytes):
+            return self.embed([texts], prompt, dim, batch_size, windows)[0]
+        self._check_dim(dim)
+        check_preprocessor(self, texts)
+        embed = self._mean_of_windows if windows else self._vectors_of_texts
+        vectors = embed(only_column(texts), prompt, batch_size or BATCH_SIZE)
+        dim = dim or self.dim
+        if dim is None or dim == vectors.shape[1]:
+            return vectors
+        return self.scaled(np.ascontiguousarray(vectors[:, :dim]))
+
+    def _vectors_of_texts(self, texts: tf.Tensor, prompt: str | None, batch_size: int):
+        """Return the vectors (N, D) of texts (N,), each truncated to what the model reads."""
+        encode, count = functools.partial(self.preprocessor.encode, prompt=prompt), texts.shape[0]
+        if not count:
+            return np.zeros((0, self.embedding_dim), "float32")
+        if count <= batch_size:
+            return self.graphs.predict_few((texts,), encode)
+        return self._in_order(encode(texts), batch_size)
+
+    def _mean_of_windows(self, texts: tf.Tensor, prompt: str | None, batch_size: int) -> np.ndarray:
+        """Return the vectors (N, D) of texts (N,), the mean of their windows, by their tokens."""
+        examples = self.preprocessor.encode_windows(texts, prompt)
+        weights = examples["token_ids"].row_lengths().numpy()[:, None] - 2.0  # (W, 1)
+        index = examples.pop("text_index").numpy()
+        parts = self._in_order(examples, batch_size)  # (W, D)
+        total, vectors = np.zeros((len(texts), 1)), np.zeros((len(texts), parts.shape[1]))
+        np.add.at(total, index, weights)
+        np.add.at(vectors, index, parts * weights)
+        return self.scaled((vectors / np.maximum(total, 1)).astype("float32"))
+
+    def _in_order(self, examples: dict, batch_size: int) -> np.ndarray:
+        """Return the vectors of encoded examples, (N, D)."""
+        count = int(examples["token_ids"].nrows())
+        vectors = np.zeros((count, self.embedding_dim), "float32")
+        for indices, values in example_outputs(self, examples, batch_size):
+            vectors[indices] = values
+        return vectors
+
+    def scaled(self, vectors: np.ndarray) -> np.ndarray:
+        """Return vectors (N, D) as the model scales them: of unit length, if it normalizes."""
+        return unit_rows(vectors) if self.normalize else vectors
+
+    @validate_arguments
+    def signatures(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
+        """Return `embed` for exports: of "text" with the default prompt, and as "query" and
+        "document" with theirs.
+
+        Args:
+            dim: see `embed`.
+
+        Returns:
+            Functions whose result is "embedding" (N, D).
+        """
+        self._check_dim(dim)
+        dim, preprocessor = dim or self.dim or self.embedding_dim, self.preprocessor
+
+        def vectors_of(examples):
+            return self(preprocessor.pad(examples), training=False)
+
+        def answer(text, prompt=None):
+            examples = preprocessor.encode(text, prompt=prompt)
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            vectors = in_graph_batches(vectors_of, examples, ones, self.embedding_dim)
+            vectors = vectors.flat_values[:, :dim]
+            shortens = self.normalize and dim < self.embedding_dim
+            return {"embedding": to_unit_length(vectors) if shortens else vectors}
+
+        return {
+            "serving_default": lambda text: answer(text),
+            "query": lambda text: answer(text, "query"),
+            "document": lambda text: answer(text, "document"),
+        }
+
+    # -- presets -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[EmbedderPresetArguments]
+    ) -> Self:
+        """Load an embedder of any format, or an encoder without a head; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `pooling`, `dense`, `normalize`, `dim`, `similarity_function`; of the
+                preprocessor `sequence_length`, `max_length`, `prompts`, `default_prompt`,
+                `include_prompt`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
+                the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return embedding_folder.embedder_arguments(checkpoint, given)
+
+    @validate_arguments
+    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
+        embedding_folder.restore_dense(self, checkpoint, given, allow_nonfinite)
+
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        return [weight for layer in self.dense_layers for weight in layer.weights]
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        return embedding_folder.embedder_files(self, dtype)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        x, y = ["a b ab", "c", "c d e a b", "p"], np.cos(np.arange(64.0)).reshape(4, 16)
+        return TinyData({"pooling": ["mean", "max"]}, x, y)

@@ -1,0 +1,193 @@
+"""Texts to examples for embeddings, each text by itself.
+
+Comment letters: B batch, N examples, K further texts of each, L sequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import SequenceLength, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.presets.formats import embedding_folder
+from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts, as_columns
+from encoder_zoo.tasks.preprocessing.windows import make_windows, take
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+# The names that models give to the prompt of a document, which mean the same; the default first.
+DOCUMENT_NAMES = ("document", "passage", "corpus")
+# Names that mean no prompt where a model has none, as do the others of `DOCUMENT_NAMES`.
+ROLES = ("query", "document")
+
+
+def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | None) -> dict:
+    """Return the prompts by name.
+
+    Raises:
+        ValueError: "prompts['query'] is 3. Expected a text.", "default_prompt is 'q'. Expected one
+            of query, passage."
+    """
+    prompts = dict(prompts or {})
+    for name, text in prompts.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ValueError(f"prompts[{name!r}] is {text!r}. Expected names and texts.")
+    if default_prompt is not None and default_prompt not in prompts:
+        raise ValueError(
+            f"default_prompt is {default_prompt!r}. Expected one of {', '.join(prompts)}."
+            if prompts
+            else f"default_prompt is {default_prompt!r}, and there are no prompts."
+        )
+    return prompts
+
+
+def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | None) -> str:
+    """Return the text that is put before every text.
+
+    Args:
+        prompts: {name: text} of the model.
+        prompt: a name; "query" or "document", which mean no prompt where the model has none;
+            "passage" or "corpus", which are "document" where no prompt has that name, and the other
+            way round; a text that is no word, such as "query: "; or None for the default.
+        default: name of the model's default prompt, or None for no prompt.
+
+    Raises:
+        ValueError: "There is no prompt 'qeury'. Expected query, document, ... or the text itself,
+            such as 'query: '."
+
+    Example:
+        >>> prompts = {"query": "query: ", "passage": "passage: "}
+        >>> [prompt_text(prompts, p, None) for p in ("query", "document", "search: ", None)]
+        ['query: ', 'passage: ', 'search: ', '']
+    """
+    name = default if prompt is None else prompt
+    if name is None:
+        return ""
+    if not isinstance(name, str):
+        raise ValueError(f"prompt is {with_type(name)}. Expected its name, or its text.")
+    for known in (name, *(DOCUMENT_NAMES if name in DOCUMENT_NAMES else ())):
+        if known in prompts:
+            return prompts[known]
+    if name in (*ROLES, *DOCUMENT_NAMES) or not name:
+        return ""
+    if re.fullmatch(r"\w+", name):
+        names = ", ".join(dict.fromkeys([*prompts, *ROLES]))
+        raise ValueError(
+            f"There is no prompt {name!r}. Expected {names}, or the text itself, such as 'query: '."
+        )
+    return name
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TextEmbedderPreprocessor(SeparateTexts):
+    """Texts to `[CLS] text [SEP]`; of pairs, triplets and so on each text is an input of its own.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`.
+        max_length: longer texts are truncated to so many tokens, special ones counted;
+            None is the model's longest. Unlike `sequence_length` it does not pad.
+        prompts: {name: text to put before a text}.
+        default_prompt: name of the prompt where none is asked for; None for no prompt.
+        include_prompt: whether the prompt's tokens are pooled.
+
+    Returns:
+        As of `Preprocessor`; of inputs with several texts the first is "token_ids" (B, L), and the
+        others are "candidate_token_ids" (B, K, L). Without scores the labels are numbers
+        (B, 1 + K) that are equal where texts are equal.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "you"]
+        >>> preprocessor = TextEmbedderPreprocessor(BertTokenizer(tokens))
+        >>> x, y = preprocessor((["hello"], ["hello you"]))
+        >>> x["token_ids"].numpy().tolist(), x["candidate_token_ids"].numpy().tolist()
+        ([[2, 5, 3]], [[[2, 5, 6, 3]]])
+        >>> y.numpy().tolist()
+        [[0, 1]]
+    """
+
+    task_name = "text_embedder"
+    values_per_text = ("pooled_from",)  # with `include_prompt=False`: tokens that are not pooled
+    truncation_advice = 'embed(texts, windows="mean") reads all of a text.'
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        max_length: SequenceLength | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt: str | None = None,
+        include_prompt: bool = True,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.max_length = max_length
+        self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
+        self.prompts = checked_prompts(prompts, default_prompt)
+        self.default_prompt = default_prompt
+        self.include_prompt = include_prompt
+
+    @classmethod
+    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
+        return embedding_folder.preprocessor_arguments(preset, tokenizer)
+
+    def prompt_text(self, prompt: str | None) -> str:
+        """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""
+        return prompt_text(self.prompts, prompt, self.default_prompt)
+
+    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
+        # One more than is read, to count the texts that are cut.
+        tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
+        examples = {"token_ids": self.pack([tokens])["token_ids"]}
+        if not self.include_prompt:
+            count = self._prompt_length(prompt)
+            examples["pooled_from"] = tf.fill([tf.shape(texts)[0]], count)
+        return examples
+
+    def _tokens(self, texts: tf.Tensor, prompt: str | None, first: int | None) -> tf.RaggedTensor:
+        text = self.prompt_text(prompt)
+        return self.tokenizer.tokenize(tf.strings.join([text, texts]) if text else texts, first)
+
+    def _prompt_length(self, prompt: str | None) -> int:
+        """Return the number of tokens before those that are pooled: of prompt and [CLS]."""
+        text = self.prompt_text(prompt)
+        return len(self.tokenizer.tokenize(text)) + self.tokenizer.first_column if text else 0
+
+    def encode_windows(self, texts, prompt: str | None = None) -> dict:
+        """Return examples of single texts, a long one cut into several of equal length or shorter.
+
+        Args:
+            texts: (N,), as for `encode`.
+            prompt: before the text, so at the beginning of the first window alone.
+
+        Returns:
+            As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
+        """
+        [texts] = as_columns(texts)
+        tokens = self._tokens(texts, prompt, None)
+        windows = make_windows(tokens.row_lengths(), self.max_sequence_length - 2, 0)
+        examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
+        if not self.include_prompt:
+            first = windows.begin == 0
+            examples["pooled_from"] = tf.where(first, self._prompt_length(prompt), 0)
+        return {**examples, "text_index": windows.example}
+
+    @validate_arguments
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        """Return the model's inputs (B, L) of the first texts."""
+        # All tokens are in segment 0.
+        first_length = {"first_length": tf.fill([tf.shape(examples["token_ids"])[0]], 2**30)}
+        inputs = super().pad({**examples, **first_length}, bucketed)
+        if "pooled_from" in examples:
+            columns = tf.range(tf.shape(inputs["token_ids"])[1])
+            pooled = columns >= examples["pooled_from"][:, None]
+            inputs["pooling_mask"] = inputs["padding_mask"] & pooled
+        return inputs

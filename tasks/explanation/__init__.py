@@ -1,1 +1,0 @@
-"""Explanations of answers: how much each word speaks for them or against them."""

@@ -1,1 +1,0 @@
-"""Few-shot classification: contrastive training of an embedder, then a logistic head."""

@@ -1,1 +1,0 @@
-"""Texts as vectors of their tokens, compared by late interaction (ColBERT)."""

@@ -1,1 +1,0 @@
-"""Multiple choice: which of some texts answers a question."""

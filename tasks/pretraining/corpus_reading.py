@@ -1,0 +1,271 @@
+"""Batches of examples of a corpus: shuffled by a seed, from any step on, in parts for workers.
+
+Comment letters: B batch, K slots, see `examples.ShardExamples`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import logging
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.batching import Plan
+from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples
+from encoder_zoo.tasks.pretraining.corpus_writing import Shard
+from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.distribution import worker_of
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+    from encoder_zoo.tasks.pretraining.corpus import PretrainingCorpus
+
+logger = logging.getLogger("encoder_zoo")
+
+WINDOW = 8  # files that are shuffled together
+AHEAD = 4  # batches that are padded ahead
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Reads the slots of a corpus, in any order.
+
+    Args:
+        corpus: to read.
+        plan: makes examples of a shard, with a random generator.
+        seed: of the examples and of their order.
+        windows: number of slots of each window from the first on, as far as known. It grows with
+            reading, and makes a late slot quick to find.
+    """
+
+    corpus: PretrainingCorpus
+    plan: Callable[[Shard, random.Random], ShardExamples]
+    seed: int
+    windows: list[int] = dataclasses.field(default_factory=list)
+
+    def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
+        """Yield all slots once, in order: (shard, its examples, number of the slot)."""
+        for number in range(self.corpus.num_shards):
+            shard, examples = self._planned(0, number)
+            for slot in range(examples.slots):
+                yield shard, examples, slot
+
+    def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
+        """Yield slots of endless shuffled passes, without the first `done`.
+
+        The files have another order in every pass, and `WINDOW` of them are shuffled together.
+        """
+        number = 0  # of the window
+        while number < len(self.windows) and done >= self.windows[number]:
+            done -= self.windows[number]
+            number += 1
+        with ThreadPoolExecutor(1) as thread:  # plans the next window while this one is read
+            following = thread.submit(self._window, number)
+            while True:
+                shards, positions = following.result()
+                if number == len(self.windows):
+                    self.windows.append(len(positions))
+                if not any(self.windows) and len(self.windows) * WINDOW >= self.corpus.num_shards:
+                    raise ValueError(f"No example can be made of {self.corpus}.")
+                number += 1
+                following = thread.submit(self._window, number)
+                for shard, slot in positions[done:]:
+                    yield *shards[shard], slot
+                done = max(0, done - len(positions))
+
+    def count(self) -> int:
+        """Return the number of slots of one pass, by planning one."""
+        return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
+
+    def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
+        """Return some shards with their examples, and (K, 2) the order of shards and slots."""
+        per_pass = -(-self.corpus.num_shards // WINDOW)
+        run, part = divmod(number, per_pass)
+        order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
+        shards = [self._planned(run, int(n)) for n in order[part * WINDOW : (part + 1) * WINDOW]]
+        counts = [examples.slots for _, examples in shards]
+        slots = np.concatenate([np.arange(count) for count in counts])
+        positions = np.stack([np.repeat(np.arange(len(shards)), counts), slots], 1)
+        return shards, np.random.default_rng([self.seed, run, part]).permutation(positions)
+
+    def _planned(self, run: int, number: int) -> tuple[Shard, ShardExamples]:
+        shard = self.corpus.shard(number)
+        return shard, self.plan(shard, random.Random(f"{self.seed} {run} {number}"))
+
+
+class CorpusBatches(TrainingData):
+    """A corpus as the data of `fit` and `evaluate`, read pass after pass.
+
+    With several workers each reads its own part of every batch alone.
+
+    Args:
+        task: whose preprocessor makes examples of the corpus.
+        plan: `batch_size` counts slots, of all workers together.
+        corpus: of the preprocessor's tokenizer.
+    """
+
+    def __init__(self, task, plan: Plan, corpus: PretrainingCorpus):
+        super().__init__(task, plan)
+        check_corpus(corpus, task.preprocessor)
+        self._corpus = corpus
+
+    def _reader(self, seed: int, *windows: list) -> Reader:
+        return Reader(self._corpus, self.task.preprocessor.corpus_examples, seed, *windows)
+
+    @functools.cached_property
+    def steps(self) -> int:
+        return self.plan.steps_per_epoch or max(1, self._reader(0).count() // self.plan.batch_size)
+
+    def check(self) -> None:
+        if not self.plan.shuffle:
+            raise ValueError("A corpus is read shuffled. Received: shuffle=False.")
+        length = self.task.preprocessor.max_sequence_length
+        tokens = self.total_steps * self.plan.batch_size * length
+        logger.info(
+            "%s steps have up to %s tokens, %.1f times those of the corpus.",
+            f"{self.total_steps:,}",
+            f"{tokens:,}",
+            tokens / self._corpus.num_tokens,
+        )
+
+    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
+        reader = self._reader(seed, self.window_sizes)
+        slots = functools.partial(reader.shuffled, done * self.plan.batch_size)
+        return self._collated(slots, seed, done, worker_of(self.task.distribution.strategy))
+
+    def in_order(self) -> tf.data.Dataset:
+        """Return the batches of one pass, which is always the same."""
+        reader = self._reader(0)
+        steps = -(-reader.count() // self.plan.batch_size)
+        batches = self._collated(reader.ordered)
+        return batches.apply(tf.data.experimental.assert_cardinality(steps))
+
+    def _collated(
+        self, slots: Callable, seed: int = 0, done: int = 0, worker: tuple[int, int] = (0, 1)
+    ) -> tf.data.Dataset:
+        """Return prepared batches of slots.
+
+        Args:
+            slots: returns an iterator of them.
+            seed: of masking.
+            done: how many batches come before.
+            worker: number of this worker, and how many there are.
+        """
+        preprocessor, (number, count) = self.task.preprocessor, worker
+        part = slice(*(self.plan.batch_size * n // count for n in (number, number + 1)))
+        labels = ("labels",) if preprocessor.labels_pairs else ()
+        signature = {
+            **dict.fromkeys(
+                ("token_ids", "first_length", *labels), tf.TensorSpec([None], tf.int32)
+            ),
+            **dict.fromkeys(("sizes", "slot_sizes"), tf.TensorSpec([None], tf.int64)),
+            **dict.fromkeys(("seed", "span"), tf.TensorSpec([2], tf.int64)),
+        }
+        generate = functools.partial(self._read, slots, part, seed, done)
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        if count > 1:  # each worker's dataset has its own examples
+            policy = tf.data.experimental.AutoShardPolicy.OFF
+            options.experimental_distribute.auto_shard_policy = policy
+        collate, packed = self.task.graphs.collate(), preprocessor.packed_length is not None
+        make = functools.partial(_collate_slots, collate=collate, packed=packed)
+        dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
+        return dataset.with_options(options)
+
+    def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:
+        """Yield this worker's part of each batch, and the span of its tokens in the batch."""
+        following, tokenizer = slots(), self.task.preprocessor.tokenizer
+        for step in itertools.count(done):
+            batch = list(itertools.islice(following, self.plan.batch_size))
+            if not batch:
+                return
+            examples = read_examples(batch[part], tokenizer, self._corpus.vocabulary_size)
+            lengths = [made.slot_length(slot) for _, made, slot in batch]
+            span = [sum(lengths[: part.start]), sum(lengths)]
+            yield {**examples, "seed": np.array([seed, step]), "span": np.array(span)}
+
+    def describe(self) -> dict:
+        return {"corpus": self._corpus.sha256, "batch_size": self.plan.batch_size}
+
+
+def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
+    """Raise a ValueError if a corpus is not for this task.
+
+    Raises:
+        ValueError: "This task's preprocessor is None. ...", and see
+            `PretrainingCorpus.check_tokenizer`.
+    """
+    if not hasattr(preprocessor, "corpus_examples"):
+        raise ValueError(
+            f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus is for "
+            "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."
+        )
+    if not preprocessor.dynamic:
+        raise ValueError("dynamic=False needs texts in memory. Received: a corpus.")
+    corpus.check_tokenizer(preprocessor.tokenizer)
+
+
+def _collate_slots(examples: dict, collate: Callable, packed: bool):
+    """Return a prepared batch of the examples that `read_examples` returns."""
+    examples = dict(examples)
+    slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
+    seed, span = examples.pop("seed"), examples.pop("span")
+    examples["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
+    # Drawn for the whole batch, so that masks do not depend on the number of workers.
+    draws = tf.random.stateless_uniform([span[1], 3], seed)
+    examples["draws"] = ids.with_values(draws[span[0] : span[0] + tf.size(flat, tf.int64)])
+    if packed:
+        group = tf.RaggedTensor.from_row_lengths
+        examples = {
+            name: group(values, slot_sizes, validate=False) for name, values in examples.items()
+        }
+    return collate(examples, seed)
+
+
+def read_examples(
+    slots: list[tuple[Shard, ShardExamples, int]], tokenizer, vocabulary_size: int
+) -> dict:
+    """Return the examples of some slots with their tokens, one after the other.
+
+    Returns:
+        `{"token_ids": ids of all examples, "sizes": tokens of each, "first_length": tokens of its
+        first segment, "slot_sizes": examples of each slot}`, and "labels" of pairs.
+
+    Raises:
+        ValueError: "The corpus holds the id 70000 ..."
+    """
+    start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
+    parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []
+    for shard, examples, slot in slots:
+        first, behind = examples.slot_splits[slot : slot + 2].tolist()
+        slot_sizes.append(behind - first)
+        sizes += examples.lengths[first:behind].tolist()
+        for row in range(first, behind):
+            begin, limit = examples.example_splits[row : row + 2]
+            spans = examples.spans[begin:limit].tolist()
+            texts = [part for a, b in spans for part in (shard.tokens[a:b], end)]
+            parts += [start, *texts] if tokenizer.first_column else [*texts, start]
+            first_lengths.append(tokenizer.first_column + spans[0][1] - spans[0][0] + 1)
+        if examples.labels is not None:
+            labels += examples.labels[first:behind].tolist()
+    ids = np.concatenate(parts, dtype="int64") if parts else np.zeros(0, "int64")
+    if len(ids) and ids.max() >= vocabulary_size:
+        raise ValueError(
+            f"The corpus holds the id {ids.max()}, but its tokenizer has {vocabulary_size} tokens: "
+            "it is damaged. Call its verify()."
+        )
+    found = {
+        "token_ids": ids.astype("int32"),
+        "sizes": np.array(sizes, "int64"),
+        "first_length": np.array(first_lengths if labels else sizes, "int32"),
+        "slot_sizes": np.array(slot_sizes, "int64"),
+    }
+    return {**found, **({"labels": np.array(labels, "int32")} if labels else {})}

@@ -1,0 +1,397 @@
+"""Tokenizing of documents into the files of a corpus, continued after a crash.
+
+A file ends with the document that fills it, so that the files do not depend on how the documents
+came: parts that were tokenized apart, joined, are the files that one process writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from encoder_zoo.common.progress import Progress
+from encoder_zoo.common.version import __version__
+from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
+from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+from encoder_zoo.tasks.pretraining.corpus_documents import Document, Documents, TextFiles
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Some documents of a corpus.
+
+    Attributes:
+        tokens: (T,) unsigned ids; those of a file are read when they are used.
+        sentences: (S + 1,) int64, offsets in `tokens`.
+        documents: (D + 1,) int64, offsets in `sentences`.
+
+    Example:
+        >>> shard = Shard.of([[[5, 6], [7]], [[8]]])
+        >>> shard.tokens.tolist(), shard.sentences.tolist(), shard.documents.tolist()
+        ([5, 6, 7, 8], [0, 2, 3, 4], [0, 2, 3])
+    """
+
+    tokens: np.ndarray
+    sentences: np.ndarray
+    documents: np.ndarray
+
+    @classmethod
+    def of(cls, documents: list[list[list[int]]]) -> Shard:
+        """Return a shard of documents in memory, lists of sentences, which are lists of ids."""
+        sentences = [sentence for document in documents for sentence in document]
+        return cls(
+            np.array([token for sentence in sentences for token in sentence], "uint32"),
+            splits([len(sentence) for sentence in sentences]),
+            splits([len(document) for document in documents]),
+        )
+
+    @classmethod
+    def open(cls, file: BinaryIO, vocabulary_size: int) -> Shard:
+        """Read the shard in a file, checked but for the ids; its tokens are mapped into memory.
+
+        Raises:
+            ValueError: "... is no shard of a corpus: ...", and see `SafetensorsFile`.
+        """
+        path, file = file.name, SafetensorsFile(file)
+        offsets = dict.fromkeys(("sentences", "documents"), "uint32")
+        expected = {"tokens": id_type(vocabulary_size), **offsets}
+        found = {n: file.dtype(n).name for n, shape in file.shapes.items() if len(shape) == 1}
+        if found != expected:
+            raise ValueError(f"{path} is no shard of a corpus: it holds {found}, not {expected}.")
+        sentences, documents = (file.read(n).astype("int64") for n in ("sentences", "documents"))
+        tokens = np.asarray(file.mapped("tokens"))  # slices of a plain view are quicker
+        shard = cls(tokens, sentences, documents)
+        for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
+            if not _are_splits(getattr(shard, name), size):
+                raise ValueError(
+                    f"{path} is no shard of a corpus: its {name} do not rise from 0 to {size}."
+                )
+        return shard
+
+    def part(self, first: int, behind: int) -> Shard:
+        """Return the documents from one to before another.
+
+        Example:
+            >>> Shard.of([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
+            [8]
+        """
+        documents = self.documents[first : behind + 1]
+        sentences = self.sentences[documents[0] : documents[-1] + 1]
+        tokens = self.tokens[sentences[0] : sentences[-1]]
+        return Shard(tokens, sentences - sentences[0], documents - documents[0])
+
+    def write(self, path: pathlib.Path, vocabulary_size: int) -> None:
+        """Write the shard as a file."""
+        arrays = {
+            "tokens": self.tokens.astype(id_type(vocabulary_size)),
+            "sentences": self.sentences.astype("uint32"),
+            "documents": self.documents.astype("uint32"),
+        }
+        save_file(arrays, path)
+
+
+def id_type(vocabulary_size: int) -> str:
+    """Return the smallest type that holds the ids.
+
+    Example:
+        >>> id_type(30_522), id_type(2**16 + 1)
+        ('uint16', 'uint32')
+    """
+    return "uint16" if vocabulary_size <= 2**16 else "uint32"
+
+
+def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
+    """Return the offsets of consecutive parts of some lengths, and the end of the last.
+
+    Example:
+        >>> splits([2, 1]).tolist()
+        [0, 2, 3]
+    """
+    return np.concatenate([[0], np.cumsum(lengths)]).astype("int64")
+
+
+def _are_splits(offsets: np.ndarray, size: int) -> bool:
+    """Return whether these are the offsets of parts that are not empty."""
+    return bool(
+        len(offsets) > 1
+        and offsets[0] == 0
+        and offsets[-1] == size
+        and (np.diff(offsets) > 0).all()
+    )
+
+
+NAME = "corpus.json"
+FORMAT = 1
+COUNTS = ("tokens", "sentences", "documents")
+PART = "part"  # (i, n) of a part of a corpus; None of a whole one
+
+
+def described_tokenizer(tokenizer: Tokenizer) -> dict:
+    """Return class, size, and a checksum of all settings of a tokenizer."""
+    config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
+    return {
+        "class": type(tokenizer).__name__,
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "sha256": hashlib.sha256(config).hexdigest(),
+    }
+
+
+def read_manifest(folder: pathlib.Path) -> dict:
+    """Return the contents of `corpus.json`, checked; {} if there is none.
+
+    Raises:
+        ValueError: "...: ... Expected ...", "... is damaged or changed"
+    """
+    if not folder.is_dir():
+        return {}
+    with OpenFolder(folder, [NAME]) as files:
+        return manifest_in(files)
+
+
+def manifest_in(files: OpenFolder) -> dict:
+    """Return the contents of `corpus.json` in an open folder, checked; {} if there is none."""
+    if NAME not in files:
+        return {}
+    path = files.path / NAME
+    manifest = files.read_json(NAME)
+    if manifest.get("format") != FORMAT:
+        found = shown(manifest.get("format"))
+        raise ValueError(f"{path}: format is {found}. Expected {FORMAT}, which this version reads.")
+    if manifest.get("sha256") != digest(manifest) or not _is_sound(manifest):
+        raise damaged(path)
+    return manifest
+
+
+def _is_sound(manifest: dict) -> bool:
+    """Return whether all required fields exist and have their types."""
+    numbers = dict.fromkeys(("bytes", *COUNTS), int)
+    kinds = {"file": str, "sha256": str, **numbers}
+    try:
+        size = manifest["tokenizer"]["vocabulary_size"]
+        whole = isinstance(manifest["complete"], bool) and type(size) is int and size > 0
+        if not manifest["complete"]:
+            kinds["position"] = list  # from where it is continued
+        fields = [(s[name], kind) for s in manifest["shards"] for name, kind in kinds.items()]
+        return whole and all(type(value) is kind for value, kind in fields)
+    except (KeyError, TypeError):
+        return False
+
+
+def damaged(path: str | pathlib.Path) -> ValueError:
+    """Return the error for a file whose size or checksum differs."""
+    return ValueError(
+        f"{path} is damaged or changed: its size or checksum is another. Make the corpus anew, in "
+        "another folder."
+    )
+
+
+BLOCK = 2**22  # characters that are tokenized at a time, at most
+
+
+class Block(NamedTuple):
+    """Tokenized documents.
+
+    Attributes:
+        shard: the documents.
+        positions: in the source, after each document, plain numbers.
+        share: how much of the source has been read, from 0 to 1; None if unknown.
+    """
+
+    shard: Shard
+    positions: Sequence[list[int]]
+    share: float | None
+
+
+class Source(Protocol):
+    """Gives the tokenized documents of a corpus.
+
+    Attributes:
+        start: the position of the first.
+        tokenizer: its description.
+        description: of the documents, plain data, the same for a corpus to be continued.
+        part: (i, n) of a part, or None.
+    """
+
+    start: Sequence[int]
+    tokenizer: dict
+    description: dict
+    part: Sequence[int] | None
+
+    def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+        """Yield the documents from a position on, several at a time."""
+
+
+class Texts:
+    """Tokenizes documents: a `Source`.
+
+    Args:
+        documents: to tokenize.
+        tokenizer: that does it.
+        part: (i, n) of a part, or None.
+    """
+
+    def __init__(
+        self,
+        documents: TextFiles | Documents,
+        tokenizer: Tokenizer,
+        part: Sequence[int] | None = None,
+    ):
+        self._documents, self._tokenizer = documents, tokenizer
+        self.start, self.part = documents.start, part
+        self.tokenizer, self.description = described_tokenizer(tokenizer), documents.describe()
+
+    def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
+        documents = self._documents.documents(position)
+        for block in _blocks(documents, min(BLOCK, 4 * shard_tokens)):
+            shard, kept = _tokenized([document.sentences for document in block], self._tokenizer)
+            yield Block(shard, [block[i].position for i in kept], block[-1].share)
+
+
+def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int | str) -> None:
+    """Write a corpus, or the rest of one.
+
+    Raises:
+        ValueError: "... belongs to another corpus: ...", "There is no text in it."
+    """
+    manifest = _begun(folder, source, shard_tokens)
+    if manifest["complete"]:
+        return
+    shards = manifest["shards"]
+    position = shards[-1]["position"] if shards else source.start
+    progress = CorpusProgress(shards) if verbose else None
+    for shard, end in _shards(source.blocks(position, shard_tokens), shard_tokens, progress):
+        path = folder / f"shard-{len(shards):05d}.safetensors"
+        with replacing_file(path) as new:
+            shard.write(new, source.tokenizer["vocabulary_size"])
+        counts = (len(shard.tokens), len(shard.sentences) - 1, len(shard.documents) - 1)
+        shards.append(
+            {
+                "file": path.name,
+                "bytes": path.stat().st_size,
+                "sha256": checksum_of(path),
+                **dict(zip(COUNTS, counts, strict=True)),
+                "position": end,
+            }
+        )
+        write_signed(folder / NAME, manifest)
+    if not shards and source.part is None:
+        raise ValueError("There is no text in the documents. Expected sentences.")
+    for shard in shards:  # joined parts have other positions than texts
+        del shard["position"]
+    write_signed(folder / NAME, {**manifest, "complete": True})
+    if progress:
+        progress.show(", complete")
+
+
+def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
+    """Return the manifest in the folder, which must be of the same corpus, or a new one."""
+    settings = {
+        "format": FORMAT,
+        "tokenizer": source.tokenizer,
+        "source": source.description,
+        "shard_tokens": shard_tokens,
+        PART: source.part and list(source.part),
+    }
+    found = read_manifest(checked_folder(folder))
+    if not found:
+        return {**settings, "encoder_zoo": __version__, "complete": False, "shards": []}
+    for name, value in settings.items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"{folder} belongs to another corpus: {name} is {found.get(name)} there, "
+                f"{value} now. Write to another folder, or delete that one."
+            )
+    return found
+
+
+def _shards(
+    blocks: Iterable[Block], shard_tokens: int, progress: CorpusProgress | None
+) -> Iterator[tuple[Shard, list[int]]]:
+    """Yield shards, and the position after each: of as few documents as have so many tokens."""
+    parts, size, position = [], 0, None
+    for shard, positions, share in blocks:
+        if progress:
+            progress.add(shard, share)
+        ends = shard.sentences[shard.documents[1:]]  # tokens up to the end of each document
+        first, before = 0, 0
+        while first < len(ends):
+            behind = int(np.searchsorted(ends, before + shard_tokens - size)) + 1
+            behind = min(behind, len(ends))
+            parts.append(shard.part(first, behind))
+            size += int(ends[behind - 1]) - before
+            first, before, position = behind, int(ends[behind - 1]), positions[behind - 1]
+            if size >= shard_tokens:
+                yield _joined(parts), position
+                parts, size = [], 0
+    if size:
+        yield _joined(parts), position
+
+
+def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
+    """Yield documents of about so many characters, to be tokenized at a time."""
+    block, size = [], 0
+    for document in documents:
+        block.append(document)
+        size += sum(map(len, document.sentences))
+        if size >= characters:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> tuple[Shard, list[int]]:
+    """Return documents as ids, without sentences and documents of no token, and which are left."""
+    ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
+    lengths = ids.row_lengths().numpy()
+    document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
+    sentences = np.bincount(document[lengths > 0], minlength=len(documents))
+    shard = Shard(
+        ids.flat_values.numpy(),
+        splits(lengths[lengths > 0]),
+        splits(sentences[sentences > 0]),
+    )
+    return shard, np.flatnonzero(sentences).tolist()
+
+
+def _joined(parts: list[Shard]) -> Shard:
+    return Shard(
+        np.concatenate([part.tokens for part in parts]),
+        splits(np.concatenate([np.diff(part.sentences) for part in parts])),
+        splits(np.concatenate([np.diff(part.documents) for part in parts])),
+    )
+
+
+class CorpusProgress(Progress):
+    """Prints the tokens that are done, of how many documents.
+
+    Args:
+        shards: entries of those that are written already.
+    """
+
+    def __init__(self, shards: list[dict]):
+        super().__init__(sum(shard["tokens"] for shard in shards))
+        self._documents = sum(shard["documents"] for shard in shards)
+
+    def add(self, part: Shard, share: float | None) -> None:
+        """Count tokenized documents, and print progress now and then."""
+        self._documents += len(part.documents) - 1
+        self.count(len(part.tokens), "" if share is None else f", {share:.0%} of the text")
+
+    def show(self, state: str = "") -> None:
+        """Print totals, speed and how far the writing is."""
+        counts = f"{self.done:,} tokens of {self._documents:,} documents"
+        print(f"Corpus: {counts}, {self.rate:,.0f} tokens/s{state}", flush=True)

@@ -1,0 +1,150 @@
+"""Explain an answer by the words of its question and its context.
+
+Comment letters: L sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.base.attributions import (
+    Attributions,
+    attributions,
+    example_inputs,
+    part_of,
+    warn_incomplete,
+)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    tokenize_texts,
+    word_marks,
+)
+from encoder_zoo.tasks.preprocessing.windows import Windows
+from encoder_zoo.tasks.question_answering.answer_ranking import Answer
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.question_answering.span_qa import SpanAnswers
+
+
+class AnswerExplanation(Answer, Attributions):
+    """An answer, and what each word of question and context adds to the sum of its two logits.
+
+    With a beam the sum is of two log-probabilities, and of no answer its own logit.
+    """
+
+
+def explain_answers(
+    model: SpanAnswers,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    answers: Sequence[Answer],
+    method: str,
+    batch_size: int | None,
+) -> list[AnswerExplanation]:
+    """Return explanations of answers; arguments: see `SpanQA.explain`."""
+    preprocessor = model.preprocessor
+    marks = model.graphs.get("word_marks", lambda: word_marks(preprocessor.tokenizer))
+    asked, told = (
+        tokenize_texts(preprocessor.tokenizer, tf.constant(texts, tf.string), marks)
+        for texts in ([question.strip() for question in questions], contexts)
+    )
+    encoded = preprocessor.contexts(asked.texts, told.texts)
+    examples = preprocessor.examples(encoded)
+    columns = Columns(
+        preprocessor.question_column(examples).numpy(),
+        preprocessor.context_column(examples).numpy(),
+        preprocessor.null_column(examples).numpy(),
+    )
+    found = []
+    for i, answer in enumerate(answers):
+        spans = [
+            span
+            for window in np.flatnonzero(encoded.windows.example.numpy() == i)
+            for span in _spans(model, examples, encoded.windows, window, told, columns, answer)
+        ]
+        # The score of "no answer" is the lowest of all windows'.
+        best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
+        parts = [part_of(asked, i, best.question), part_of(told, i, *best.context)]
+        values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
+        found.append(AnswerExplanation(**answer, **values))
+    warn_incomplete(found, method)
+    return found
+
+
+class Columns(NamedTuple):
+    """Positions in W windows, (W,) each: of the first tokens of question and context, and of
+    "no answer"."""
+
+    question: np.ndarray
+    context: np.ndarray
+    null: np.ndarray
+
+
+class SpanPositions(NamedTuple):
+    """A start and an end position in a window that may be an answer's.
+
+    Attributes:
+        score: sum of the outputs for them, or of a beam the one for "no answer".
+        weights: (1, ...), 1 at these outputs.
+        inputs: of the window, {name: (1, L)}.
+        question: the question's first position in the window.
+        context: the context's first position in the window, its first token there, and how many.
+    """
+
+    score: float
+    weights: np.ndarray
+    inputs: dict
+    question: int
+    context: tuple[int, int, int]
+
+
+def _spans(
+    model: SpanAnswers,
+    examples: dict,
+    windows: Windows,
+    window: int,
+    tokens: TokenizedTexts,
+    columns: Columns,
+    answer: Answer,
+) -> list[SpanPositions]:
+    """Return the spans in a window that have an answer's characters.
+
+    Several tokens may have the same characters.
+    """
+    inputs = example_inputs(model, examples, window)
+    row, begin, length = (
+        int(values[window]) for values in (windows.example, windows.begin, windows.length)
+    )
+    question, context, null = (int(column[window]) for column in columns)
+    bounds = [(null, null)]
+    if answer["text"]:
+        bounds = _bounds(tokens, row, answer, slice(begin, begin + length), context)
+    found = []
+    for first, last in bounds:
+        given, at = inputs, ([0, 1], [first, last])
+        if model.beam and answer["text"]:
+            given = {**inputs, "answer_start": np.array([[first]], "int32")}
+        elif model.beam:
+            at = ([0], [2])  # of all spans' outputs, the logit of "no answer"
+        outputs = ops.convert_to_numpy(model(given, training=False)).astype("float32")
+        weights = np.zeros_like(outputs)
+        weights[0, at[0], at[1]] = 1
+        score = float((weights * outputs).sum())
+        found.append(SpanPositions(score, weights, given, question, (context, begin, length)))
+    return found
+
+
+def _bounds(
+    tokens: TokenizedTexts, row: int, answer: Answer, window: slice, column: int
+) -> list[tuple[int, int]]:
+    """Return the positions in a window's example that an answer may begin and end at."""
+    starts, ends = (values[row].numpy()[window] for values in (tokens.starts, tokens.ends))
+    real = starts < ends
+    first = np.flatnonzero(real & (starts == answer["start"])) + column
+    last = np.flatnonzero(real & (ends == answer["end"])) + column
+    return [(i, j) for i in first.tolist() for j in last.tolist() if i <= j]

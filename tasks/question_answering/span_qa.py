@@ -1,0 +1,533 @@
+"""Extractive question answering.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.positions import last_positions
+from encoder_zoo.tasks.base.attributions import Method
+from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.spacy_docs import text_of
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
+from encoder_zoo.tasks.question_answering import answer_ranking, squad
+from encoder_zoo.tasks.question_answering.answer_ranking import (
+    Answer,
+    PassageAnswer,
+    search,
+    search_in_graph,
+)
+from encoder_zoo.tasks.question_answering.answers import (
+    NO_LABELS,
+    NullThreshold,
+    answer_lists,
+    holds_answers,
+    split_examples,
+)
+from encoder_zoo.tasks.question_answering.beam import COLUMNS, NO_START, Beam, make_span_beam
+from encoder_zoo.tasks.question_answering.explained_answers import (
+    AnswerExplanation,
+    explain_answers,
+)
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
+from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
+from encoder_zoo.tasks.training.inference import unpadded_outputs
+from encoder_zoo.tasks.training.sources import is_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from encoder_zoo.tasks.question_answering.answer_ranking import AnswerOptions
+
+
+class SpanQAPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `SpanQA.from_preset`."""
+
+    null_threshold: float | None
+    beam: tuple[int, int] | None
+    window_length: int
+    doc_stride: int
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanQA(Task):
+    """Answers questions by the first and last token of a span of the context.
+
+    Args:
+        backbone: any `Backbone`; no pooler is needed.
+        preprocessor: a `SpanQAPreprocessor`, for raw text.
+        dropout: before the output layer, in training, in families whose head has one there; None
+            is the backbone's. BERT's and RoBERTa's have none.
+        null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
+            with the preset.
+        beam: (start_n_top, end_n_top) of XLNet's head with a beam: how many start positions are
+            tried, and how many end positions after each, at most 100. The end position depends on
+            the start position, and a third output says that there is no answer. None computes
+            both by themselves. `from_preset` reads it from the checkpoint, whose class is
+            `XLNetForQuestionAnswering` with a beam and `XLNetForQuestionAnsweringSimple` without.
+
+    `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
+    `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
+    every question `{"text", "answer_start"}` or a list of such, whose first is learned; None
+    or an empty list if there is no answer. y is not given with examples. `validation_data` is
+    `((questions, contexts), answers)`, examples, or a dataset. Errors name the example: "Example 3:
+    the answer 'cat' does not stand at character 7 ..."
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, 2, L) float32 logits: of the answer's first, and of its last token. With a beam
+        (B, 1 + start_n_top * end_n_top, 4): row 0 is [0, 0, the logit of "no answer", 0], each
+        other one a span, [start position, end position, and the logarithms of their
+        probabilities]. In `fit` and `evaluate`, with the input "answer_start", (B, 3, L): the
+        log-probabilities of start positions, and of end positions after the answer's own start
+        position, and the logit of "no answer":
+        "accuracy", "exact_match" and "f1" are of these, and higher than those of answers, which
+        `evaluate_answers` measures.
+
+    Raises:
+        ValueError: "The family 'bert' has no head with a beam. ..."
+
+    Source: Devlin et al. 2019, sections 4.2 and 4.3; of the beam, Yang et al. 2019, XLNet, the code
+    released with it.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> tuple(SpanQA(backbone)({"token_ids": np.array([[2, 7, 3, 8, 3]])}).shape)
+        (1, 2, 5)
+    """
+
+    task_name = "span_qa"
+    checkpoint_class_suffix = "ForQuestionAnswering"
+    pipeline_tag = "question-answering"
+    preprocessor_class = SpanQAPreprocessor
+    text_method = "answer"
+    column_roles = ("question", "context", "answers")
+    file_advice = "Of SQuAD's files: fit(ez.read_squad({!r}))."
+    predicts_lists = True
+    answer_settings = ("null_threshold",)
+    output_activation = "softmax"
+    beam: tuple[int, int] | None = None
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: SpanQAPreprocessor | None = None,
+        dropout: Rate | None = None,
+        null_threshold: NullThreshold | None = None,
+        beam: Beam | None = None,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.null_threshold = null_threshold
+        self.beam = beam and tuple(beam)
+        record, policy = self.head_record, self.dtype_policy
+        self.dropout = head_dropout(record, backbone, dropout)
+        if self.beam:
+            self.fills_batches = False  # of two losses
+            self.head = make_span_beam(record, backbone, self.beam, policy)
+        else:
+            self.head = make_head(record, backbone, 2, self.dropout, policy, of_tokens=True)
+        self._finish_building()
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[SpanQAPresetArguments]
+    ) -> Self:
+        """Load a model for question answering, or an encoder with a new head.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `null_threshold`, `beam`; of the preprocessor `sequence_length`,
+                `window_length`, `doc_stride`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @property
+    def head_record(self) -> Head:
+        record = super().head_record
+        if not self.beam:
+            return record
+        if record.beam is None:
+            raise ValueError(
+                f"The family {self.backbone.family.name!r} has no head with a beam. Leave out beam."
+            )
+        return record.beam
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint, given):
+        record, config = cls.head_of(checkpoint.family).beam, checkpoint.config
+        if record is None or f"{record.output}.weight" not in checkpoint.shapes:
+            return {}
+        return {"beam": (config.get("start_n_top", 5), config.get("end_n_top", 5))}
+
+    def extra_config(self) -> dict:
+        return dict(zip(("start_n_top", "end_n_top"), self.beam or (), strict=False))
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        answers = [{"text": "ab", "answer_start": 4}, {"text": "c d", "answer_start": 0}]
+        return TinyData({}, (["a b", "p"], ["a b ab", "c d e a b"]), answers)
+
+    def logits_of(self, encoded, inputs, training=None):
+        x = encoded["sequence_output"]  # (B, L, D)
+        if self.beam:
+            real = with_padding_mask(inputs)["padding_mask"]
+            read = inputs.get("answer_mask", real), inputs.get("answer_start")
+            return self.head(x, self.backbone.text_vectors(x, inputs), *read)
+        return ops.transpose(self.head(x, training=training), (0, 2, 1))  # (B, 2, L)
+
+    def compute_output_spec(self, inputs, training=None):
+        batch, length = inputs["token_ids"].shape
+        shape = (2, length)
+        if self.beam:
+            n, m = self.beam
+            shape = (3, length) if "answer_start" in inputs else (1 + n * m, COLUMNS)
+        return keras.KerasTensor((batch, *shape), "float32")
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        ranges = super().input_ranges(length)
+        own = {"answer_mask": (0, 1), "answer_start": (0, length - 1)}
+        return {**ranges, **own} if self.beam else ranges
+
+    def prepared_inputs(self) -> list[str]:
+        return [*super().prepared_inputs(), *(["answer_mask"] if self.beam else [])]
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if y is None:
+            raise ValueError(NO_LABELS)
+        if self.beam and "answer_start" not in x:
+            raise ValueError(NO_START)
+        weight = squad.weights_of_bounds(sample_weight)
+        bounds = squad.mask_padding(x, y_pred[:, :2])
+        loss = super().compute_loss(x, y, bounds, weight, training)
+        return loss + self._loss_of_no_answer(x, y, y_pred, sample_weight) if self.beam else loss
+
+    def _loss_of_no_answer(self, x, y, y_pred, sample_weight):
+        """Return half the mean cross-entropy of whether there is no answer, as XLNet's code."""
+        loss_function = keras.losses.BinaryCrossentropy(from_logits=True)
+        logits = y_pred[:, 2, :1]
+        last = last_positions(with_padding_mask(x)["padding_mask"])  # (B, 1), of the start token
+        none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
+        loss = loss_function(none, logits, sample_weight)
+        return 0.5 * self.distribution.loss_of_batch(loss_function, loss, logits, sample_weight)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        weight = squad.weights_of_bounds(sample_weight)
+        bounds = squad.mask_padding(x, y_pred[:, :2])
+        return super().compute_metrics(x, y, bounds, weight)
+
+    def default_loss(self) -> keras.losses.Loss:
+        # Over (B, 2): the mean of the two cross-entropies.
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def metric_by_name(self, name: str):
+        metric = {"exact_match": squad.SpanExactMatch, "f1": squad.SpanF1}.get(name)
+        return metric() if metric else super().metric_by_name(name)
+
+    def _adapt(self, x, y) -> None:
+        self.null_threshold = None  # it belongs to the weights before training
+
+    def _check_given(self, y, x) -> None:
+        check_given(y, x, none_is_answer=True)
+
+    def _check_labels(self, x, y) -> None:
+        if y is None and not (is_dataset(x) or holds_answers(x)):
+            raise ValueError(f"{NO_LABELS}{columns_advice(x)}")
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def _predict_texts(self, x, batch_size, predict) -> list[list[np.ndarray]]:
+        examples = self.preprocess(x)
+        examples.pop("labels", None)
+        outputs = zip(
+            examples["text_index"].numpy(),
+            unpadded_outputs(self, examples, batch_size, axis=None if self.beam else 1),
+            strict=True,
+        )
+        by_question = itertools.groupby(outputs, key=lambda output: output[0])
+        return [[values for _, values in windows] for _, windows in by_question]
+
+    @overload
+    def answer(
+        self, question: str, context: str, top_k: None = None, **options: Unpack[AnswerOptions]
+    ) -> Answer: ...
+    @overload
+    def answer(
+        self, question: str, context: str, top_k: int, **options: Unpack[AnswerOptions]
+    ) -> list[Answer]: ...
+    @overload
+    def answer(
+        self,
+        question: str,
+        context: Iterable[Any],
+        top_k: None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> PassageAnswer: ...
+    @overload
+    def answer(
+        self, question: str, context: Iterable[Any], top_k: int, **options: Unpack[AnswerOptions]
+    ) -> list[PassageAnswer]: ...
+    @overload
+    def answer(
+        self,
+        question: Iterable[Any],
+        context: Iterable[Any],
+        top_k: None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> list[Answer]: ...
+    @overload
+    def answer(
+        self,
+        question: Iterable[Any],
+        context: Iterable[Any],
+        top_k: int,
+        **options: Unpack[AnswerOptions],
+    ) -> list[list[Answer]]: ...
+    @validate_arguments
+    @reads_weights
+    def answer(
+        self,
+        question,
+        context,
+        top_k: PositiveInt | None = None,
+        max_answer_length: PositiveInt = 30,
+        null_threshold: NullThreshold | None = None,
+        batch_size: PositiveInt | None = None,
+    ):
+        """Return the answers that the contexts give.
+
+        Args:
+            question: a question, or a list of them.
+            context: as many contexts, or one that all the questions are about; or, for a single
+                question, a list of passages, of which the best answer is searched.
+            top_k: how many answers for each question.
+            max_answer_length: in tokens.
+            null_threshold: "" (no answer) is returned where the score of no answer exceeds the
+                best span's by more than this; 0 is a good start, `float("inf")` always answers.
+                None is the best one that `evaluate_answers` found on questions with and without an
+                answer, and before that always answers. With a beam it is compared to the logit of
+                "no answer".
+            batch_size: default 32.
+
+        Returns:
+            `{"text", "start", "end", "score"}` for a single question, a list of such for a list;
+            with `top_k` a list of them for each question, the best first. Start and end count the
+            characters of the caller's context; no answer is "" from 0 to 0. The score is the
+            answer's share among all spans of all windows, with a beam among those that it found
+            in each window. Of passages an answer has also "passage", the index of its passage,
+            None for no answer; the share is among the spans of all passages.
+
+        Raises:
+            ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
+                "top_k is 0. Expected ...", "max_answer_length is 0. Expected ...", "Expected at
+                least one passage. ..."
+
+        Source: of passages, Clark and Gardner 2018, Simple and Effective Multi-Paragraph Reading
+        Comprehension, section 3.2: their spans are ranked by scores that were not normalized. Those
+        of a beam are log-probabilities, normalized in each window.
+        """
+        question, context = plain(text_of(question)), plain(text_of(context))
+        single, several = isinstance(question, str), not isinstance(context, str)
+        if single and several and not len(context):
+            raise ValueError("Expected at least one passage. Received: none.")
+        if single:
+            question = [question] * (len(context) if several else 1)
+        context = context if several else [context] * len(question)
+        questions, contexts, _ = split_examples((question, context), None)
+        texts = [text.decode() for text in contexts.numpy()]
+        if not texts:
+            return []
+        count = 1 if top_k is None else top_k
+        found = search(self, questions, contexts, count, max_answer_length, batch_size)
+        found = answer_ranking.over_passages(found) if single and several else found
+        found = answer_ranking.null_beside_best(found) if self.beam else found
+        found = answer_ranking.insert_null_answers(found, self._threshold(null_threshold))
+        answers = answer_ranking.answer_dicts(found, texts, count, passages=single and several)
+        answers = [row[0] for row in answers] if top_k is None else answers
+        return answers[0] if single else answers
+
+    @overload
+    def explain(
+        self,
+        question: str,
+        context: str,
+        method: Method = "integrated_gradients",
+        **options: Unpack[AnswerOptions],
+    ) -> AnswerExplanation: ...
+    @overload
+    def explain(
+        self,
+        question: Iterable[Any],
+        context: Iterable[Any],
+        method: Method = "integrated_gradients",
+        **options: Unpack[AnswerOptions],
+    ) -> list[AnswerExplanation]: ...
+    @validate_arguments
+    @reads_weights
+    def explain(
+        self,
+        question,
+        context,
+        method: Method = "integrated_gradients",
+        max_answer_length: PositiveInt = 30,
+        null_threshold: NullThreshold | None = None,
+        batch_size: PositiveInt | None = None,
+    ):
+        """Return the answers that the contexts give, and which words speak for each of them.
+
+        `ez.display.explanation` draws the answer.
+
+        Args:
+            question: a question, or a list of them.
+            context: as many contexts, or one that all the questions are about.
+            method: as for `SequenceClassifier.explain`.
+            max_answer_length: as for `answer`.
+            null_threshold: as for `answer`.
+            batch_size: how many gradients are computed at once; default 32.
+
+        Returns:
+            For a question its answer, as of `answer`, with "texts", "words", "logit" and "baseline"
+            as of `SequenceClassifier.explain`; the texts are the question and the context. The
+            logit is the sum of those of the answer's first and last token; with a beam the sum of
+            their log-probabilities, and of no answer its own logit. Of a context in several
+            windows the words are those of the answer's window. For a list a list of such.
+
+        Raises:
+            ValueError: "explain takes one context for a question. ..."
+
+        Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
+        """
+        question, context = plain(text_of(question)), plain(text_of(context))
+        single, several = isinstance(question, str), not isinstance(context, str)
+        if single and several:
+            raise ValueError(
+                "explain takes one context for a question. Give the passage of its answer: "
+                "explain(question, passages[answer['passage']])."
+            )
+        questions = [question] if single else question
+        contexts = context if several else [context] * len(questions)
+        options = None, max_answer_length, null_threshold, batch_size
+        answers = self.answer(questions, contexts, *options)
+        found = explain_answers(self, questions, contexts, answers, method, batch_size)
+        return found[0] if single else found
+
+    def _threshold(self, given: float | None) -> float | None:
+        """Return the given null threshold, or the stored one; None always answers."""
+        threshold = self.null_threshold if given is None else given
+        return None if threshold == float("inf") else threshold
+
+    @validate_arguments
+    @reads_weights
+    def evaluate_answers(
+        self,
+        x: object,
+        y: object = None,
+        max_answer_length: PositiveInt = 30,
+        null_threshold: NullThreshold | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> dict[str, float]:
+        """Compute exact match and F1 of the answers in percent, as SQuAD's official scripts do.
+
+        Args:
+            x: as for `fit`, in memory.
+            y: as for `fit`; all answers of a question count, the best of them.
+            max_answer_length: in tokens.
+            null_threshold: as for `answer`. With questions without an answer, None is the stored
+                threshold; if there is none, it is 0, and the threshold with the best F1 is stored
+                for `answer`, exports and the preset, until the next `fit`.
+            batch_size: default 32.
+
+        Returns:
+            `{"exact_match", "f1", "total"}` where every question has an answer (v1.1); else those
+            of `squad_v2_scores`, in which the `best_..._thresh` are for `null_threshold`.
+
+        Raises:
+            ValueError: "The answers are missing. ...", "Expected at least one question. ..."
+        """
+        questions, contexts, answers = split_examples(x, y)
+        texts = [text.decode() for text in contexts.numpy()]
+        if not texts:
+            raise ValueError("Expected at least one question. Received: none.")
+        right = [[a["text"] for a in given] for given in answer_lists(answers)]
+        if len(right) != len(texts):
+            raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
+        found = search(self, questions, contexts, 1, max_answer_length, batch_size)
+        found = answer_ranking.null_beside_best(found) if self.beam else found
+        best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
+        guesses = [text[start:end] for text, start, end in best]
+        differences = (found.null - found.score[:, 0]).numpy().tolist()
+        if all(right) and null_threshold is None:
+            return squad_scores(guesses, right)
+        kept = self.null_threshold
+        threshold = next((t for t in (null_threshold, kept) if t is not None), 0.0)
+        scores = squad_v2_scores(guesses, right, differences, threshold)
+        if null_threshold is None and kept is None:
+            found = scores["best_f1_thresh"]
+            holds = squad_v2_scores(guesses, right, differences, found)["f1"] == scores["best_f1"]
+            self.null_threshold = found if holds else min(differences) - 1.0
+        return scores
+
+    @validate_arguments
+    def signatures(
+        self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
+    ) -> dict[str, Callable]:
+        """Return `answer` of "question" and "context" for exports.
+
+        Args:
+            max_answer_length: as for `answer`.
+            null_threshold: as for `answer`.
+
+        Returns:
+            A function whose results are "text", "start", "end" and "score", each (N,). The
+            answer of an empty context is "", with a score of 0 where one had to be given.
+        """
+
+        threshold = self._threshold(null_threshold)
+
+        def answer(question, context):
+            context = as_valid_text(context)
+            found = search_in_graph(self, question, context, max_answer_length)
+            found = answer_ranking.null_beside_best(found) if self.beam else found
+            found = answer_ranking.insert_null_answers(found, threshold)
+            start, end, score = (
+                found.start[:, 0],
+                found.end[:, 0],
+                answer_ranking.answer_scores(found),
+            )
+            text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+            return {"text": text, "start": start, "end": end, "score": score[:, 0]}
+
+        return {"serving_default": answer}

@@ -1,0 +1,363 @@
+"""The task of multiple choice: which of some texts answers a question.
+
+Comment letters: B batch, M windows of a question's choices, L sequence, D hidden.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.base.class_names import softmax
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.classification.window_pooling import (
+    WindowPooling,
+    pooled_by_text,
+    pooled_predictions,
+)
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.checks import has_text
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
+from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
+from encoder_zoo.tasks.ranking.list_scores import ListScores
+from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
+    CHOICE_INDEX,
+    NAMES,
+    MultipleChoicePreprocessor,
+)
+from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class MultipleChoicePresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `MultipleChoice.from_preset`."""
+
+    window_length: int | None
+    doc_stride: int
+    window_pooling: WindowPooling
+    text_columns: Sequence[str] | None
+
+
+class Choice(TypedDict):
+    """A choice of a question: its index, its text, and its probability among all choices."""
+
+    index: int
+    text: str
+    score: float
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MultipleChoice(ListScores):
+    """Choose the text that answers a question, or continues a text, from a list of them.
+
+        model = ez.MultipleChoice.from_preset("roberta_base_en")
+        model.fit((questions, choices, passages), answers)
+        model.choose("What is the weather like?", ["It rains.", "It is Monday."])
+
+    Each choice is read with its question, and with the context if there is one; the model scores
+    it, and the scores of a question's choices are compared.
+
+    Args:
+        backbone: any `Backbone`; for families whose head reads the pooler's output one with a
+            pooler.
+        preprocessor: for raw text.
+        dropout: before the output layer, in training; None is the backbone's.
+        window_pooling: of a preprocessor with a `window_length`: the logit of a choice is the
+            "mean" or the "max" of those of its windows, in training and in answers.
+
+    `fit` takes x as `(questions, choices)` or `(questions, choices, contexts)`, or as a table of
+    such columns. A question has a list of choices, of any number. y is the index of the right
+    choice of each question.
+
+    Call arguments:
+        inputs: the preprocessor's outputs; of prepared inputs without "choice_index" each text is a
+            choice.
+
+    Returns:
+        (B, M) float32 logits, -1e9 where there is no choice; of inputs without candidates (B, 1).
+        `predict` of texts returns a list with the logits (choices,) of each question.
+
+    Raises:
+        ValueError: "A Bert model for multiple choice reads the pooler's output. ..."
+
+    Source: Devlin et al. 2019, section 4.4, of SWAG; Liu et al. 2019, section 5.3, of RACE.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> inputs = {"token_ids": np.array([[2, 7, 3]]),
+        ...           "candidate_token_ids": np.array([[[2, 8, 3], [2, 9, 3]]])}
+        >>> keras.ops.shape(MultipleChoice(backbone)(inputs))
+        (1, 3)
+    """
+
+    task_name = "multiple_choice"
+    checkpoint_class_suffix = "ForMultipleChoice"
+    pipeline_tag = "multiple-choice"
+    preprocessor_class = MultipleChoicePreprocessor
+    text_method = "choose"
+    column_roles = NAMES
+    answer_settings = ("window_pooling",)
+    predicts_lists = True
+    output_activation = "softmax"
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: MultipleChoicePreprocessor | None = None,
+        dropout: Rate | None = None,
+        window_pooling: WindowPooling = "mean",
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.window_pooling = window_pooling
+        self._add_head("model for multiple choice", dropout)
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[MultipleChoicePresetArguments]
+    ) -> Self:
+        """Load a model for multiple choice, or an encoder with a new head; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `window_pooling`; of the preprocessor `sequence_length`, `window_length`,
+                `doc_stride`, `text_columns`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def call(self, inputs, training=None):
+        logits = super().call(inputs, training)  # (B, M)
+        if not {CHOICE_INDEX, CANDIDATE + "token_ids"} <= inputs.keys():
+            return logits
+        return logits_of_choices(logits, inputs[CHOICE_INDEX], self.window_pooling)
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return {**super().input_ranges(length), CHOICE_INDEX: (-1, 2**31 - 1)}
+
+    # -- training ------------------------------------------------------------------------------
+
+    def default_loss(self) -> keras.losses.Loss:
+        return ClassCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        return [ClassAccuracy(name="accuracy")]
+
+    def _check_labels(self, x, y) -> None:
+        if is_dataset(x) and y is None:
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        if y is None:
+            raise ValueError(
+                "The labels are missing. Expected y: the index of the right choice of each "
+                f"question.{columns_advice(x)}"
+            )
+
+    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        choices = [["a", "b"], ["c d", "a b ab", "e"], ["p"], ["d", "e", "f g"]]
+        return TinyData({}, (["a b ab", "c", "c d e a b", "p"], choices), [1, 0, 0, 2])
+
+    def tiny_questions(self) -> tuple:
+        questions, choices = self.tiny_data().x
+        return questions, [[row[0], "b c"] for row in choices]
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    @overload
+    def choose(
+        self,
+        questions: str,
+        choices: Sequence[str],
+        contexts: str | None = None,
+        batch_size: int | None = None,
+        top_k: None = None,
+    ) -> Choice: ...
+    @overload
+    def choose(
+        self,
+        questions: str,
+        choices: Sequence[str],
+        contexts: str | None = None,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+    ) -> list[Choice]: ...
+    @overload
+    def choose(
+        self,
+        questions: object,
+        choices: object,
+        contexts: object = None,
+        batch_size: int | None = None,
+        top_k: None = None,
+    ) -> list[Choice]: ...
+    @overload
+    def choose(
+        self,
+        questions: object,
+        choices: object,
+        contexts: object = None,
+        batch_size: int | None = None,
+        *,
+        top_k: int,
+    ) -> list[list[Choice]]: ...
+    @validate_arguments
+    def choose(
+        self,
+        questions: object,
+        choices: object,
+        contexts: object = None,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+    ):
+        """Return which of its choices answers each question.
+
+        Args:
+            questions: list, array, tensor or column of texts; or a single text.
+            choices: a list of texts for each question, of any number; of a single question its
+                list.
+            contexts: texts that the questions are about, one for each, or None.
+            batch_size: of choices that are read together, default 32.
+            top_k: return the best choices, so many, in place of the best one.
+
+        Returns:
+            For every question `{"index", "text", "score"}` of the best choice: its index in the
+            list, itself, and its probability. With `top_k` a list of the best, the best first. Of a
+            single question its answer alone.
+
+        Raises:
+            ValueError: "Row 1 of choices is empty. ...", "Expected as many lists of choices as
+                questions. ..."
+
+        Example:
+            >>> from encoder_zoo import MultipleChoice
+            >>> model = MultipleChoice.from_preset("bert_nano_en_uncased")  # with a new head
+            >>> answer = model.choose("Where does Anna live?", ["In Rome.", "Blue.", "At ten."])
+            >>> sorted(answer), len(model.choose(["Who?"], [["He.", "She."]], top_k=2)[0])
+            (['index', 'score', 'text'], 2)
+        """
+        if isinstance(questions, str | bytes):
+            given = None if contexts is None else [contexts]
+            return self.choose([questions], [choices], given, batch_size, top_k)[0]
+        x = (questions, choices) if contexts is None else (questions, choices, contexts)
+        check_preprocessor(self, x)
+        logits = self.predict(x, batch_size, verbose=0)
+        texts = as_text_lists(choices, "choices", "question").to_list()
+        rows = [_ranked(*row) for row in zip(logits, texts, strict=True)]
+        return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
+
+    def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
+        """Return the logits of the choices (K,) of each question, in their order."""
+        examples, counts = self.preprocessor.encode_choices(x)
+        pooled = pooled_predictions(self, examples, batch_size, 1)  # (T, 1)
+        return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
+
+    def signatures(self) -> dict[str, Callable]:
+        """Return `choose` for exports: of "question" (N,) and "choices" (N, K), and as
+        "with_context" of these and "context" (N,).
+
+        Where a question has fewer choices, the last are "".
+
+        Returns:
+            Functions whose results are "index" (N,) of the best choice and "score" (N, K), which is
+            0 where there is no choice.
+        """
+
+        def answer(question, choices, *context):
+            present = has_text_in_rows(choices)
+            lists = tf.ragged.boolean_mask(choices, present)
+            logits = self._logits_in_graph((question, lists, *context))
+            logits = tf.tensor_scatter_nd_update(
+                tf.fill(tf.shape(choices), MASKED_LOGIT), tf.where(present), logits
+            )
+            score = tf.where(present, tf.nn.softmax(logits), 0.0)
+            return {"index": tf.argmax(logits, axis=1, output_type=tf.int32), "score": score}
+
+        def with_context(context, question, choices):
+            return answer(question, choices, context)
+
+        functions = {
+            "serving_default": lambda question, choices: answer(question, choices),
+            "with_context": with_context,
+        }
+        for function in functions.values():
+            function.takes_other_shapes = True
+            function.ranks = {"choices": 2}
+        return functions
+
+    def _logits_in_graph(self, x: tuple) -> tf.Tensor:
+        """Return the logits of all choices (T,), inside `tf.function`."""
+        examples, _ = self.preprocessor.encode_choices(x)
+        index = examples.pop("text_index")
+        ones = tf.ones_like(examples["token_ids"].row_lengths())
+        logits = in_graph_batches(self._logits_of_examples, examples, ones, 1).flat_values
+        return pooled_by_text(logits, index, self.window_pooling)[:, 0]
+
+    def _logits_of_examples(self, examples: dict):
+        return self(self.preprocessor.pad(examples), training=False)
+
+
+def has_text_in_rows(choices: tf.Tensor) -> tf.Tensor:
+    """Return which of the choices (N, K) are there, bool."""
+    return tf.reshape(has_text(tf.reshape(choices, [-1])), tf.shape(choices))
+
+
+def _ranked(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
+    """Return the choices of a question, the best first."""
+    scores = softmax(logits)
+    order = np.argsort(-logits, kind="stable").tolist()
+    return [{"index": i, "text": texts[i].decode(), "score": scores[i].item()} for i in order]
+
+
+def logits_of_choices(logits, choice_index, pooling: WindowPooling):
+    """Return the logits of the choices of each question, (B, M); `MASKED_LOGIT` is an absent one's.
+
+    There are at most as many choices as windows, so that shapes do not depend on the data.
+
+    Args:
+        logits: (B, M) of windows.
+        choice_index: (B, M) int, the choice of each; -1 where there is none.
+        pooling: "mean" or "max" over the windows of a choice.
+
+    Example:
+        >>> import numpy as np
+        >>> logits = logits_of_choices(np.float32([[1, 3, 7]]), np.array([[0, 0, 1]]), "mean")
+        >>> ops.convert_to_numpy(logits)[:, :2].tolist()
+        [[2.0, 7.0]]
+    """
+    count = choice_index.shape[-1]
+    count = ops.shape(choice_index)[-1] if count is None else count
+    choices = ops.arange(count, dtype="int32")
+    belongs = choices[:, None] == ops.cast(choice_index, "int32")[:, None, :]  # (B, choices, M)
+    values = ops.where(belongs, logits[:, None, :], MASKED_LOGIT)
+    best = ops.max(values, axis=-1)
+    if pooling == "max":
+        return best
+    number = ops.sum(ops.cast(belongs, logits.dtype), axis=-1)
+    total = ops.sum(ops.where(belongs, values, 0.0), axis=-1)
+    return ops.where(number > 0, total / ops.maximum(number, 1.0), MASKED_LOGIT)

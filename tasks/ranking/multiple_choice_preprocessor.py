@@ -1,0 +1,313 @@
+"""Questions and their choices to examples, of a pair of texts for each choice.
+
+Comment letters: N questions, T choices of all of them, W windows of all of these, M windows of a
+question, B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple
+
+import keras
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    Rule,
+    SequenceLength,
+    validate_arguments,
+)
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
+    SequenceClassifierPreprocessor,
+)
+from encoder_zoo.tasks.preprocessing.candidates import with_candidates
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
+from encoder_zoo.tasks.preprocessing.text_columns import other_content, text_columns_of
+from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
+
+NAMES = ("questions", "choices", "contexts")
+
+
+class ChoicePairs(NamedTuple):
+    """Texts of the model's inputs, one pair for each choice.
+
+    Attributes:
+        first: (T,) contexts, or without these questions.
+        second: (T,) questions with a choice each, or without contexts choices.
+        counts: (N,) int64, the number of choices of each question.
+    """
+
+    first: tf.Tensor
+    second: tf.Tensor
+    counts: tf.Tensor
+
+
+def columns_of(x, names: Sequence[str] | None = None) -> tuple:
+    """Return questions, choices and, if there are any, contexts, as they are.
+
+    Args:
+        x: `(questions, choices)` or `(questions, choices, contexts)`; or a table of these columns.
+        names: of the table's columns, two or three in this order; None: it has no others, and they
+            are called "questions", "choices", "contexts" or, if none is, stand in this order.
+
+    Raises:
+        ValueError: "Expected questions and lists of choices, (questions, choices), ...", "There is
+            no column 'options'. The table has ...", "The table has the columns 'question',
+            'choices', 'answer'. Expected ...", "The column 'label' holds numbers ..."
+
+    Example:
+        >>> columns_of({"contexts": ["c"], "choices": [["a", "b"]], "questions": ["q"]})
+        (['q'], [['a', 'b']], ['c'])
+    """
+    x = plain(x)
+    if isinstance(x, dict):
+        x = text_columns_of(x, names) if names else _only_columns(x)
+    if not isinstance(x, tuple) or len(x) not in (2, 3):
+        received = f"{len(x)} columns" if isinstance(x, tuple) else with_type(x)
+        raise ValueError(
+            "Expected questions and lists of choices, (questions, choices), or with what they are "
+            "about, (questions, choices, contexts); of a table with other columns "
+            f"text_columns=[...] names these. Received: {received:.100}."
+        )
+    return x
+
+
+def _only_columns(table: Mapping) -> tuple:
+    """Return the columns of a table of nothing else, found by name or, if none is known, by order.
+
+    Raises:
+        ValueError: see `columns_of`.
+    """
+    shown = ", ".join(map(repr, table))
+    advice = (
+        "in this order: text_columns=[...], an argument of the preprocessor and of from_preset."
+    )
+    named = [name for name in NAMES if name in table]
+    if named:
+        if len(named) < len(table) or named[:2] != list(NAMES[:2]):
+            raise ValueError(
+                f"The table has the columns {shown}. Expected 'questions', 'choices' and, if there "
+                f"are any, 'contexts', and no others. Name those that hold them {advice}"
+            )
+        return tuple(table[name] for name in named)
+    for i, (name, values) in enumerate(table.items()):
+        found = None if i == 1 else other_content(name, values)  # 1: the choices, which are lists
+        if found:
+            raise ValueError(
+                f"The column {name!r} holds {found}. The table has {shown}. Name the columns of "
+                f"questions, choices and, if there are any, contexts {advice}"
+            )
+    return tuple(table.values())
+
+
+def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
+    """Return checked pairs of texts, choice after choice.
+
+    Without contexts a pair is question and choice; with them context, and question with choice, as
+    Radford et al. 2018 and Liu et al. 2019 have it.
+
+    Args:
+        x, names: see `columns_of`.
+
+    Raises:
+        ValueError: "Row 1 of choices has no text. ...", "Row 1 of choices has an empty text. ...",
+            "Expected as many lists of choices as questions. ..."
+
+    Source: Liu et al. 2019, RoBERTa, section 5.3, of RACE.
+
+    Example:
+        >>> pairs = choice_pairs((["Who?"], [["She.", "He."]], ["She sings."]))
+        >>> pairs.first.numpy().tolist(), pairs.second.numpy().tolist()
+        ([b'She sings.', b'She sings.'], [b'Who? She.', b'Who? He.'])
+    """
+    columns = dict(zip(NAMES, columns_of(x, names), strict=False))
+    columns |= {n: as_column(values, n) for n, values in columns.items() if n != "choices"}
+    columns["choices"] = as_text_lists(columns["choices"], "choices", "question")
+    sizes = {name: column.shape[0] for name, column in columns.items()}
+    if None not in sizes.values() and len(set(sizes.values())) > 1:
+        found = ", ".join(f"{count} {name}" for name, count in sizes.items())
+        raise ValueError(f"Expected as many lists of choices as questions. Received: {found}.")
+    choices = columns["choices"]
+    row = choices.value_rowids()
+    first, second = tf.gather(columns["questions"], row), choices.values
+    if "contexts" in columns:
+        second = tf.strings.join([first, second], separator=" ")
+        first = tf.gather(columns["contexts"], row)
+    return ChoicePairs(first, second, choices.row_lengths())
+
+
+def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
+    """Return the index of the right choice of each question, (N,) int32, checked.
+
+    Args:
+        y: (N,) or (N, 1) integers.
+        counts: (N,) int64, the number of choices of each question.
+
+    Raises:
+        ValueError: "y has values of type string. Expected the index of the right choice ...", "Row
+            1 has the label 2, but 2 choices: labels are indices, ...", "Expected one label for each
+            question. Received: 3 labels for 2 questions."
+
+    Example:
+        >>> import tensorflow as tf
+        >>> choice_numbers([0, 2], tf.constant([2, 2], tf.int64))
+        Traceback (most recent call last):
+        ValueError: Row 1 has the label 2, but 2 choices: labels are indices, from 0 on.
+    """
+    check_no_iterator(y, "y")
+    labels = tf.convert_to_tensor(plain(check_given(y)))
+    if not tf.as_dtype(labels.dtype).is_integer:
+        raise ValueError(
+            f"y has values of type {labels.dtype.name}. Expected the index of the right choice of "
+            "each question, an integer from 0 on."
+        )
+    rank = tf.TensorShape(labels.shape).rank
+    if rank == 2 and labels.shape[1] == 1:
+        labels, rank = labels[:, 0], 1
+    if rank not in (1, None):
+        raise ValueError(
+            f"y has the shape {tuple(labels.shape)}. Expected one label for each question."
+        )
+    sizes = labels.shape[0], counts.shape[0]
+    if None not in sizes and sizes[0] != sizes[1]:
+        raise ValueError(
+            "Expected one label for each question. Received: "
+            f"{sizes[0]} labels for {sizes[1]} questions."
+        )
+    labels = tf.cast(labels, tf.int64)
+    right = (labels >= 0) & (labels < counts)
+    expected = " choices: labels are indices, from 0 on."
+    labels = check_each(labels, right, " has the label ", labels, ", but ", counts, expected)
+    return tf.cast(labels, tf.int32)
+
+
+ColumnNames = Annotated[
+    Sequence[str],
+    Rule(
+        lambda v: isinstance(v, list | tuple) and len(v) in (2, 3) and set(map(type, v)) == {str},
+        "a list of two names or three",
+    ),
+]
+CHOICE_INDEX = "choice_index"  # of each of a question's windows; -1 where there is none
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
+    """Questions and choices to `[CLS] question [SEP] choice [SEP]` for each choice; with contexts
+    to `[CLS] context [SEP] question choice [SEP]`.
+
+    Too long pairs are truncated, the longer text first; or, with `window_length`, the longer text
+    is read in several windows.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`.
+        window_length, doc_stride: see `SequenceClassifierPreprocessor`.
+        text_columns: names of the columns of questions, choices and, if there are any, contexts, in
+            tables with others beside them.
+
+    Returns:
+        As of `Preprocessor`: the first choice of each question is "token_ids" (B, L), and the
+        others are "candidate_token_ids" (B, M - 1, L), in their order, each with all of its
+        windows. "choice_index" (B, M) is the choice of each, -1 where a question has fewer.
+
+    Source: Radford et al. 2018, Improving Language Understanding by Generative Pre-Training, figure
+    1; Liu et al. 2019, RoBERTa, section 5.3.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "you", "me"]
+        >>> preprocessor = MultipleChoicePreprocessor(BertTokenizer(words))
+        >>> x, y = preprocessor((["who"], [["you", "me"]]), [1])
+        >>> x["token_ids"].numpy().tolist(), x["candidate_token_ids"].numpy().tolist()
+        ([[2, 5, 3, 6, 3]], [[[2, 5, 3, 7, 3]]])
+        >>> x["choice_index"].numpy().tolist(), y.numpy().tolist()
+        ([[0, 1]], [1])
+    """
+
+    task_name = "multiple_choice"
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        window_length: SequenceLength | None = None,
+        doc_stride: NonNegativeInt = 0,
+        text_columns: ColumnNames | None = None,
+    ):
+        super().__init__(tokenizer, sequence_length, window_length, doc_stride)
+        self.text_columns = text_columns
+
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+        """Return a dataset of single questions in batches, choices as ragged; others unchanged."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        single = columns_of(x, self.text_columns)[0].shape.rank == 0
+        return dataset.ragged_batch(batch_size) if single else dataset
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        """Return examples of token ids, not padded.
+
+        Args:
+            x: see `MultipleChoice.fit`.
+            y: the index of the right choice of each question, or None.
+            sample_weight: one number for each question, or None.
+
+        Returns:
+            Tensors with one row per question: "token_ids" ragged (N, None) and "first_length" of
+            its first window, "candidate_..." of the others, ragged (N, None, ...), "choice_index"
+            ragged (N, None) int32; and where given "labels" and "sample_weight".
+        """
+        windows, counts = self.encode_choices(x)
+        choice = tf.cast(windows.pop("text_index"), tf.int64)  # (W,) of T
+        row = tf.gather(tf.repeat(tf.range(tf.size(counts, tf.int64)), counts), choice)
+        first_choice = tf.cumsum(counts, exclusive=True)  # (N,)
+        number = tf.RaggedTensor.from_value_rowids(
+            tf.range(tf.size(row)), row, nrows=tf.size(counts, tf.int64)
+        )  # (N, None) of the windows
+        firsts, others = number.row_starts(), number[:, 1:]
+        examples = with_candidates(windows, firsts, others)
+        index = tf.cast(choice - tf.gather(first_choice, row), tf.int32)
+        examples[CHOICE_INDEX] = number.with_values(index)
+        labels = None if y is None else choice_numbers(y, counts)
+        return self.with_labels(examples, labels, sample_weight)
+
+    def encode_choices(self, x) -> tuple[dict, tf.Tensor]:
+        """Return examples of all choices, and the number of choices of each question.
+
+        Args:
+            x: see `MultipleChoice.fit`.
+
+        Returns:
+            As of `encode_windows`, where "text_index" (W,) is the choice of each window, of all T
+            of them; and (N,) int64.
+        """
+        pairs = choice_pairs(x, self.text_columns)
+        texts = pairs.first, pairs.second
+        if self.pools_windows:
+            return self.encode_windows(texts), pairs.counts
+        examples = self.pack([self.tokenizer.tokenize(text) for text in texts])
+        return {**examples, "text_index": tf.range(tf.size(pairs.first))}, pairs.counts
+
+    def texts_of(self, x) -> list[tf.Tensor]:
+        """Return the two columns of texts (T,) of pairs, which `choice_pairs` has checked."""
+        return list(x)
+
+    def encode_labels(self, y) -> tf.Tensor:
+        """Return labels, which `encode` has checked."""
+        return y
+
+    @validate_arguments
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+        """Return the model's inputs (B, L), (B, M - 1, L) and (B, M)."""
+        inputs = super().pad(examples, bucketed)
+        if CHOICE_INDEX in examples:
+            inputs[CHOICE_INDEX] = examples[CHOICE_INDEX].to_tensor(-1)
+        return inputs

@@ -1,0 +1,462 @@
+"""The task of reranking: how well each of some texts answers a query.
+
+Comment letters: B batch, N pairs, K texts of a query, L sequence, D hidden.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Unpack, overload
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.presets.formats import cross_encoders
+from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.losses.ranking import RankingLoss
+from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
+from encoder_zoo.tasks.ranking.list_metrics import NDCG, PairAccuracy
+from encoder_zoo.tasks.ranking.list_scores import ListScores
+from encoder_zoo.tasks.ranking.reranker_preprocessor import (
+    CANDIDATE,
+    NAMES,
+    RerankerPreprocessor,
+    list_scores,
+    queries_and_texts,
+    takes_lists,
+    two_columns,
+)
+from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
+from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
+from encoder_zoo.tasks.training.logit_metrics import loss_on_logits
+from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
+from encoder_zoo.tasks.training.recipe import is_auto
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+
+
+class RerankerPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `Reranker.from_preset`."""
+
+    max_length: int | None
+
+
+Activation = Literal["sigmoid", "linear"]
+
+MEASURES = ("ndcg@10", "mrr@10", "map@100")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class Reranker(ListScores):
+    """Score texts for a query: both are read together, as one input (cross-encoder).
+
+        reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
+        reranker.rank("Who sings?", texts, top_k=5)  # [{"index", "score", "text"}, ...]
+        reranker.score(queries, texts)  # (N,)
+        index.search("Who sings?", reranker=reranker)
+
+    `from_preset` opens the cross-encoders of sentence-transformers, of all its versions, with their
+    activation; and any encoder, whose head is new.
+
+    Args:
+        backbone: any `Backbone`; for BERT one with a pooler.
+        preprocessor: for raw text.
+        activation: of the scores, "sigmoid" or "linear", which leaves them as they are.
+        dropout: before the output layer, in training; None is the backbone's.
+
+    `fit` takes:
+
+    - pairs and a score for each, `fit((queries, texts), scores)`: 0 and 1, or numbers in between,
+      with binary cross-entropy; other numbers with another loss, such as
+      `compile(loss="mse")`, which is taken of the logits.
+    - queries with a list of texts each, `fit((queries, lists of texts), lists of scores)`: the loss
+      (`LambdaLoss`) orders each list; more is better, from 0 for texts that do not answer the query
+      up to 30. Lists may be of different lengths. Others of `ez.losses` are `RankNet`, `ListNet`,
+      `PListMLE`, `MultipleNegatives`, and for the scores of a teacher `ListMarginMSE`.
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, 1) float32 logits; of inputs with candidates (B, K).
+
+    Raises:
+        ValueError: "A Bert reranker reads the pooler's output. ..."
+
+    Source: Nogueira and Cho 2019, Passage Re-ranking with BERT, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16)
+        >>> reranker = Reranker(backbone)
+        >>> keras.ops.shape(reranker({"token_ids": np.array([[2, 7, 3, 9, 3]])}))
+        (1, 1)
+    """
+
+    task_name = "reranker"
+    checkpoint_class_suffix = "ForSequenceClassification"
+    pipeline_tag = "text-ranking"
+    preprocessor_class = RerankerPreprocessor
+    peft_task_type = "SEQ_CLS"
+    text_method = "score"
+    column_roles = NAMES
+    packs_batches = True
+    answer_settings = ("activation",)
+    sentence_transformers_class = "CrossEncoder"
+    num_classes = 1  # of the head, in config.json
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: RerankerPreprocessor | None = None,
+        activation: Activation = "sigmoid",
+        dropout: Rate | None = None,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.activation = activation
+        self._learns_lists = False
+        self._add_head("reranker", dropout)
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[RerankerPresetArguments]
+    ) -> Self:
+        """Load a cross-encoder, or an encoder with a new head; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `activation` of the scores, "sigmoid" or "linear"; of the preprocessor
+                `sequence_length`, `max_length`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    # -- training ------------------------------------------------------------------------------
+
+    @property
+    def output_activation(self) -> str:
+        return self.activation
+
+    @property
+    def traced_settings(self) -> tuple:
+        return (self._learns_lists,)
+
+    @validate_arguments
+    def compile(
+        self,
+        optimizer: str | keras.optimizers.Optimizer | None = None,
+        loss: object = None,
+        metrics: Sequence[object] | Mapping[str, object] | str | None = None,
+        **options: Unpack[CompileOptions],
+    ) -> None:
+        """Compile as the other tasks, see `TextModel.compile`.
+
+        Args:
+            optimizer, metrics: see there.
+            loss: "auto" is binary cross-entropy of pairs, `LambdaLoss` of lists. Losses get logits.
+            **options: the others of `TextModel.compile`.
+        """
+        if loss is not None and not is_auto(loss):
+            # Cross-entropy is of logits also without an activation.
+            loss = loss_on_logits(loss, _crossentropy(), "sigmoid")
+        super().compile(optimizer, loss, metrics, **options)
+
+    def default_loss(self) -> keras.losses.Loss:
+        return LambdaLoss() if self._learns_lists else _crossentropy()
+
+    def default_metrics(self) -> list:
+        if self._learns_lists:
+            return [NDCG()]
+        loss = self.recipe.arguments["loss"]
+        of_probabilities = is_auto(loss) or isinstance(loss, keras.losses.BinaryCrossentropy)
+        return [PairAccuracy()] if of_probabilities else []
+
+    def _check_labels(self, x, y) -> None:
+        if is_dataset(x) and y is None:
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        if y is None:
+            raise ValueError(
+                "The scores are missing. Expected y: one score for each pair, or for each query a "
+                f"list of scores, one for each of its texts.{columns_advice(x)}"
+            )
+
+    def _adapt(self, x, y) -> None:
+        """Choose between the default losses and metrics of pairs and of lists."""
+        x = inputs_of(x.element_spec) if is_dataset(x) else x
+        of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
+        self._check_loss(of_lists)
+        if of_lists != self._learns_lists:
+            self._learns_lists = of_lists
+            if self.compiled:
+                self.compile(**self.recipe.arguments, **self.recipe.options)
+
+    def _check_loss(self, of_lists: bool) -> None:
+        """Raise a ValueError for a loss of lists and data of pairs, or the other way round."""
+        loss = self.recipe.arguments.get("loss", "auto")
+        if isinstance(loss, RankingLoss) and not of_lists:
+            raise ValueError(
+                f"{type(loss).__name__} orders the texts of a query. Expected a list of texts for "
+                "each query, and a list of scores. Received: pairs."
+            )
+        of_keras = type(loss).__module__.startswith("keras.") or isinstance(loss, str)
+        if of_lists and of_keras and not is_auto(loss):
+            name = loss if isinstance(loss, str) else type(loss).__name__
+            raise ValueError(
+                f"The loss {name} is of pairs, and x has a list of texts for each query. Use "
+                "loss='auto' or a loss of lists, such as ez.losses.LambdaLoss()."
+            )
+
+    def _make_ready(self) -> None:
+        super()._make_ready()
+        if self.preprocessor is not None:
+            crossentropy = isinstance(self.loss, keras.losses.BinaryCrossentropy)
+            self.preprocessor._learns_probabilities = crossentropy
+            self.preprocessor._learns_gains = isinstance(self.loss, LambdaLoss)
+
+    def _begin_evaluate(self, x, y) -> None:
+        self._check_labels(x, y)
+        self._adapt(x, y)
+        super()._begin_evaluate(x, y)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        if "activation" in given:
+            return {}
+        return cross_encoders.cross_encoder_arguments(checkpoint)
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
+        [architecture, *_] = config.get("architectures") or [""]
+        labels = labels_from_config(config)
+        if architecture.endswith(cls.checkpoint_class_suffix) and len(labels) > 1:
+            raise ValueError(
+                f"The checkpoint is a classifier of {len(labels)} labels, "
+                f"{', '.join(labels[:5])}, and a Reranker has one output. Load it with "
+                "SequenceClassifier.from_preset. To train a Reranker on its encoder, give that "
+                "to the constructor: Reranker(Backbone.from_preset(source), preprocessor)."
+            )
+        return super().checkpoint_arguments(config, head, arguments)
+
+    def extra_config(self) -> dict:
+        return cross_encoders.cross_encoder_config(self.activation)
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        if self.preprocessor is None:
+            return {}
+        length = self.preprocessor.max_sequence_length
+        return cross_encoders.cross_encoder_files(self.preprocessor.tokenizer, length)
+
+    # -- exports -------------------------------------------------------------------------------
+
+    def signatures(self) -> dict[str, Callable]:
+        """Return `score` for exports, and `rank` of one query and its texts.
+
+        Returns:
+            "serving_default", from "query" and "text" (N,) to "score" (N,); and "rank", from
+            "query" (1,) and "text" (M,) to "order" (M,), the numbers of the texts, the best first,
+            and their "score" (M,).
+        """
+
+        def logits_of(query, text):
+            examples = self.preprocessor.encode((query, text))
+            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            return in_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
+
+        def shown(logits):
+            return tf.sigmoid(logits) if self.activation == "sigmoid" else logits
+
+        def score(query, text):
+            return {"score": shown(logits_of(query, text))}
+
+        def rank(query, text):
+            logits = logits_of(tf.broadcast_to(query, tf.shape(text)), text)
+            order = tf.argsort(logits, direction="DESCENDING", stable=True)  # they do not saturate
+            return {"order": order, "score": shown(tf.gather(logits, order))}
+
+        rank.takes_other_shapes = True
+        return {"serving_default": score, "rank": rank}
+
+    def _of_examples(self, examples: dict):
+        return self(self.preprocessor.pad(examples), training=False)
+
+    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        x = ["a b ab", "c", "a", "p"], ["d e", "c d e a b", "p", "a b c"]
+        return TinyData({"activation": "linear"}, x, [0.0, 1.0, 1.0, 0.5])
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    @overload
+    def score(self, queries: str, texts: str, batch_size: int | None = None) -> float: ...
+    @overload
+    def score(
+        self, queries: tuple[str, str], texts: None = None, batch_size: int | None = None
+    ) -> float: ...
+    @overload
+    def score(
+        self, queries: object, texts: object = None, batch_size: int | None = None
+    ) -> np.ndarray: ...
+    @validate_arguments
+    def score(
+        self, queries: object, texts: object = None, batch_size: PositiveInt | None = None
+    ) -> np.ndarray | float:
+        """Return how well each text answers its query; more is better.
+
+        Args:
+            queries: (N,); or one query, for all the texts; or, without `texts`, pairs: a list of
+                them, `(queries, texts)`, or a table of two columns.
+            texts: (N,).
+            batch_size: default 32.
+
+        Returns:
+            (N,) float32, in the order of the texts, after the model's activation; of a single pair
+            a number.
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "The texts of a pair must be equally many.
+                Received: 2 queries, 3 texts."
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> reranker.score(["Who sings?", "Where?"], ["She sings.", "Here."]).shape
+            (2,)
+        """
+        queries, texts = two_columns(queries if texts is None else (queries, texts))
+        if isinstance(texts, str | bytes):
+            return self.score([queries], [texts], batch_size)[0]
+        return self._shown(self._logits(queries, texts, batch_size))
+
+    def _logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
+        """Return the logits of pairs (N,), which also differ where their probabilities are 1."""
+        if isinstance(queries, str | bytes):
+            queries = [queries] * as_column(texts).shape[0]
+        check_preprocessor(self, queries)
+        columns = queries_and_texts((queries, texts))
+        if not columns[0].shape[0]:
+            return np.zeros(0, "float32")
+        return self.predict(columns, batch_size, verbose=0)[:, 0]
+
+    def _scores_of_texts(self, query, texts, batch_size):
+        return self._logits(query, texts, batch_size)
+
+    def _shown(self, scores):
+        return sigmoid(scores) if self.activation == "sigmoid" else scores
+
+    @validate_arguments
+    @reads_weights
+    def rank(
+        self,
+        query: str,
+        texts: object,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Return the texts in the order of how well they match a query, the best first.
+
+        Args:
+            query: a text.
+            texts: one or more texts.
+            top_k: return so many; None is all.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"index", "score", "text"}`: its number among the texts given, and its
+            score. Texts of equal scores stay in their order.
+
+        Raises:
+            ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
+                empty. ..."
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> [best] = reranker.rank("Who sings?", ["She sings.", "Here."], top_k=1)
+            >>> sorted(best)
+            ['index', 'score', 'text']
+        """
+        return ranked_texts(self, query, texts, top_k, batch_size, self._shown)
+
+    @validate_arguments
+    def evaluate_ranking(
+        self,
+        queries: object,
+        texts: object,
+        relevance: object,
+        batch_size: PositiveInt | None = None,
+    ) -> dict[str, float]:
+        """Return how well the model ranks the texts of each query.
+
+        Args:
+            queries: (N,).
+            texts: a list of texts for each query.
+            relevance: a list of numbers for each query: of each text 0 if it does not answer the
+                query, else more.
+            batch_size: default 32.
+
+        Returns:
+            "ndcg@10", "mrr@10" and "map@100", means over the queries that have a relevant text.
+            Texts are ordered by logits; those of equal ones have no order, and a metric is its mean
+            over all orders of them.
+
+        Raises:
+            ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 0 has the relevance -1.0. ...",
+                "No query has a relevant text. ..."
+
+        Example:
+            >>> from encoder_zoo import Reranker
+            >>> reranker = Reranker.from_preset("bert_nano_en_uncased")
+            >>> reranker.evaluate_ranking(["Who?"], [["Yes.", "She."]], [[1, 1]])["mrr@10"]
+            1.0
+        """
+        queries, texts = queries_and_texts((queries, texts))
+        if not isinstance(texts, tf.RaggedTensor):
+            raise ValueError("evaluate_ranking takes a list of texts for each query.")
+        relevance = list_scores(relevance, texts.row_lengths())
+        row, expected = texts.value_rowids(), ". Expected 0 or more."
+        values = relevance.values
+        check_each(values, values >= 0, " has the relevance ", values, expected, index=row)
+        useful = tf.reduce_any(relevance > 0, axis=1).numpy()
+        if not useful.any():
+            raise ValueError("No query has a relevant text. Expected numbers above 0 for some.")
+        logits = self._logits(tf.gather(queries, row), texts.values, batch_size)
+        rows = np.split(logits, texts.row_splits[1:-1].numpy())
+        rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]
+        orders = [np.argsort(-scores, kind="stable") for scores in rows]
+        scores = [scores[order] for scores, order in zip(rows, orders, strict=True)]
+        grades = [dict(enumerate(gains)) for gains in relevance.to_list()]
+        grades = [grade for grade, counts in zip(grades, useful, strict=True) if counts]
+        found = ranking_metrics(orders, grades, cutoffs=[10], scores=scores)
+        return {name: found[name] for name in MEASURES}
+
+
+def _crossentropy() -> keras.losses.Loss:
+    return keras.losses.BinaryCrossentropy(from_logits=True)

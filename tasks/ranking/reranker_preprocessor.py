@@ -1,0 +1,331 @@
+"""Queries and texts to examples for reranking: of pairs, or of a query with a list of texts.
+
+Comment letters: B batch, N examples, T texts of all of them, K texts of an example, L sequence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.presets.formats import cross_encoders
+from encoder_zoo.tasks.losses.ranking import ABSENT
+from encoder_zoo.tasks.preprocessing.candidates import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
+from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    as_column,
+    as_numbers,
+    as_texts,
+    as_weights,
+    check_no_iterator,
+    check_same_count,
+)
+from encoder_zoo.tasks.preprocessing.text_columns import check_text_columns
+from encoder_zoo.tasks.preprocessing.text_lists import ADVICE, as_text_lists
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+NAMES = ("queries", "texts")
+EXPECTED = "scores, numbers"  # in y
+HIGHEST_GAIN = 30.0  # the score whose gain, 2 ** 30, hides all of ordinary scores
+
+
+def two_columns(x) -> tuple:
+    """Return queries and texts as they are, of any input that has them.
+
+    Args:
+        x: `(queries, texts)`, a list of pairs, or a table of two columns.
+
+    Raises:
+        ValueError: "Expected queries and texts, (queries, texts). Received: ..."
+
+    Example:
+        >>> two_columns([("q", "a"), ("r", "b")])
+        (['q', 'r'], ['a', 'b'])
+    """
+    x = plain(x)
+    if isinstance(x, dict):
+        check_text_columns(x, NAMES)
+        x = tuple(x.values())
+    elif isinstance(x, list | np.ndarray) and len(x) and all(_is_pair(row) for row in x):
+        x = tuple(map(list, zip(*x, strict=True)))
+    if not isinstance(x, tuple) or len(x) != 2:
+        received = f"{len(x)} columns" if isinstance(x, tuple) else with_type(x)
+        raise ValueError(
+            "Expected queries and texts, (queries, texts), or a list of such pairs. "
+            f"Received: {received:.100}."
+        )
+    return x
+
+
+def _is_pair(row: object) -> bool:
+    return isinstance(row, ROWS) and len(row) == 2
+
+
+def are_lists(texts) -> bool:
+    """Return whether there is a list of texts for each query, and not one text.
+
+    Args:
+        texts: the second column, or its specification in a dataset.
+
+    Example:
+        >>> are_lists([["a", "b"], ["c"]]), are_lists(["a", "c"])
+        (True, False)
+    """
+    if isinstance(texts, list | tuple):
+        return len(texts) > 0 and isinstance(texts[0], ROWS)
+    if isinstance(texts, np.ndarray) and texts.dtype == object and texts.ndim == 1 and len(texts):
+        return isinstance(texts[0], ROWS)
+    shape = getattr(texts, "shape", None)
+    return shape is not None and len(shape) > 1
+
+
+def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
+    """Return checked queries (N,) and texts, (N,) or ragged (N, None), strings.
+
+    Raises:
+        ValueError: "Row 3 of texts is empty. ...", "Row 3 of texts has no text. ...", "Expected as
+            many lists of texts as queries. ..."
+
+    Example:
+        >>> queries, texts = queries_and_texts((["q", "r"], [["a", "b"], ["c"]]))
+        >>> texts.to_list()
+        [[b'a', b'b'], [b'c']]
+    """
+    queries, texts = two_columns(x)
+    if not are_lists(texts):
+        queries, texts = as_texts((queries, texts), NAMES)
+        check_each(texts, has_text(texts), f" of texts is empty. {ADVICE}")
+    else:
+        queries, texts = as_column(queries, NAMES[0]), as_text_lists(texts, NAMES[1], "query")
+        counts = queries.shape[0], texts.shape[0]
+        if None not in counts and counts[0] != counts[1]:
+            raise ValueError(
+                f"Expected as many lists of texts as queries. Received: {counts[0]} queries, "
+                f"{counts[1]} lists."
+            )
+    return check_each(queries, has_text(queries), f" of queries is empty. {ADVICE}"), texts
+
+
+def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
+    """Return the scores of pairs, float32 (N,), checked.
+
+    Args:
+        y: (N,) or (N, 1).
+        probabilities: whether they must lie between 0 and 1.
+
+    Raises:
+        ValueError: "Row 3 has the score inf. Expected a finite number.", "Row 3 has the score 5.0.
+            Expected a number from 0 to 1 ..."
+
+    Example:
+        >>> pair_scores([0.5, 5.0], probabilities=True)
+        Traceback (most recent call last):
+        ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
+    """
+    scores = as_numbers(check_given(y), "y", EXPECTED)
+    if len(scores.shape) == 2 and scores.shape[1] == 1:
+        scores = scores[:, 0]
+    if len(scores.shape) != 1:
+        raise ValueError(f"y has the shape {scores.shape}. Expected one score for each pair.")
+    return _checked(scores, probabilities)
+
+
+def list_scores(y, lengths: tf.Tensor, as_gains: bool = False) -> tf.RaggedTensor:
+    """Return the scores of lists, ragged float32 (N, None), checked.
+
+    Args:
+        y: a list of scores for each query.
+        lengths: (N,), how many texts each query has.
+        as_gains: whether `LambdaLoss` makes gains of them.
+
+    Raises:
+        ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score inf. ...", "Row 1
+            has the highest score -2.0. ..."
+
+    Example:
+        >>> import tensorflow as tf
+        >>> list_scores([[1, 0], [1]], tf.constant([2, 2], tf.int64))
+        Traceback (most recent call last):
+        ValueError: Row 1 has 1 scores for 2 texts. Expected one for each text.
+    """
+    check_no_iterator(y, "y")
+    y = plain(check_given(y))
+    if isinstance(y, tf.RaggedTensor):
+        scores = y.with_values(as_numbers(y.values, "y", EXPECTED))
+    elif tf.is_tensor(y):
+        scores = tf.RaggedTensor.from_tensor(as_numbers(y, "y", EXPECTED))
+    else:
+        for i, row in enumerate(y):
+            if not isinstance(row, ROWS):
+                raise ValueError(
+                    f"Row {i} of y is {with_type(row):.60}. Expected a list of scores, "
+                    "one for each text."
+                )
+        values = as_numbers([score for row in y for score in row], "y", EXPECTED)
+        scores = tf.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
+    counts = scores.row_lengths(), lengths
+    if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
+        raise ValueError(
+            f"Expected a list of scores for each query. Received: {known[0]} lists of scores for "
+            f"{known[1]} queries."
+        )
+    right = tf.equal(*counts)
+    expected = " texts. Expected one for each text."
+    scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
+    scores = scores.with_values(_checked(scores.values, row=scores.value_rowids()))
+    return _checked_gains(scores) if as_gains else scores
+
+
+def _checked_gains(scores: tf.RaggedTensor) -> tf.RaggedTensor:
+    """Return the scores of lists, or raise an error for a list that `LambdaLoss` cannot order."""
+    highest = tf.reduce_max(scores.to_tensor(float("-inf")), axis=1)
+    lowest = tf.reduce_min(scores.to_tensor(float("inf")), axis=1)
+    right = (highest <= HIGHEST_GAIN) & ((highest > 0) | tf.equal(highest, lowest))
+    expected = (
+        ". LambdaLoss, the default for lists, expects one above 0 and none above "
+        f"{HIGHEST_GAIN:g}, as the gain of a score is 2 ** score - 1, below 0 none. For the scores "
+        "of a teacher use compile(loss=ez.losses.ListMarginMSE()), for others ez.losses.RankNet()."
+    )
+    return check_each(scores, right, " has the highest score ", highest, expected)
+
+
+def _checked(scores: tf.Tensor, probabilities: bool = False, row: tf.Tensor | None = None):
+    right, expected = tf.math.is_finite(scores), "a finite number"
+    if probabilities:
+        right = right & (scores >= 0) & (scores <= 1)
+        expected = "a number from 0 to 1 for binary cross-entropy; other scores need another loss"
+    return check_each(
+        scores, right, " has the score ", scores, f". Expected {expected}.", index=row
+    )
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class RerankerPreprocessor(Preprocessor):
+    """Queries and texts to `[CLS] query [SEP] text [SEP]`, in RoBERTa's form `<s> query </s></s>
+    text </s>`; the longer of the two is truncated first.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`.
+        max_length: longer pairs are truncated to so many tokens, special ones counted; None is the
+            model's longest. Unlike `sequence_length` it does not pad.
+
+    Returns:
+        As of `Preprocessor`. With a list of texts for each query, the longest is "token_ids"
+        (B, L), so that batches are of like length, and the others are "candidate_token_ids"
+        (B, K - 1, L). Their scores (B, K) are in the same order; an entry without a text has
+        the score minus infinity, and a mask of one token.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "you"]
+        >>> preprocessor = RerankerPreprocessor(BertTokenizer(words))
+        >>> x, y = preprocessor((["hello"], [["you", "hello you"]]), [[0, 1]])
+        >>> x["token_ids"].numpy().tolist(), x["candidate_token_ids"].numpy().tolist()
+        ([[2, 5, 3, 5, 6, 3]], [[[2, 5, 3, 6, 3, 0]]])
+        >>> y.numpy().tolist()
+        [[1.0, 0.0]]
+    """
+
+    task_name = "reranker"
+    one_example_per_text = True
+    truncation_advice = "Split long texts into passages, and rank these."
+    # Set by the task, for its loss.
+    _learns_probabilities = False
+    _learns_gains = False
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        max_length: SequenceLength | None = None,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.max_length = max_length
+        self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
+
+    @classmethod
+    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
+        return cross_encoders.cross_encoder_length(preset, tokenizer)
+
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+        """Return a dataset of single examples in batches, lists as ragged; others unchanged."""
+        x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
+        queries, texts = two_columns(x)
+        if queries.shape.rank == 0 and texts.shape.rank == 1:
+            return dataset.ragged_batch(batch_size)
+        return super().batched(dataset, batch_size)
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        """Return examples of token ids, not padded.
+
+        Args:
+            x: see `Reranker.fit`.
+            y: one score for each pair, or a list of scores for each query; or None.
+            sample_weight: one number for each pair or query, or None.
+
+        Returns:
+            As of `Preprocessor.encode`; with lists also "candidate_token_ids", ragged
+            (N, None, None), "candidate_first_length" and "labels", ragged (N, None).
+        """
+        queries, texts = queries_and_texts(x)
+        if isinstance(texts, tf.RaggedTensor):
+            examples = self._encode_lists(queries, texts, y)
+        else:
+            tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
+            examples = self.pack(tokens)
+            if y is not None:
+                examples["labels"] = pair_scores(y, self._learns_probabilities)[:, None]
+        if sample_weight is not None:
+            examples["sample_weight"] = as_weights(sample_weight)
+        check_same_count(examples)
+        return examples
+
+    def _encode_lists(self, queries: tf.Tensor, texts: tf.RaggedTensor, y) -> dict:
+        """Return examples of lists, in each the longest text first."""
+        row = texts.value_rowids()
+        tokens = tf.gather(self.tokenizer.tokenize(queries), row)
+        packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # of T pairs
+        lengths = packed["token_ids"].row_lengths()
+        order = tf.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)  # (T,)
+        firsts = tf.gather(order, texts.row_starts())
+        others = texts.with_values(order)[:, 1:]  # ragged (N, None)
+        examples = with_candidates(packed, firsts, others)
+        if y is not None:
+            scores = list_scores(y, texts.row_lengths(), self._learns_gains)
+            examples["labels"] = texts.with_values(tf.gather(scores.values, order))
+        return examples
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        if CANDIDATE + "token_ids" not in examples:
+            return super().collate(examples, seed, bucketed)
+        labels = examples.get("labels")
+        labels = labels if labels is None else labels.to_tensor(ABSENT)
+        x = pad_candidates(self.pad, examples, self.tokenizer.pad_token_id, bucketed)
+        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
+
+
+def takes_lists(x) -> bool:
+    """Return whether raw inputs, or their specification, have a list of texts for each query.
+
+    Example:
+        >>> takes_lists((["q"], [["a", "b"]])), takes_lists([("q", "a")])
+        (True, False)
+    """
+    queries, texts = two_columns(x)
+    single = getattr(queries, "shape", None) is not None and not len(queries.shape)
+    return (len(texts.shape) == 1) if single else are_lists(texts)

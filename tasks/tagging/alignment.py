@@ -1,0 +1,237 @@
+"""Convert tags of words, and spans of characters, to labels of tokens.
+
+Comment letters: N texts, P tokens of all texts, S spans of all texts, C tags, T types.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.base.class_names import softmax
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    following,
+    keys,
+    numbered,
+    previous,
+    row_begins,
+    word_begins,
+)
+from encoder_zoo.tasks.tagging.entities import Transitions, best_tags
+from encoder_zoo.tasks.tagging.tags import (
+    BEGIN,
+    END,
+    INSIDE,
+    SINGLE,
+    outside_index,
+    parse_tags,
+    subword_tags,
+    word_tags,
+)
+
+logger = logging.getLogger("encoder_zoo")
+
+ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
+
+
+def labels_of_words(
+    tokens: TokenizedTexts, tags: tf.RaggedTensor, names: Sequence[str] | None, all_tokens: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return labels of tokens from tags of words.
+
+    Args:
+        tokens: of sentences in words.
+        tags: ragged (N, None) int, the tag of every word.
+        names: the C tags' names, if there are.
+        all_tokens: label every token; else the first of each word.
+
+    Returns:
+        Labels (P,) int32, and (P,) bool whether a token has one.
+    """
+    row = tokens.ids.value_rowids()
+    index = tf.gather(tags.row_starts(), row) + tf.cast(tokens.words.flat_values, tf.int64)
+    labels = tf.gather(tf.cast(tags.flat_values, tf.int32), index)
+    begins = word_begins(tokens)
+    if not all_tokens:
+        return labels, begins
+    if names is not None:
+        index = tf.stack([labels, _span_position(begins, following(begins, True))], axis=1)
+        labels = tf.gather_nd(subword_tags(names), index)
+    return labels, tf.ones_like(begins)
+
+
+def tags_of_tokens(
+    tokens: TokenizedTexts,
+    logits: np.ndarray,
+    word_counts: Sequence[int],
+    names: list[str],
+    by_all_tokens: bool,
+    allowed: Transitions | None,
+) -> list[list[str]]:
+    """Return the tags of words from those of their tokens.
+
+    Args:
+        tokens: P tokens of words.
+        logits: (P, C).
+        word_counts: words of every text.
+        names: the tags' names.
+        by_all_tokens: whether all tokens of a word were labelled, and not the first alone.
+        allowed: which tags may follow each other; None: any.
+
+    Returns:
+        For every text its tags; O of a word without a token.
+    """
+    outside = names[outside_index(names) or 0]
+    tags = [[outside] * count for count in word_counts]
+    begins, row = word_begins(tokens).numpy(), tokens.ids.value_rowids().numpy()
+    units = np.ones_like(begins) if by_all_tokens else begins
+    best = np.zeros(len(units), "int32")
+    best[units] = best_tags(tf.constant(softmax(logits[units])), tf.constant(row[units]), allowed)
+    found = best[begins]
+    if by_all_tokens:
+        # The first token of all begins a word, so the last one ends a word.
+        found = word_tags(names)[found, best[np.roll(begins, -1)]]
+    examples, numbers = tokens.words.value_rowids().numpy(), tokens.words.flat_values.numpy()
+    for row, word, tag in zip(examples[begins], numbers[begins], found, strict=True):
+        tags[row][word] = names[tag]
+    return tags
+
+
+def labels_of_spans(
+    tokens: TokenizedTexts,
+    spans: dict[str, tf.RaggedTensor],
+    names: Sequence[str],
+    all_tokens: bool,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return labels of tokens from spans of characters.
+
+    A token is in a span if they share a character. The rest of a word that a span cuts counts as a
+    word of its own. In memory, spans that no token belongs to are logged.
+
+    Args:
+        tokens: of texts.
+        spans: {"start", "end", "label"}, ragged (N, None) int; labels are indices into the sorted
+            types of the tags. The spans of a text do not overlap.
+        names: the C tags' names.
+        all_tokens: label every token; else the first of each word.
+
+    Returns:
+        Labels (P,) int32, and (P,) bool whether a token has one.
+    """
+    order = tf.argsort(keys(spans["start"]))
+    start_keys = tf.gather(keys(spans["start"]), order)
+    row = tf.gather(spans["start"].value_rowids(), order)
+    end, kind = (
+        tf.cast(tf.gather(spans[k].flat_values, order), tf.int32) for k in ("end", "label")
+    )
+
+    # The last span that starts before the token's end, if it ends after the token's start.
+    span = tf.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
+    known = tf.maximum(span, 0)
+    row, end, kind = (tf.concat([values, [-1]], 0) for values in (row, end, kind))
+    inside = (span >= 0) & (tf.gather(row, known) == tokens.ids.value_rowids())
+    inside &= tf.gather(end, known) > tokens.starts.flat_values
+    span = tf.where(inside, span, -1)
+    if not tf.is_symbolic_tensor(span):
+        _report_lost(spans, order.numpy(), span.numpy())
+
+    # Where a span, or text outside of spans, begins.
+    other = (span != previous(span, -2)) | row_begins(tokens.ids)
+    units = tf.ones_like(other) if all_tokens else other | word_begins(tokens)
+    # Of a unit only the first token is labelled, so the unit's last token tells where it ends.
+    unit = tf.cumsum(tf.cast(units, tf.int32)) - 1
+    span_ends = tf.cast(following(other, True), tf.int32)
+    ends = tf.gather(tf.math.segment_max(span_ends, unit), unit) > 0
+    table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
+    kind = tf.where(inside, tf.gather(kind, known), -1) % tf.shape(table)[0]
+    return tf.gather_nd(table, tf.stack([kind, _span_position(other, ends)], axis=1)), units
+
+
+def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
+    """Log how many spans are white space, or inside a token that belongs to another span."""
+    lost = order[np.setdiff1d(np.arange(len(order)), span)]
+    if len(lost):
+        start, end = spans["start"], spans["end"]
+        columns = start.value_rowids(), start.flat_values, end.flat_values
+        logger.warning(
+            "%d of the spans have no token of their own, so they are left out. The first: "
+            "example %d, from %d to %d.",
+            len(lost),
+            *(int(values[lost[0]]) for values in columns),
+        )
+
+
+def _span_position(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Return ONLY, FIRST, MIDDLE or LAST for each word."""
+    return tf.where(begins, tf.where(ends, ONLY, FIRST), tf.where(ends, LAST, MIDDLE))
+
+
+def _tags_of_types(names: Sequence[str]) -> np.ndarray:
+    """Return (T, 4) tag indices: of the only, first, middle and last word of each type's spans."""
+
+    tags = parse_tags(names)
+    pairs = list(zip(tags.prefixes.tolist(), tags.types.tolist(), strict=True))
+
+    def best(prefixes: Sequence[int], kind: int) -> int:
+        return next(pairs.index((p, kind)) for p in prefixes if (p, kind) in pairs)
+
+    choices = (  # of the only, first, middle and last word
+        (SINGLE, BEGIN, END, INSIDE),
+        (BEGIN, INSIDE, SINGLE, END),
+        (INSIDE, BEGIN, SINGLE, END),
+        (END, INSIDE, BEGIN, SINGLE),
+    )
+    table = [[best(prefixes, kind) for prefixes in choices] for kind in range(len(tags.type_names))]
+    return np.array(table, "int32").reshape(-1, 4)
+
+
+def _outside(names: Sequence[str]) -> int:
+    index = outside_index(names)
+    if index is None:
+        raise ValueError(f"Spans need a tag O for text outside of them. Received: {names}.")
+    return index
+
+
+def symbol_table(tokenizer) -> np.ndarray:
+    """Return (vocabulary, 3) bool: whether a token begins with a symbol, neither letter nor digit,
+    whether it ends with one, and whether it is only a symbol that may be inside of a word.
+
+    An apostrophe may not: the text after it is a word of its own in most corpora, such as "'s".
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        >>> symbol_table(BertTokenizer([*special, "a", "-", "'"]))[-3:].tolist()
+        [[False, False, False], [True, True, True], [True, True, False]]
+    """
+    ids = tf.range(tokenizer.vocabulary_size)[:, None]
+    spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
+    symbol = r"[^\p{L}\p{M}\p{N}\s]"
+    patterns = (rf"(?s)\s*{symbol}.*", rf"(?s).*{symbol}\s*", r"[^\p{L}\p{M}\p{N}\s'’]+")
+    columns = [tf.strings.regex_full_match(spelled, pattern).numpy() for pattern in patterns]
+    return np.stack(columns, axis=1)
+
+
+def words_split_at_symbols(
+    tokens: TokenizedTexts, table: np.ndarray, inside: bool = True
+) -> TokenizedTexts:
+    """Return the same tokens with words cut at symbols, so that the stop of "London." is a word.
+
+    Args:
+        tokens: of texts.
+        table: the tokenizer's `symbol_table`.
+        inside: whether to cut also at a symbol between letters or digits; if not, "Rhein-Main" is
+            one word, also where the vocabulary has three.
+    """
+    begins_so, ends_so, joins = tf.unstack(tf.gather(table, tokens.ids.flat_values), axis=1)
+    begins = word_begins(tokens) | begins_so | previous(ends_so, False)
+    if not inside:
+        touches = tokens.starts.flat_values <= previous(tokens.ends.flat_values, -1)
+        touches &= ~row_begins(tokens.ids)
+        joins &= touches & previous(~ends_so, False) & following(touches & ~begins_so, False)
+        begins &= ~(joins | previous(joins, False))
+    return tokens._replace(words=numbered(tokens.ids, begins))

@@ -1,0 +1,251 @@
+"""Metrics of tagging: accuracy, and entity F1, where type and both ends must be right.
+
+Comment letters: B batch, L sequence, C tags, T types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import HigherIsBetter
+from encoder_zoo.tasks.tagging.tags import (
+    OUTSIDE,
+    begins_span,
+    parse_tags,
+    spans_of_tags,
+)
+from encoder_zoo.tasks.training.logit_metrics import by_token
+
+AVERAGES = ("micro", "macro", "weighted")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
+    """Computes the weighted share of positions with the right class.
+
+    Keras's own takes a mean over each example first, padding included, so that a position counts
+    less in a longer batch.
+
+    Call arguments:
+        y_true: (B, L) int classes.
+        y_pred: (B, L, C) scores.
+        sample_weight: (B, L).
+
+    Example:
+        >>> metric = TokenAccuracy()
+        >>> metric.update_state([[1, 0]], [[[0.1, 0.9], [0.2, 0.8]]], [[1.0, 0.0]])
+        >>> float(metric.result())
+        1.0
+    """
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(*by_token(y_true, y_pred, sample_weight))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
+    """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
+
+    Positions of weight 0, or with a negative tag, are left out: the tokens before and
+    after them are neighbours. So the metric takes token labels as `TokenClassifier` makes them.
+
+    Args:
+        labels: all tags, in the order of the model's outputs.
+        average: "micro" counts all entities together; "macro" is the mean over the types that
+            occur, "weighted" that mean weighted by how many true entities a type has.
+
+    Call arguments:
+        y_true: (B, L) int tags.
+        y_pred: (B, L, C) scores of the tags, or (B, L) int tags.
+        sample_weight: (B, L) or (B,); an entity has the weight of its first position.
+
+    Returns:
+        `result()` is `{"precision", "recall", "f1"}`, which `fit` and `evaluate` report by these
+        names. `EarlyStopping(monitor="val_f1")` knows that higher is better; for the other two it
+        needs `mode="max"`.
+
+    Raises:
+        ValueError: "Unknown average 'mean'. Expected one of micro, macro, weighted."
+
+    Source: Tjong Kim Sang and De Meulder 2003, section 2.3, and its script conlleval.
+
+    Example:
+        >>> metric = EntityF1(["O", "B-PER", "I-PER"])
+        >>> metric.update_state([[1, 2, 0, 1]], [[1, 2, 0, 0]])
+        >>> {name: round(float(value), 2) for name, value in metric.result().items()}
+        {'precision': 1.0, 'recall': 0.5, 'f1': 0.67}
+    """
+
+    def __init__(self, labels: Sequence[str], average: str = "micro", **kwargs):
+        # Keras's callbacks look a metric up by the name that they monitor.
+        super().__init__(**{"name": "f1", **kwargs})
+        if average not in AVERAGES:
+            raise ValueError(f"Unknown average {average!r}. Expected one of {', '.join(AVERAGES)}.")
+        self.labels = list(labels)
+        self.average = average
+        tags = parse_tags(self.labels)
+        self.type_names = tags.type_names
+        # One more tag, outside of all spans, for masked tokens.
+        self._prefixes = np.append(tags.prefixes, OUTSIDE).astype("int32")
+        self._types = np.append(tags.types, len(tags.type_names)).astype("int32")
+        self.counts = self.add_variable(
+            shape=(3, len(self.type_names)), initializer="zeros", name="counts"
+        )
+
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
+        y_true = ops.cast(ops.convert_to_tensor(y_true), "int32")  # (B, L)
+        y_pred = ops.convert_to_tensor(y_pred)
+        if len(y_pred.shape) == 3:
+            y_pred = ops.argmax(y_pred, axis=-1)
+        weight = ops.cast(y_true >= 0, self.dtype)
+        if sample_weight is not None:
+            sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), self.dtype)
+            if len(sample_weight.shape) == 1:
+                sample_weight = sample_weight[:, None]
+            weight = weight * sample_weight
+
+        column = ops.arange(ops.shape(y_true)[1])[None]
+        order = ops.argsort(ops.where(weight > 0, column, column + ops.shape(y_true)[1]), axis=1)
+        weight = ops.take_along_axis(weight, order, axis=1)
+        true, predicted = (
+            self._spans(ops.take_along_axis(ops.cast(tags, "int32"), order, axis=1), weight > 0)
+            for tags in (y_true, y_pred)
+        )
+        same = (true[1] == predicted[1]) & (true[2] == predicted[2])
+        found = [true[0] & predicted[0] & same, predicted[0], true[0]]
+        kinds = [true[1], predicted[1], true[1]]
+        counts = [self._count(f, k, weight) for f, k in zip(found, kinds, strict=True)]
+        self.counts.assign_add(ops.stack(counts, axis=0))
+
+    def _spans(self, tags, valid):
+        """Return (B, L) where spans begin, their types, and the positions where they have ended."""
+        tags = ops.where(valid, tags, len(self.labels))
+        prefix, kind = ops.take(self._prefixes, tags), ops.take(self._types, tags)
+        before = ops.pad(prefix[:, :-1], [[0, 0], [1, 0]], constant_values=OUTSIDE)
+        kind_before = ops.pad(kind[:, :-1], [[0, 0], [1, 0]], constant_values=-1)
+        begins = begins_span(prefix, kind, before, kind_before)
+
+        length = ops.shape(tags)[1]
+        breaks = begins | (prefix == OUTSIDE)
+        positions = ops.sort(ops.where(breaks, ops.arange(length), length), axis=1)  # of the breaks
+        positions = ops.pad(positions, [[0, 0], [0, 1]], constant_values=length)
+        number = ops.cumsum(ops.cast(breaks, "int32"), axis=1)  # of breaks up to here
+        return begins, kind, ops.take_along_axis(positions, number, axis=1)  # the next break
+
+    def _count(self, found, kind, weight):
+        """Return (T,) the summed weight of the spans of each type."""
+        one_hot = ops.one_hot(kind, len(self.type_names) + 1, dtype=self.dtype)[..., :-1]
+        return ops.sum(one_hot * (ops.cast(found, self.dtype) * weight)[..., None], axis=(0, 1))
+
+    def result(self) -> dict:
+        correct, predicted, true = self.counts[0], self.counts[1], self.counts[2]
+        if self.average == "micro":
+            return _scores(ops.sum(correct), ops.sum(predicted), ops.sum(true))
+        weight = true
+        if self.average == "macro":
+            weight = ops.cast(true + predicted > 0, self.dtype)
+        share = _ratio(weight, ops.sum(weight))
+        scores = _scores(correct, predicted, true)
+        return {name: ops.sum(values * share) for name, values in scores.items()}
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """Return the scores of every type and its number of true entities.
+
+        Returns:
+            `{type: {"precision", "recall", "f1", "support"}}`.
+        """
+        counts = ops.convert_to_numpy(self.counts)
+        scores = _scores(*map(ops.convert_to_tensor, counts))
+        scores["support"] = counts[2]
+        return {
+            kind: {name: float(values[i]) for name, values in scores.items()}
+            for i, kind in enumerate(self.type_names)
+        }
+
+
+def score_tags(
+    true: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    scheme: str | None = None,
+    tag_set: Sequence[str] | None = None,
+) -> dict:
+    """Return entity scores of tags by name, for sentences of any length.
+
+    Args:
+        true: the right tags of every sentence.
+        predicted: the predicted tags, as many.
+        scheme: None reads ill-formed tags as the CoNLL script does; "IOB1", "IOB2" or "IOBES"
+            counts only well-formed entities, seqeval's strict mode.
+        tag_set: all tags there are, so that a stray E-LOC is known to be of the type LOC; None
+            for those that occur.
+
+    Returns:
+        See `score_entities`.
+
+    Raises:
+        ValueError: "Sentence 3 has 5 true and 4 predicted tags."
+
+    Example:
+        >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])
+        >>> scores["precision"], scores["recall"]
+        (0.5, 1.0)
+    """
+    if len(true) != len(predicted):
+        raise ValueError(f"Received {len(true)} true and {len(predicted)} predicted sentences.")
+    for row, (right, guess) in enumerate(zip(true, predicted, strict=True)):
+        if len(right) != len(guess):
+            raise ValueError(
+                f"Sentence {row} has {len(right)} true and {len(guess)} predicted tags."
+            )
+    occurring = {tag for rows in (true, predicted) for tags in rows for tag in tags}
+    vocabulary = sorted(occurring | set(tag_set or []))
+    spans = [
+        [set(spans_of_tags(tags, scheme, vocabulary)) for tags in rows]
+        for rows in (true, predicted)
+    ]
+    return score_entities(*spans)
+
+
+def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) -> dict:
+    """Return entity scores of sets of entities.
+
+    Args:
+        true: the right entities of every text, tuples whose first item is the type.
+        predicted: the predicted entities, as many sets.
+
+    Returns:
+        `{"precision", "recall", "f1", "per_type": {type: {"precision", ..., "support"}}}`.
+
+    Example:
+        >>> score_entities([{("PER", 0, 4)}], [{("PER", 0, 4), ("LOC", 5, 9)}])["precision"]
+        0.5
+    """
+    kinds = sorted({entity[0] for rows in (true, predicted) for found in rows for entity in found})
+    # With a prefix, so that a type such as B-cell is read as it is, and in this order.
+    metric = EntityF1(["O", *(f"B-{kind}" for kind in kinds)])
+    counts = np.zeros((3, len(kinds)), "float32")
+    for right, guess in zip(true, predicted, strict=True):
+        for i, found in enumerate((right & guess, guess, right)):
+            for entity in found:
+                counts[i, kinds.index(entity[0])] += 1
+    metric.counts.assign(counts)
+    scores = {name: float(value) for name, value in metric.result().items()}
+    return {**scores, "per_type": metric.report()}
+
+
+def _scores(correct, predicted, true) -> dict:
+    return {
+        "precision": _ratio(correct, predicted),
+        "recall": _ratio(correct, true),
+        "f1": _ratio(2 * correct, predicted + true),
+    }
+
+
+def _ratio(part, whole):
+    """Return part / whole, or 0 if the whole is 0."""
+    return ops.where(whole > 0, part / ops.maximum(whole, 1e-9), 0.0)

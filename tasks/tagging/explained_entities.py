@@ -1,0 +1,95 @@
+"""Explain why words are taken for an entity: by the words around them.
+
+Comment letters: L sequence, C tags.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from keras import ops
+
+from encoder_zoo.tasks.base.attributions import (
+    Attributions,
+    attributions,
+    example_inputs,
+    part_of,
+    warn_incomplete,
+)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, word_begins
+from encoder_zoo.tasks.preprocessing.windows import Windows
+from encoder_zoo.tasks.tagging.entities import Entity
+from encoder_zoo.tasks.tagging.tags import parse_tags
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.tagging.token_classifier import TokenAnswers
+
+
+class EntityExplanation(Entity, Attributions):
+    """An entity, and what each word of its text adds to the mean logit of its tokens' tags."""
+
+
+def explain_entities(
+    tagger: TokenAnswers, texts, strategy: str, method: str, batch_size: int | None
+) -> list[list[EntityExplanation]]:
+    """Return explanations of entities; arguments: see `TokenClassifier.explain`."""
+    entities = tagger.extract_entities(texts, strategy, batch_size)
+    tokens = tagger.preprocessor.tokens(texts)
+    windows = tagger.preprocessor.windows(tokens)
+    examples = tagger.preprocessor.examples(tokens, windows)
+    found = []
+    for row, of_text in enumerate(entities):
+        explained = []
+        for entity in of_text:
+            members = _members(tokens, row, entity, strategy)
+            window = _window(windows, row, members[0])
+            begin, length = (int(v[window]) for v in (windows.begin, windows.length))
+            members = members[(members >= begin) & (members < begin + length)]
+            inputs = example_inputs(tagger, examples, window)
+            tags = _tags(tagger, entity["label"], strategy)
+            column = tagger.preprocessor.tokenizer.first_column
+            weights = _weights(tagger, inputs, column + members - begin, tags)
+            part = part_of(tokens, row, column, begin, length)
+            values = attributions(tagger, inputs, [part], weights, method, batch_size)
+            explained.append(EntityExplanation(**entity, **values))
+        found.append(explained)
+    warn_incomplete([explanation for row in found for explanation in row], method)
+    return found
+
+
+def _members(tokens: TokenizedTexts, row: int, entity: Entity, strategy: str) -> np.ndarray:
+    """Return the tokens of an entity by which it was found, counted in its text."""
+    starts, ends = tokens.starts[row].numpy(), tokens.ends[row].numpy()
+    inside = (starts < entity["end"]) & (ends > entity["start"])
+    if strategy == "first":
+        inside &= tokens.ids.with_flat_values(word_begins(tokens))[row].numpy()
+    return np.flatnonzero(inside)
+
+
+def _window(windows: Windows, row: int, token: int) -> int:
+    """Return the window that counts for a token."""
+    begin = windows.begin.numpy()
+    owned = (begin + windows.owned_from.numpy() <= token) & (
+        token < begin + windows.owned_to.numpy()
+    )
+    return int(np.flatnonzero(owned & (windows.example.numpy() == row))[0])
+
+
+def _tags(tagger: TokenAnswers, label: str, strategy: str) -> np.ndarray:
+    """Return the indices of the tags that stand for an entity's label."""
+    if strategy == "none":
+        return np.array([tagger.tag_names.index(label)])
+    parsed = parse_tags(tagger.tag_names)
+    return np.flatnonzero(parsed.types == parsed.type_names.index(label))
+
+
+def _weights(
+    tagger: TokenAnswers, inputs: dict, columns: np.ndarray, tags: np.ndarray
+) -> np.ndarray:
+    """Return the weights (1, L, C) whose sum of logits is the mean of the tokens' best tags."""
+    logits = ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")
+    best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
+    weights = np.zeros_like(logits)
+    weights[0, columns, best] = 1 / len(columns)
+    return weights

@@ -1,0 +1,496 @@
+"""Token classification: named entities, parts of speech.
+
+Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.presets.formats.checkpoint import default_labels
+from encoder_zoo.tasks.base.attributions import Method
+from encoder_zoo.tasks.base.class_names import count_and_names, softmax
+from encoder_zoo.tasks.base.head import head_dropout
+from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.spacy_docs import doc_words, is_doc
+from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
+from encoder_zoo.tasks.preprocessing.windows import merge
+from encoder_zoo.tasks.tagging import entity_metrics, token_labels
+from encoder_zoo.tasks.tagging.alignment import tags_of_tokens
+from encoder_zoo.tasks.tagging.entities import (
+    Entity,
+    Strategy,
+    Transitions,
+    above,
+    entity_columns,
+    find_entities,
+    is_possible,
+    transitions,
+)
+from encoder_zoo.tasks.tagging.explained_entities import EntityExplanation, explain_entities
+from encoder_zoo.tasks.tagging.tags import (
+    notation_line,
+    outside_index,
+    parse_tags,
+)
+from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
+from encoder_zoo.tasks.training.inference import token_outputs_in_graph, unpadded_outputs
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `TokenClassifier.from_preset`."""
+
+    labels: Sequence[str] | None
+    num_classes: int | None
+    head: keras.layers.Layer | None
+    strategy: Literal["simple", "first", "average", "max", "none"] | None
+    doc_stride: int | None
+    label_all_tokens: bool
+    split_symbols: bool | Literal["outer"]
+    valid_tags: bool | None
+
+
+logger = logging.getLogger("encoder_zoo")
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenClassifier(LabelledTask):
+    """Tags words: names of persons and places, parts of speech.
+
+    Args:
+        backbone: any `Backbone`; no pooler is needed.
+        preprocessor: a `TokenClassifierPreprocessor`, for raw text.
+        num_classes: C; with `labels` their number.
+        labels: names of the tags, saved with the preset. Without `labels` and `num_classes`, the
+            first `fit` learns them from its data. Where one of the names is an integer, integers
+            in `y` are names and not the tags' numbers.
+        dropout: before the output layer, in training; None is the backbone's.
+        strategy: default of `extract_entities` and exports. None: "simple", until `fit` sets it to
+            "first", or "average" if all tokens are labelled. It is saved with the preset.
+        valid_tags: whether answers and exports have only sequences of tags that can be, such as no
+            I-PER after B-LOC: the most probable of these. None: no, until `fit` sets it to whether
+            the tags that it learns are such sequences (IOB2 and IOBES, also called BIO and BILOU,
+            but not IOB1). It is saved with the preset.
+        head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
+            logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
+            `from_preset(folder, head=...)` loads into an equal layer.
+
+    `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
+    `Doc` or `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see
+    `Task.fit`, whose elements may hold words and tags as vectors or ragged batches. They take as y
+    for every text a list of `{"start", "end", "label"}`, or of tuples of these, or of spaCy's
+    `Span`s, in characters, not overlapping; for every list of words, or `Doc`, a list of as many
+    tags, names or numbers. Their errors name the example: "Example 3 has 7 words but 6 tags."
+
+    Call arguments:
+        inputs: the preprocessor's outputs.
+
+    Returns:
+        (B, L, C) float32 logits.
+
+    Raises:
+        ValueError: if `labels` and `num_classes` disagree.
+
+    Source: Devlin et al. 2019, section 5.3.
+
+    Example:
+        >>> import numpy as np
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8,
+        ...                         intermediate_dim=16, pooler=False)
+        >>> classifier = TokenClassifier(backbone, labels=["O", "B-PER", "I-PER"])
+        >>> tuple(classifier({"token_ids": np.array([[2, 7, 3]])}).shape)
+        (1, 3, 3)
+    """
+
+    task_name = "token_classifier"
+    checkpoint_class_suffix = "ForTokenClassification"
+    pipeline_tag = "token-classification"
+    preprocessor_class = TokenClassifierPreprocessor
+    learns_soft_labels = True
+    peft_task_type = "TOKEN_CLS"
+    text_method = "extract_entities"
+    answer_type = Entity
+    output_activation = "softmax"
+    labels_tokens = True
+    predicts_lists = True
+    _logged_notation: str | None = None
+    answer_settings = ("strategy", "valid_tags")
+    expected_labels = "for every text a list of spans, or for every list of words a list of tags"
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: TokenClassifierPreprocessor | None = None,
+        num_classes: PositiveInt | None = None,
+        labels: Sequence[str] | None = None,
+        dropout: Rate | None = None,
+        strategy: Strategy | None = None,
+        valid_tags: bool | None = None,
+        head: keras.layers.Layer | None = None,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.dropout = head_dropout(self.head_record, backbone, dropout)
+        self.strategy = strategy
+        self.valid_tags = valid_tags
+        self._set_head(head)
+        self._set_classes(num_classes, labels)
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[TokenClassifierPresetArguments]
+    ) -> Self:
+        """Load a token classifier, or an encoder with a new head; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `labels=["O", "B-PER", "I-PER"]`, `num_classes`, `head`, `strategy`,
+                `valid_tags`; of the preprocessor `sequence_length`, `doc_stride`,
+                `label_all_tokens`, `split_symbols`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
+        """
+        return super().from_preset(source, **arguments)
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
+        return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
+
+    def logits_of(self, encoded, inputs, training=None):
+        return self.head(encoded["sequence_output"], training=training)  # (B, L, C)
+
+    def compute_output_spec(self, inputs, training=None):
+        self._check_labels_known()
+        return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
+
+    def default_loss(self) -> keras.losses.Loss:
+        # Over labelled tokens: examples have different numbers of them.
+        return keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+
+    def default_metrics(self) -> list:
+        names = ("accuracy", "f1") if self._marks_entities else ("accuracy",)
+        return [self.metric_by_name(name) for name in names]
+
+    def metric_by_name(self, name: str):
+        if name == "accuracy":
+            return entity_metrics.TokenAccuracy(name=name)
+        if name == "f1" and self._marks_entities:
+            return entity_metrics.EntityF1(self.labels)
+        return super().metric_by_name(name)
+
+    @property
+    def _marks_entities(self) -> bool:
+        return self.labels is not None and outside_index(self.labels) is not None
+
+    def _adapt(self, x, y) -> None:
+        if self.preprocessor is not None and not isinstance(x, dict):
+            self._set_word_splitting(x)
+        super()._adapt(x, y)
+        line = notation_line(self.labels) if self.labels else None
+        if line and line != self._logged_notation:
+            logger.warning(line)
+            self._logged_notation = line
+        if self.valid_tags is None and not isinstance(x, dict):
+            self.valid_tags = self._are_valid(x, y)
+
+    def _are_valid(self, x, y) -> bool | None:
+        """Return whether the tags of `fit` are sequences that can be; None if that is not known."""
+        if token_labels.has_spans(x):
+            return True
+        if y is None:
+            return None
+        tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
+        allowed = transitions(parse_tags(self.tag_names))
+        return is_possible(tags.flat_values, tags.value_rowids(), allowed)
+
+    def _answer_like(self, teacher: TokenClassifier) -> None:
+        if None not in (self.preprocessor, teacher.preprocessor):
+            self.strategy, self.valid_tags = teacher.strategy, teacher.valid_tags
+            for name in ("label_all_tokens", "split_symbols"):
+                setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
+
+    def _set_word_splitting(self, x) -> None:
+        """Set the splitting of words in answers to that of the labels of `fit`."""
+        preprocessor = self.preprocessor
+        preprocessor.split_symbols = True if token_labels.has_spans(x) else "outer"
+        if self.strategy is None:
+            self.strategy = "average" if preprocessor.label_all_tokens else "first"
+
+    def _labels_in(self, x, y) -> list[str] | int:
+        if y is None:
+            return token_labels.learn_labels(token_labels.labels_of_dataset(x))
+        learned = token_labels.learn_labels(y)
+        if not isinstance(x, dict):
+            # Errors in them must be raised before the head is built for them.
+            count, names = count_and_names(learned)
+            token_labels.check_labels(x, y, names, count)
+        return learned
+
+    def _separate(self, x, y) -> tuple:
+        return token_labels.separated(x, y, self.labels)
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    strategy: Strategy | None
+    valid_tags: bool | None
+
+    def _predict_texts(self, x, batch_size, predict) -> list[np.ndarray]:
+        tokens, logits = self._token_logits(x, batch_size)
+        splits = tokens.ids.row_splits.numpy()
+        return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
+
+    def _token_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
+        """Return the tokens of texts and their logits (P, C)."""
+        check_preprocessor(self, x)
+        tokens = self.preprocessor.tokens(x)
+        if not int(tokens.ids.nrows()):
+            return tokens, np.zeros((0, self.num_classes), "float32")
+
+        def outputs_of(examples):
+            outputs = unpadded_outputs(self, examples, batch_size)
+            lengths = examples["token_ids"].row_lengths()
+            return tf.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+
+        return tokens, self._merged(tokens, outputs_of).numpy()
+
+    def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> tf.Tensor:
+        """Return the logits (P, C) of all tokens, merged from the windows' examples."""
+        windows = self.preprocessor.windows(tokens)
+        outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
+        column = self.preprocessor.tokenizer.first_column
+        return merge(outputs[:, column : column - 2], windows)
+
+    @overload
+    def extract_entities(
+        self,
+        texts: str,
+        strategy: Strategy | None = None,
+        batch_size: int | None = None,
+        threshold: float | None = None,
+    ) -> list[Entity]: ...
+    @overload
+    def extract_entities(
+        self,
+        texts: Iterable[Any],
+        strategy: Strategy | None = None,
+        batch_size: int | None = None,
+        threshold: float | None = None,
+    ) -> list[list[Entity]]: ...
+    @validate_arguments
+    def extract_entities(
+        self,
+        texts,
+        strategy: Strategy | None = None,
+        batch_size: PositiveInt | None = None,
+        threshold: Probability | None = None,
+    ):
+        """Return the entities in texts.
+
+        Args:
+            texts: a text or a list of texts; or lists of words; or spaCy's `Doc`s, as texts.
+            strategy: how tokens become entities. "simple": each token has its tag, and neighbours
+                of one entity are joined. "first", "average", "max": a word has the tag of its
+                first token, of its tokens' mean, or of its most probable token. "none": every
+                tagged token by itself. None: the task's, which `fit` sets; "simple" before the
+                first `fit`. Words are those of the vocabulary, cut at symbols as they were learned:
+                see `TokenClassifierPreprocessor`.
+            batch_size: default 32.
+            threshold: leaves out the entities with a lower score.
+
+        Returns:
+            For every text a list of `{"label", "text", "start", "end", "score"}`; start and end
+            count the characters of the caller's string, or of the words with one space between
+            them. For a single text its list alone.
+
+        Raises:
+            ValueError: "strategy is 'last'. Expected 'simple' or 'first' or ..."
+
+        Source: the strategies are those of transformers' `TokenClassificationPipeline`.
+        """
+        strategy = self._strategy(strategy)
+        if isinstance(texts, str) or is_doc(texts):
+            return self.extract_entities([texts], strategy, batch_size, threshold)[0]
+        tokens, logits = self._token_logits(texts, batch_size)
+        tags, scores = parse_tags(self.tag_names), tf.constant(softmax(logits))
+        found = above(find_entities(scores, tokens, tags, strategy, self._allowed()), threshold)
+        return records(entity_columns(found, tokens.texts, self._entity_names(strategy)))
+
+    def _allowed(self) -> Transitions | None:
+        """Return which tags may follow each other in answers; None: any."""
+        return transitions(parse_tags(self.tag_names)) if self.valid_tags else None
+
+    def _strategy(self, given: str | None) -> str:
+        """Return the given strategy, or the one of the last training."""
+        return given or self.strategy or "simple"
+
+    def _entity_names(self, strategy: str) -> tf.Tensor:
+        """Return the names that the labels of `find_entities` index, (T,) strings."""
+        names = self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
+        return tf.constant(names, tf.string)
+
+    @validate_arguments
+    def signatures(
+        self, strategy: Strategy | None = None, threshold: Probability | None = None
+    ) -> dict[str, Callable]:
+        """Return `extract_entities` of "text" for exports.
+
+        Args:
+            strategy, threshold: as for `extract_entities`.
+
+        Returns:
+            A function whose results are "count" (N,), the number of entities of every text, and
+            "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
+            text; after a text's last entity they are "" and 0.
+        """
+        strategy, allowed = self._strategy(strategy), self._allowed()
+        tags, names = parse_tags(self.tag_names), self._entity_names(strategy)
+        token_logits = functools.partial(self, training=False)
+        outputs_of = functools.partial(token_outputs_in_graph, self, token_logits)
+
+        def entities(text):
+            tokens = self.preprocessor.tokens(as_valid_text(text))
+            logits = self._merged(tokens, outputs_of)
+            found = find_entities(tf.nn.softmax(logits), tokens, tags, strategy, allowed)
+            found = above(found, threshold)
+            return padded_columns(entity_columns(found, tokens.texts, names))
+
+        return {"serving_default": entities}
+
+    @validate_arguments
+    def predict_tags(self, words: object, batch_size: PositiveInt | None = None) -> list[list[str]]:
+        """Return the tag of every word, as `seqeval.metrics` takes them: of its first token, or of
+        all its tokens if these were labelled.
+
+        Args:
+            words: lists of words, or spaCy's `Doc`s.
+            batch_size: default 32.
+
+        Returns:
+            For every list of words as many tags; a word without a token has the tag O.
+
+        Raises:
+            ValueError: "Expected lists of words. Received texts: ..."
+        """
+        words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
+        if not is_words(words) and len(words):
+            raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
+        tokens, logits = self._token_logits(words, batch_size)
+        counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
+        by_all, allowed = self.preprocessor.label_all_tokens, self._allowed()
+        return tags_of_tokens(tokens, logits, counts, self.tag_names, by_all, allowed)
+
+    @overload
+    def explain(
+        self,
+        texts: str,
+        strategy: Strategy | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: int | None = None,
+    ) -> list[EntityExplanation]: ...
+    @overload
+    def explain(
+        self,
+        texts: Iterable[Any],
+        strategy: Strategy | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: int | None = None,
+    ) -> list[list[EntityExplanation]]: ...
+    @validate_arguments
+    @reads_weights
+    def explain(
+        self,
+        texts,
+        strategy: Strategy | None = None,
+        method: Method = "integrated_gradients",
+        batch_size: PositiveInt | None = None,
+    ):
+        """Return the entities in texts, and which words speak for each of them.
+
+        `ez.display.explanation` draws the answer.
+
+        Args:
+            texts: as for `extract_entities`.
+            strategy: as for `extract_entities`.
+            method: as for `SequenceClassifier.explain`.
+            batch_size: how many gradients are computed at once; default 32.
+
+        Returns:
+            For every text a list of entities, as `extract_entities` gives them, each with "texts",
+            "words", "logit" and "baseline" as of `SequenceClassifier.explain`. The logit is the
+            mean, over the entity's tokens, of that of the best tag of its label; with the strategy
+            "first" over the first token of each word. Of a text in several windows the words are
+            those of the entity's window. For a single text its list alone.
+
+        Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
+        """
+        if isinstance(texts, str) or is_doc(texts):
+            return self.explain([texts], strategy, method, batch_size)[0]
+        return explain_entities(self, texts, self._strategy(strategy), method, batch_size)
+
+    @validate_arguments
+    @reads_weights
+    def evaluate_entities(
+        self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
+    ) -> dict[str, Any]:
+        """Compute entity precision, recall and F1 over whole texts, however long, and of every
+        type.
+
+        The metric of `evaluate` sees one window at a time; this merges the windows first, and
+        scores the results of `predict_tags` and `extract_entities`.
+
+        Args:
+            x: lists of words, or texts.
+            y: tags of the words, or spans of the texts, as for `fit`.
+            scheme: for tags: None, or "IOB1", "IOB2", "IOBES" to count well-formed entities only.
+            batch_size: default 32.
+
+        Returns:
+            `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
+        """
+        self._check_labels_known()
+        x, y = self._separate(x, y)
+        token_labels.check_labels(x, y, self.labels, self.num_classes)
+        y = token_labels.label_lists(y)
+        if is_words(x):
+            names = self.tag_names
+            true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
+            return entity_metrics.score_tags(
+                true, self.predict_tags(x, batch_size), scheme, tag_set=names
+            )
+        spans = [
+            [{(e["label"], e["start"], e["end"]) for e in row} for row in examples]
+            for examples in (y, self.extract_entities(x, batch_size=batch_size))
+        ]
+        return entity_metrics.score_entities(*spans)
+
+    @property
+    def tag_names(self) -> list[str]:
+        """Return the labels; LABEL_0, LABEL_1 and so on if they have no names."""
+        return self.labels or default_labels(self.num_classes)

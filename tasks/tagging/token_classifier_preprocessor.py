@@ -1,0 +1,219 @@
+"""Preprocessing of texts, or sentences in words, with a label for every token.
+
+Comment letters: B batch, L sequence, N texts, P tokens of all texts.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Literal
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    SequenceLength,
+    validate_arguments,
+)
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.preprocessor import (
+    Preprocessor,
+    as_column,
+    as_weights,
+    check_same_count,
+)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import (
+    TokenizedTexts,
+    as_word_tensor,
+    is_words,
+    tokenize_texts,
+    tokenize_words,
+    word_begins,
+    word_marks,
+)
+from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, owned, take
+from encoder_zoo.tasks.tagging import token_labels
+from encoder_zoo.tasks.tagging.alignment import (
+    labels_of_spans,
+    labels_of_words,
+    symbol_table,
+    words_split_at_symbols,
+)
+from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenClassifierPreprocessor(Preprocessor):
+    """Texts, or sentences in words, to `[CLS] tokens [SEP]`, with a label for every token.
+
+    Longer texts than the model takes become several examples that overlap, each token labelled
+    in one of them only. Labels are tags of words, by name or number, or spans of characters.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`; the length of a window.
+        doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
+        label_all_tokens: label every token of a word, instead of the first alone.
+        split_symbols: cut the words of texts at symbols, so that the stop of "London." is a word
+            of its own. True cuts at all of them, as spans are learned; "outer" not at one between
+            letters, such as the hyphen of "Rhein-Main", as words are learned; False keeps the words
+            of the vocabulary. `fit` sets it.
+
+    Returns:
+        When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
+        at labelled tokens and 0 elsewhere, times the example's weight.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "jo", "##sé", "sings"]
+        >>> tokenizer = BertTokenizer(words, strip_accents=False)
+        >>> preprocessor = TokenClassifierPreprocessor(tokenizer)
+        >>> x, y, weight = preprocessor([["José", "sings"]], [[1, 0]])
+        >>> x["token_ids"].numpy().tolist(), y.numpy().tolist(), weight.numpy().tolist()
+        ([[2, 5, 6, 7, 3]], [[0, 1, 1, 0, 0]], [[0.0, 1.0, 0.0, 1.0, 0.0]])
+    """
+
+    task_name = "token_classifier"
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        doc_stride: NonNegativeInt | None = None,
+        label_all_tokens: bool = False,
+        split_symbols: bool | Literal["outer"] = False,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        self.doc_stride = doc_stride
+        self.label_all_tokens = label_all_tokens
+        self.split_symbols = split_symbols
+
+    def attach(self, task: TokenClassifier) -> None:
+        super().attach(task)
+        if self.doc_stride is not None and not 0 <= self.doc_stride < self.max_sequence_length - 2:
+            raise ValueError(
+                f"doc_stride={self.doc_stride} leaves nothing of a window with "
+                f"{self.max_sequence_length - 2} tokens."
+            )
+
+    def tokens(self, x) -> TokenizedTexts:
+        """Tokenize texts, or sentences in words."""
+        x = plain(x)
+        if is_words(x):
+            return tokenize_words(self.tokenizer, as_word_tensor(x))
+        tokens = tokenize_texts(self.tokenizer, as_column(x), self._word_marks)
+        if not self.split_symbols:
+            return tokens
+        return words_split_at_symbols(tokens, self._symbols, inside=self.split_symbols != "outer")
+
+    def windows(self, tokens: TokenizedTexts) -> Windows:
+        """Return the windows that the tokens are divided into."""
+        capacity = self.max_sequence_length - 2
+        doc_stride = capacity // 4 if self.doc_stride is None else self.doc_stride
+        return make_windows(tokens.ids.row_lengths(), capacity, doc_stride)
+
+    def examples(self, tokens: TokenizedTexts, windows: Windows) -> dict:
+        """Return one example of token ids for every window."""
+        return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
+
+    def encode(self, x, y=None, sample_weight=None) -> dict:
+        x, y = token_labels.separated(x, y, self.labels)
+        tokens = self.tokens(x)
+        windows = self.windows(tokens)
+        examples = self.examples(tokens, windows)
+        if y is None:
+            return examples
+        labels, labelled = self._align(x, tokens, y)
+        labels = self._framed(take(tokens.ids.with_flat_values(labels), windows))
+        weights = self._label_weights(tokens, windows, labelled, sample_weight)
+        return {**examples, "labels": labels, "label_weights": weights}
+
+    def encode_unlabelled(self, x, sample_weight=None) -> dict:
+        x = plain(x)
+        tokens = self.tokens(x)
+        windows = self.windows(tokens)
+        units = tokens if is_words(x) else words_split_at_symbols(tokens, self._symbols)
+        labelled = word_begins(units) | self.label_all_tokens
+        weights = self._label_weights(tokens, windows, labelled, sample_weight)
+        return {**self.examples(tokens, windows), "label_weights": weights}
+
+    def _label_weights(
+        self, tokens: TokenizedTexts, windows: Windows, labelled: tf.Tensor, sample_weight
+    ) -> tf.RaggedTensor:
+        """Return the weight of each token in the windows: 0 without a label, or in two windows."""
+        weights = tf.cast(labelled, "float32")
+        if sample_weight is not None:
+            sample_weight = as_weights(sample_weight)
+            check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
+            weights *= tf.gather(sample_weight, tokens.ids.value_rowids())
+        weights = take(tokens.ids.with_flat_values(weights), windows)
+        counted = tf.cast(owned(windows).flat_values, "float32")
+        return self._framed(weights.with_flat_values(weights.flat_values * counted))
+
+    def _framed(self, values: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Return every row with a 0 at the start and end tokens."""
+        zeros = tf.zeros([values.nrows(), 2], values.dtype)
+        column = self.tokenizer.first_column
+        return tf.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
+
+    def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return labels (P,) and whether each token has one."""
+        words, in_graph = is_words(x), tf.is_symbolic_tensor(tokens.texts)
+        if in_graph and isinstance(y, dict) == words:
+            raise ValueError(
+                "Words need tags, and texts spans {start, end, label}. "
+                f"Received: {'words with spans' if words else 'texts with tags'}."
+            )
+        labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
+        if words:
+            return labels_of_words(tokens, labels, self.labels, self.label_all_tokens)
+        if not in_graph:
+            texts = [text.decode() for text in as_column(x).numpy()]
+            warn_misaligned_spans(token_labels.label_lists(y), texts)
+        tokens = words_split_at_symbols(tokens, self._symbols)
+        return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
+
+    @functools.cached_property
+    def _word_marks(self) -> np.ndarray:
+        with tf.init_scope():
+            return word_marks(self.tokenizer)
+
+    @functools.cached_property
+    def _symbols(self) -> np.ndarray:
+        with tf.init_scope():
+            return symbol_table(self.tokenizer)
+
+    @property
+    def _most_classes(self) -> int:
+        return self.num_classes or np.iinfo("int32").max
+
+    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+        inputs = self.pad(examples, bucketed)
+        if "labels" not in examples:
+            return inputs
+        ids = inputs["token_ids"]
+        shape = tf.shape(ids, tf.int64)
+        y, weights = (
+            tf.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
+            for name in ("labels", "label_weights")
+        )
+        return inputs, y, weights
+
+    @validate_arguments
+    def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
+        """Batch single examples: a text is a scalar; words with tags are two vectors.
+
+        A vector without tags is a batch of texts, unless its kind is ragged.
+        """
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+        tagged = isinstance(y, tf.TypeSpec) and y.shape.rank == 1
+        is_sentence = x.shape.rank == 1 and (tagged or isinstance(x, tf.RaggedTensorSpec))
+        single = x.shape.rank == 0 or is_sentence
+        return dataset.ragged_batch(batch_size) if single else dataset

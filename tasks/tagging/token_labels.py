@@ -1,0 +1,415 @@
+"""Check the labels of tokens, tags of words or spans of characters, and convert them to numbers.
+
+In memory an error names the example; in `tf.data` the example of the batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Iterable, Sequence
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
+from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.spacy_docs import (
+    are_documents,
+    doc_words,
+    is_span,
+    spans_in,
+    text_of,
+)
+from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words, keys
+from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sorted_tags
+
+SPAN = ("start", "end", "label")
+
+
+def check_spans(y, texts: tf.Tensor, labels: list[str] | None) -> dict[str, tf.RaggedTensor]:
+    """Return spans of characters as numbers, in memory or inside `tf.data`.
+
+    Args:
+        y: for every text a list of `{"start", "end", "label"}`; inside `tf.data` {"start", "end",
+            "label"}, ragged (N, None), or (N, S) with "" as padding of the labels.
+        texts: (N,) strings.
+        labels: all tags.
+
+    Returns:
+        {"start", "end", "label"}, ragged (N, None) int32.
+
+    Raises:
+        ValueError: "Example 3: the span from 7 to 40 is outside of the text, which has 20
+            characters, or empty. ...", "Example 3: the spans from 0 to 4 and from 0 to 9
+            overlap.", "Example 3: unknown label 'DOG'. ..."; `tf.errors.InvalidArgumentError`
+            inside `tf.data`.
+    """
+    types = _types(labels)
+    start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
+    row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
+    kind = label_indices(given, types)
+    check = functools.partial(check_each, unit="Example")
+
+    length = tf.gather(tf.strings.length(texts, unit="UTF8_CHAR"), row)
+    right = (starts >= 0) & (starts < ends) & (ends <= length)
+    message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
+    expected = " characters, or empty. Expected 0 <= start < end <= length."
+    start, end = check((start, end), right, *message, length, expected, index=row)
+
+    right = (kind >= 0) & (kind < len(types))
+    expected = f". Expected one of {types}."
+    kind = check(kind, right, ": unknown label ", given, expected, index=row)
+
+    order = tf.argsort(keys(start))
+    starts, ends, sorted_row = (tf.gather(values, order) for values in (starts, ends, row))
+    right = (sorted_row[1:] != sorted_row[:-1]) | (starts[1:] >= ends[:-1])
+    message = ": the spans from ", starts[:-1], " to ", ends[:-1], " and from ", starts[1:], " to "
+    start = check(start, right, *message, ends[1:], " overlap.", index=sorted_row[1:])
+    return {"start": start, "end": end, "label": start.with_flat_values(kind)}
+
+
+def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
+    """Log how many spans begin or end inside of a word, and show the first.
+
+    Most often such offsets count bytes, or are of another version of the text. Scripts without
+    capitals are left out: many of them write no spaces between words, or write particles and names
+    in one.
+
+    Args:
+        y: checked spans of every text.
+        texts: that they are of.
+    """
+    cut = [
+        (i, span)
+        for i, (spans, text) in enumerate(zip(y, texts, strict=True))
+        for span in spans
+        if any(_inside_word(text, span[name]) for name in ("start", "end"))
+    ]
+    if not cut:
+        return
+    example, span = cut[0]
+    text, start, end = texts[example], span["start"], span["end"]
+    around = slice(
+        next(i for i in range(start, -1, -1) if not _inside_word(text, i)),
+        next(i for i in range(end, len(text) + 1) if not _inside_word(text, i)),
+    )
+    logger.warning(
+        "%d of the spans begin or end inside of a word. The first: example %d, %r of %r, from %d "
+        "to %d. Spans count characters, from 0, and end after the last.",
+        len(cut),
+        example,
+        text[start:end],
+        text[around],
+        start,
+        end,
+    )
+
+
+def _inside_word(text: str, offset: int) -> bool:
+    """Return whether an offset has letters with capitals, or digits, on both sides."""
+    before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
+    both_letters = before.lower() != before.upper() and after.lower() != after.upper()
+    return both_letters or (before.isdigit() and after.isdigit())
+
+
+def _types(labels: Sequence[str] | None) -> list[str]:
+    """Return the types of spans that the tags can mark."""
+    if labels is None:
+        raise ValueError("Spans need names of labels. Build the classifier with labels=[...].")
+    return parse_tags(labels).type_names
+
+
+def _columns(y: Sequence[Sequence[dict]], texts: tf.Tensor) -> tuple:
+    """Return starts and ends, ragged (N, None) int32, and the list of all labels."""
+    if len(y) != len(texts):
+        raise ValueError(f"Received {len(texts)} texts, but spans for {len(y)}.")
+    for example, spans in enumerate(y):
+        for span in spans:
+            _check_type(example, span)
+    counts = tf.constant([len(spans) for spans in y], tf.int64)
+    start, end, label = ([span[name] for spans in y for span in spans] for name in SPAN)
+    bounds = (np.clip(values, -1, 2**31 - 1).astype("int32") for values in (start, end))
+    return *(tf.RaggedTensor.from_row_lengths(values, counts) for values in bounds), label
+
+
+def _check_type(example: int, span: object) -> None:
+    if not isinstance(span, dict) or not set(SPAN) <= set(span):
+        raise ValueError(
+            f"Example {example}: {span!r} is no span. Expected a dict with start, end and label, "
+            "or these three in a tuple."
+        )
+    if not all(isinstance(span[name], int | np.integer) for name in ("start", "end")):
+        raise ValueError(f"Example {example}: the span {span} does not start and end at integers.")
+
+
+def _ragged_spans(y: dict) -> tuple:
+    """Return starts and ends, ragged (N, None) int32, and all labels, without the padding."""
+    label = y["label"]
+    if not isinstance(label, tf.RaggedTensor):
+        padding = "" if label.dtype == tf.string else None
+        label = tf.RaggedTensor.from_tensor(label, padding=padding)
+    bounds = []
+    for name in ("start", "end"):
+        values = y[name]
+        if not isinstance(values, tf.RaggedTensor):
+            values = tf.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
+        same = values.row_lengths() == label.row_lengths()
+        values = check_each(values, same, f" has not one {name} per label.", unit="Example")
+        bounds.append(tf.cast(values, tf.int32))
+    return *bounds, label.flat_values
+
+
+logger = logging.getLogger("encoder_zoo")
+
+
+def label_lists(y) -> list[list]:
+    """Return the labels of every example as Python values; spans as `{"start", "end", "label"}`.
+
+    Args:
+        y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
+            ragged. A span is such a dict, a tuple (start, end, label), or a `Span` of spaCy; those
+            of an example may be the value of "entities" or "spans", as in spaCy and Prodigy.
+
+    Raises:
+        ValueError: "Example 3: its labels are None (NoneType). Expected a list ..."
+
+    Example:
+        >>> label_lists({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
+        [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
+        >>> label_lists([{"entities": [(0, 4, "LOC")]}, []])
+        [[{'start': 0, 'end': 4, 'label': 'LOC'}], []]
+    """
+
+    if isinstance(y, dict):
+        return _lists_of_columns(y)
+    y = _plain(y)
+    if not is_list(y):
+        raise ValueError(f"The labels are {with_type(y)}. Expected a list for every example.")
+    rows = [_of_example(_plain(row)) for row in y]
+    for i, row in enumerate(rows):
+        if not is_list(row):
+            raise ValueError(
+                f"Example {i}: its labels are {with_type(row)}. Expected a list of tags, or of "
+                "spans."
+            )
+    return [[_as_label(_plain(value)) for value in row] for row in rows]
+
+
+def _of_example(row):
+    """Return the labels that spaCy and Prodigy put into a dict."""
+    if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
+        return row.get("entities", row.get("spans"))
+    return row
+
+
+def _as_label(value):
+    """Return a tag unchanged, and a span as a dict."""
+    if is_span(value):
+        value = value.start_char, value.end_char, value.label_
+    is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
+    return dict(zip(SPAN, map(_plain, value), strict=True)) if is_tuple else value
+
+
+def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
+    """Return texts and their spans, or words and their tags, if `fit` is given both in one.
+
+    Args:
+        x: rows, see `read_annotations`; or anything else, which is returned as plain lists.
+            Documents become words if y are tags.
+        y: None, or the labels.
+        labels: all tags, if they are known.
+
+    Example:
+        >>> separated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
+        (['In Rome'], [[{'start': 3, 'end': 7, 'label': 'LOC'}]])
+    """
+    if y is None and are_rows(x):
+        return tuple(annotations_of(x, ("spans", "tags"), labels))
+    if are_documents(x):
+        return _of_documents(x, y)
+    return plain(x), named_column(y, labels)
+
+
+def _of_documents(documents: Sequence, y) -> tuple:
+    """Return the texts of documents with spans, or their words with tags."""
+    texts, y = [*map(text_of, documents)], plain(y)
+    if isinstance(y, dict) or len(y) != len(documents):
+        return texts, y
+    y = [
+        spans_in(document, row) if is_list(row) and len(row) and is_span(row[0]) else row
+        for document, row in zip(documents, y, strict=True)
+    ]
+    kinds = {_kind(value) for row in label_lists(y) for value in row}
+    return ([*map(doc_words, documents)] if kinds & {"name", "number"} else texts), y
+
+
+def _lists_of_columns(y: dict) -> list[list[dict]]:
+    if not set(SPAN) <= set(y):
+        raise ValueError(f"Expected spans as {{start, end, label}}. Received: {sorted(y)}.")
+    texts = zip(*(label_lists(y[name]) for name in SPAN), strict=True)
+    try:
+        return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]
+    except ValueError:
+        words = "Expected as many starts as ends and labels for every text."
+        raise ValueError(words) from None
+
+
+def _plain(value):
+    """Return tensors as lists, numbers or bytes, and bytes as str."""
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    if tf.is_tensor(value):
+        value = value.numpy()
+        value = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, dict):
+        return {name: _plain(field) for name, field in value.items()}
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def has_spans(x) -> bool:
+    """Return whether the data for `fit` are texts with spans, not words with tags."""
+    if hasattr(x, "element_spec"):
+        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+    return not is_words(x)
+
+
+def learn_labels(y: Iterable) -> list[str]:
+    """Return the tags that occur in labels.
+
+    Args:
+        y: for every example its words' tags, or its spans `{"start", "end", "label"}`.
+
+    Returns:
+        Tags, O first; spans give IOB2.
+
+    Raises:
+        ValueError: "Example 0, label 1 is 0. Expected to learn from names of tags only, ...", "The
+            tags are numbers, such as 3, and have no names. ..."
+
+    Example:
+        >>> learn_labels([["O", "B-PER"], ["I-PER"]])
+        ['O', 'B-PER', 'I-PER']
+        >>> learn_labels([[{"start": 0, "end": 4, "label": "LOC"}], []])
+        ['O', 'B-LOC', 'I-LOC']
+    """
+    check_given(y)
+    rows = label_lists(y)
+    values = [value for row in rows for value in row]
+    if not values:
+        raise ValueError("There are no tags to learn the labels from. Pass labels=[...].")
+    kind = _kind(values[0])
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            if kind is None or _kind(value) != kind:
+                raise ValueError(
+                    f"Example {i}, label {j} is {value!r}. Expected to learn from names of tags "
+                    "only, or spans with start, end and label, a name."
+                )
+    if kind == "span":
+        odd = sorted({s["label"] for s in values if re.match("[BIESLU]-", s["label"])})
+        if odd:
+            logger.warning(
+                "Labels of spans are types, such as PER. These look like tags of words: %s.",
+                ", ".join(map(repr, odd[:5])),
+            )
+        return all_tags(span["label"] for span in values)
+    if kind == "number" or (kind == "name" and all(value.isdecimal() for value in values)):
+        raise ValueError(
+            f"The tags are numbers, such as {max(values)}, and have no names: which of them is "
+            'outside of entities is not known. Pass labels=["O", "B-PER", ...] in the order of the '
+            "numbers to from_preset, or num_classes=... for numbers without names. Of a dataset of "
+            "Hugging Face fit(dataset) reads the names from its features."
+        )
+    learned = sorted_tags(values)
+    if learned == ["O"]:
+        raise ValueError(f"Every tag is {values[0]!r}. Pass labels=[...] with the others.")
+    return learned
+
+
+def _kind(value) -> str | None:
+    """Return whether a label is the name of a tag, a number, or a span."""
+    if isinstance(value, dict):
+        return "span" if isinstance(value.get("label"), str) else None
+    if isinstance(value, str):
+        return "name"
+    return "number" if isinstance(value, int | np.integer) else None
+
+
+def check_labels(x, y, labels: list[str] | None, num_classes: int):
+    """Return labels as numbers: of words see `check_tags`, of texts `check_spans`."""
+    if is_words(x):
+        return check_tags(y, as_word_tensor(x).row_lengths(), labels, num_classes)
+    texts = as_column(x)
+    in_graph = tf.is_symbolic_tensor(texts)
+    return check_spans(y if in_graph else label_lists(check_given(y, x)), texts, labels)
+
+
+def check_tags(
+    y, word_counts: tf.Tensor, labels: list[str] | None, num_classes: int
+) -> tf.RaggedTensor:
+    """Return tags of words as numbers, in memory or inside `tf.data`.
+
+    Args:
+        y: for every example a list of tag names or numbers; inside `tf.data` ragged or padded.
+        word_counts: (N,) int64, words of every example.
+        labels: the tags' names, if there are any.
+        num_classes: C.
+
+    Returns:
+        Ragged (N, None) int32.
+
+    Raises:
+        ValueError: "Example 3 has 7 words but 6 tags.", "Example 3, word 2: unknown tag 'B-ORG'.
+            ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
+    """
+    if tf.is_symbolic_tensor(word_counts):
+        y = check_given(_ragged_tags(y, word_counts))
+        counts, given = y.row_lengths(), y.flat_values
+    else:
+        y = label_lists(check_given(y))
+        if len(y) != len(word_counts):
+            raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
+        counts, given = tf.constant([*map(len, y)], tf.int64), [tag for row in y for tag in row]
+        given = [*map(str, given)] if numbers_are_names(labels) else given
+    message = " has ", word_counts, " words but ", counts, " tags."
+    counts = check_each(counts, counts == word_counts, *message, unit="Example")
+    tags = tf.RaggedTensor.from_row_lengths(label_indices(given, labels), counts)
+    right = (tags.flat_values >= 0) & (tags.flat_values < num_classes)
+    expected = (
+        f". Expected {f'one of {labels}' if labels else f'a number from 0 to {num_classes - 1}'}."
+    )
+    message = ", word ", tf.ragged.range(counts).flat_values, ": unknown tag ", given, expected
+    return check_each(tags, right, *message, unit="Example", index=tags.value_rowids())
+
+
+def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
+    """Return tags without the padding: "" after names, 0 or less after numbers."""
+    if isinstance(y, tf.RaggedTensor):
+        return y
+    if y.dtype == tf.string:
+        return tf.RaggedTensor.from_tensor(y, padding="")
+    # 0 is also a tag, so there are at least as many as there are words.
+    counts = tf.RaggedTensor.from_tensor(tf.maximum(y, 0), padding=0).row_lengths()
+    return tf.RaggedTensor.from_tensor(y, lengths=tf.maximum(counts, word_counts))
+
+
+def labels_of_dataset(dataset: tf.data.Dataset) -> list:
+    """Return the labels y of a dataset, example by example, without the padding ""."""
+    labels = []
+    for element in dataset:
+        y = keras.utils.unpack_x_y_sample_weight(element)[1]
+        if isinstance(y, dict):
+            names = tf.reshape(getattr(y["label"], "flat_values", y["label"]), [-1])
+            labels.append([{"label": _plain(n)} for n in names.numpy().tolist() if n != b""])
+        else:
+            tags = tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
+            labels.append([tag for tag in tags if tag != b""])
+    return labels

@@ -1,1 +1,0 @@
-"""Zero-shot classification: labels that are chosen when texts are classified."""
