@@ -56,3 +56,9 @@ class SaveOptions(TypedDict, total=False):
     """Name the arguments of `save_to_preset`, in the Hugging Face format."""
 
     shard_bytes: int
+
+
+class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, total=False):
+    """Of the backbone, of the tokenizer, and of every preprocessor."""
+
+    sequence_length: int | None

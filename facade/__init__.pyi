@@ -43,9 +43,9 @@ from encoder_zoo.tasks import (
     losses as losses,
     register_task as register_task,
 )
-from encoder_zoo.tasks.preprocessing.conll import read_conll as read_conll
+from encoder_zoo.tasks.preprocessing.annotation_files import read_conll as read_conll
 from encoder_zoo.tasks.preprocessing.annotation_files import read_annotations as read_annotations
-from encoder_zoo.tasks.bulk.batches import BatchAnswers as BatchAnswers
+from encoder_zoo.tasks.bulk.files import BatchAnswers as BatchAnswers
 from encoder_zoo.tasks.bulk.files import answer_files as answer_files
 from encoder_zoo.tasks.pretraining.corpus import PretrainingCorpus as PretrainingCorpus
 from encoder_zoo.tasks.distillation.distillation import Distillation as Distillation
@@ -67,7 +67,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor as MaskedLMPreprocessor,
 )
 from encoder_zoo.tasks.pretraining.pretraining import Pretraining as Pretraining
-from encoder_zoo.tasks.pretraining.pretraining_preprocessor import (
+from encoder_zoo.tasks.pretraining.pretraining import (
     PretrainingPreprocessor as PretrainingPreprocessor,
 )
 from encoder_zoo.tasks.pretraining.replaced_tokens import (
@@ -76,7 +76,7 @@ from encoder_zoo.tasks.pretraining.replaced_tokens import (
 from encoder_zoo.tasks.pretraining.replaced_tokens import (
     ReplacedTokenDetectionPreprocessor as ReplacedTokenDetectionPreprocessor,
 )
-from encoder_zoo.tasks.pretraining.pretraining_preprocessor import (
+from encoder_zoo.tasks.pretraining.pretraining import (
     sentence_order_pairs as sentence_order_pairs,
 )
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import (

@@ -17,8 +17,8 @@ from keras import ops
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import one_of
 from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
-from encoder_zoo.tasks.preprocessing.examples import take_examples
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts
 
 if TYPE_CHECKING:

@@ -11,18 +11,18 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import named_weights
-from encoder_zoo.tasks.base.class_names import (
+from encoder_zoo.tasks.base.classes import (
     any_shared,
     are_default_labels,
+    class_weights,
     count_and_names,
     labels_from_config,
     resolve_num_classes,
     rows_of,
     validated_labels,
+    weighted,
 )
-from encoder_zoo.tasks.base.class_weights import class_weights, weighted
-from encoder_zoo.tasks.base.custom_head import CustomHead
-from encoder_zoo.tasks.base.head import make_head
+from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.base.class_names import (
+from encoder_zoo.tasks.base.classes import (
     count_and_names,
     label_indices,
     numbers_are_names,

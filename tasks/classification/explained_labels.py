@@ -21,7 +21,7 @@ from encoder_zoo.tasks.base.attributions import (
     warn_incomplete,
     weighted_sum,
 )
-from encoder_zoo.tasks.base.class_names import label_indices, sigmoid, softmax
+from encoder_zoo.tasks.base.classes import label_indices, sigmoid, softmax
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,

@@ -16,17 +16,22 @@ from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Probability, Rate, one_of, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
 from encoder_zoo.tasks.base.attributions import Method
-from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid, softmax
-from encoder_zoo.tasks.base.class_weights import label_weights, weighted_labels
+from encoder_zoo.tasks.base.classes import (
+    label_weights,
+    labels_from_config,
+    sigmoid,
+    softmax,
+    weighted_labels,
+)
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.classification.class_labels import (
     classes_among,
@@ -43,10 +48,10 @@ from encoder_zoo.tasks.classification.window_pooling import (
     pooled_logits,
     pooled_predictions,
 )
+from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
-from encoder_zoo.tasks.preprocessing.spacy_docs import is_doc
+from encoder_zoo.tasks.preprocessing.columns import is_doc
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.inference import predict_texts
 from encoder_zoo.tasks.training.logit_metrics import (

@@ -23,7 +23,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     multi_label_targets,
     regression_targets,
 )
-from encoder_zoo.tasks.preprocessing.candidates import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated

@@ -17,7 +17,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.formats.checkpoint import default_labels
-from encoder_zoo.tasks.base.class_names import validated_labels
+from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.classification.sequence_classifier import (
     ClassifierPresetArguments,
     LabelScore,

@@ -5,11 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
 
 from encoder_zoo.common.escaping import in_html
+from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.tagging.tags import spans_of_tags
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.base.task import Task
 
 COLORS = ["#ffd8a8", "#a5d8ff", "#b2f2bb", "#eebefa", "#ffc9c9", "#ffec99", "#99e9f2", "#d0bfff"]
 # Dark letters on light colours, in every theme.
@@ -211,3 +219,235 @@ def _check_inside(text: str, row: Mapping, kind: str) -> None:
             f"{kind} {said}{start}:{end} is not in the text {text!r}. "
             "Give the texts that were asked about, in the same order."
         )
+
+
+MAX_ROWS = 8  # of the table of words
+BAR_WIDTH = 12  # characters in a terminal
+FOR, AGAINST = "28,126,214", "224,49,49"  # blue, red
+WORD = (
+    '<span title="{added:+.3f}" style="background:rgba({color},{shade:.2f});border-bottom:2px '
+    '{line} rgba({color},{under:.2f});border-radius:.2em;padding:.1em 0{weight}">{text}</span>'
+)
+HEAD = '<p dir="auto" style="margin-bottom:.2em"><b>{name}</b> {score}</p>'
+LEGEND = (
+    '<p style="margin:.2em 0;font-size:.85em"><span style="border-bottom:2px solid '
+    f'rgb({FOR})">for</span>, <span style="border-bottom:2px dashed rgb({AGAINST})">against</span>'
+    "; logit {logit:.2f}: {baseline:.2f} with all words masked, {added:+.2f} by the words</p>"
+)
+ROW = (
+    '<tr style="vertical-align:baseline"><td dir="auto" style="text-align:left;padding:.1em .8em '
+    '.1em 0">{text}</td><td style="text-align:right;padding:.1em .8em .1em 0;font-variant-numeric:'
+    'tabular-nums">{added:+.2f}</td><td style="width:60%;min-width:5em"><div style="background:'
+    'rgb({color});height:.7em;min-width:1px;border-radius:.2em;width:{percent:.1f}%"></div></td>'
+    "</tr>"
+)
+TABLE = '<table style="width:100%;max-width:24em;border-collapse:collapse">{rows}</table>'
+
+
+def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
+    """Draw why a model says what it says: shaded words, and the strongest of them with their bars.
+
+    Words for the answer are blue with a solid line, words against it red with a dashed line, each
+    as deep as the word adds to the logit or takes from it. The words of an entity or of an answer
+    themselves are bold.
+
+    Args:
+        explanations: the result of `explain` of a task, or a part of it.
+
+    Raises:
+        ValueError: "Expected the result of explain ..."
+
+    Example:
+        >>> words = [{"part": 0, "text": "Good", "start": 0, "end": 4, "attribution": 1.5},
+        ...          {"part": 0, "text": "film", "start": 5, "end": 9, "attribution": -0.5}]
+        >>> explanation({"label": "positive", "score": 0.9, "texts": ["Good film"],
+        ...              "words": words, "logit": 1.2, "baseline": 0.2})
+        positive (0.90)
+        Good film
+          +1.50  ████████████  Good
+          -0.50  ░░░░          film
+    """
+    if isinstance(explanations, Mapping) and "words" in explanations:
+        return _drawn(explanations)
+    if isinstance(explanations, Mapping | str) or not isinstance(explanations, Sequence):
+        raise ValueError(
+            f"Expected the result of explain, or a list of such. Received: {explanations!r:.80}"
+        )
+    pictures = [explanation(some) for some in explanations if some != []]
+    if not pictures:
+        return Picture("<p>Nothing to explain.</p>", "Nothing to explain.")
+    return sum(pictures[1:], start=pictures[0])
+
+
+def _drawn(found: Mapping) -> Picture:
+    """Return the picture of one explanation."""
+    most = max((abs(word["attribution"]) for word in found["words"]), default=0.0) or 1.0
+    best = sorted(found["words"], key=lambda word: -abs(word["attribution"]))[:MAX_ROWS]
+    name, score = _name(found), f"({found['score']:.2f})"
+    texts = [PARAGRAPH.format(_shaded(found, i, most)) for i in range(len(found["texts"]))]
+    added = sum(word["attribution"] for word in found["words"])
+    legend = LEGEND.format(logit=found["logit"], baseline=found["baseline"], added=added)
+    rows = "".join(
+        ROW.format(
+            text=in_html(word["text"]),
+            added=word["attribution"],
+            color=FOR if word["attribution"] > 0 else AGAINST,
+            percent=100 * abs(word["attribution"]) / most,
+        )
+        for word in best
+    )
+    head = HEAD.format(name=in_html(name), score=score)
+    page = head + "".join(texts) + legend + TABLE.format(rows=rows)
+    lines = [_line(word, most) for word in best]
+    return Picture(page, "\n".join([f"{name} {score}", *found["texts"], *lines]))
+
+
+def _name(found: Mapping) -> str:
+    """Return the heading of an explanation: a label, an entity with its label, or an answer."""
+    if "text" not in found:
+        return str(found["label"])
+    if "label" in found:
+        return f"{found['text']}: {found['label']}"
+    return found["text"] or "No answer"
+
+
+def _line(word: Mapping, most: float) -> str:
+    """Return a word with its bar, for a terminal."""
+    added = word["attribution"]
+    bar = ("█" if added > 0 else "░") * round(BAR_WIDTH * abs(added) / most)
+    return f"  {added:+.2f}  {bar:{BAR_WIDTH}}  {word['text']}"
+
+
+def _shaded(found: Mapping, part: int, most: float) -> str:
+    """Return a text as HTML with its words shaded, and an entity or answer in it bold."""
+    text, pieces, offset = found["texts"][part], [], 0
+    own = (
+        range(found.get("start", 0), found.get("end", 0)) if part == len(found["texts"]) - 1 else []
+    )
+    for word in found["words"]:
+        if word["part"] != part or word["start"] < offset:
+            continue
+        strength = abs(word["attribution"]) / most
+        is_for = word["attribution"] > 0
+        pieces.append(in_html(text[offset : word["start"]]))
+        pieces.append(
+            WORD.format(
+                added=word["attribution"],
+                color=FOR if is_for else AGAINST,
+                line="solid" if is_for else "dashed",
+                shade=0.5 * strength,
+                under=strength,
+                weight=";font-weight:700" if word["start"] in own else "",
+                text=in_html(text[word["start"] : word["end"]]),
+            )
+        )
+        offset = word["end"]
+    return "".join(pieces) + in_html(text[offset:])
+
+
+# Pixels of a drawing that is 420 wide: begin and end of the lines, height of a row.
+LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
+FAINTEST = 0.02  # probabilities below it are not drawn
+GREY, BLUE = "#868e96", "#1c7ed6"
+
+
+@reads_weights_of("model")
+def attention(
+    model: Task, first: str, second: str | None = None, layer: int = -1, head: int = 0
+) -> Picture:
+    """Draw how much each token of a text, or of a pair of texts, attends to the others.
+
+    Args:
+        model: a task with a preprocessor, fine-tuned or not.
+        first: the text.
+        second: the other one of a pair; both are one example for the model.
+        layer: counted from 0; -1 is the last.
+        head: counted from 0.
+
+    Returns:
+        A picture of all tokens twice, with lines from each token, on the left, to those that it
+        attends to: the darker, the larger the probability, and blue where a line goes from one
+        text of a pair to the other. In a terminal a line for each token, with the one that it
+        attends to most.
+
+    Raises:
+        ValueError: "layer=7; expected -2 to 1.", "head=2; expected 0 to 1.",
+            "The model has no preprocessor ..."
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> model = ez.MaskedLM.from_preset("bert_nano_en_uncased")
+        >>> picture = attention(model, "Who sings?", "Anna sings.", layer=0, head=1)
+        >>> print(picture.text.splitlines()[0])
+        Layer 0, head 1: of each token the one it looks at most
+    """
+    layer = _checked(model, layer, head)
+    inputs, middle = _row(model, first, second)
+    probabilities = model.backbone.attention_probabilities(inputs)  # (1, layers, H, L, L)
+    weights = keras.ops.convert_to_numpy(probabilities)[0, layer, head].astype("float32")
+    token = model.preprocessor.tokenizer.id_to_token
+    tokens = [token(i) for i in inputs["token_ids"].numpy()[0].tolist()]
+    title = f"Layer {layer}, head {head}"
+    return Picture(_drawing(title, tokens, weights, middle), _lines(title, tokens, weights))
+
+
+def _checked(model: Task, layer: int, head: int) -> int:
+    """Return the layer's index from 0, or raise an error."""
+    backbone = model.backbone
+    if getattr(model, "preprocessor", None) is None:
+        raise ValueError("The model has no preprocessor; pass a task made by from_preset.")
+    count = len(backbone.blocks)
+    if not -count <= layer < count:
+        raise ValueError(f"layer={layer}; expected {-count} to {count - 1}.")
+    if not 0 <= head < backbone.num_heads:
+        raise ValueError(f"head={head}; expected 0 to {backbone.num_heads - 1}.")
+    return layer % count
+
+
+def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
+    """Return the model's inputs (1, L) and the number of tokens up to the end of the first text."""
+    preprocessor = Preprocessor(model.preprocessor.tokenizer)
+    preprocessor.max_sequence_length = model.backbone.max_sequence_length
+    examples = preprocessor.encode([first] if second is None else ([first], [second]))
+    return preprocessor.pad(examples), int(examples["first_length"][0])
+
+
+def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:
+    """Return SVG: the tokens in two columns, and lines between them.
+
+    Args:
+        title: printed above.
+        tokens: L of them.
+        weights: (L, L), each row of sum 1.
+        middle: where the second text begins.
+    """
+    heights = [ROW_HEIGHT * (index + 0.75) for index in range(len(tokens))]
+    lines = [
+        f'<line x1="{LEFT}" y1="{heights[i]}" x2="{RIGHT}" y2="{heights[j]}" '
+        f'stroke="{GREY if (i < middle) == (j < middle) else BLUE}" '
+        f'stroke-opacity="{min(weight, 1):.2f}"><title>'
+        f"{in_html(tokens[i])} → {in_html(tokens[j])}: {weight:.2f}</title></line>"
+        for (i, j), weight in np.ndenumerate(weights)
+        if weight >= FAINTEST
+    ]
+    words = [
+        f'<text x="{x}" y="{y + 5}" text-anchor="{anchor}">{in_html(token)}</text>'
+        for x, anchor in ((LEFT - 6, "end"), (RIGHT + 6, "start"))
+        for token, y in zip(tokens, heights, strict=True)
+    ]
+    return (
+        f'<p style="margin-bottom:.2em">{title}</p>'
+        f'<svg viewBox="0 0 {WIDTH} {heights[-1] + ROW_HEIGHT}" '
+        f'style="width:100%;max-width:{WIDTH}px" fill="currentColor" stroke-width="2" '
+        f'font-size="14" font-family="system-ui, sans-serif">{"".join(lines + words)}</svg>'
+    )
+
+
+def _lines(title: str, tokens: list[str], weights: np.ndarray) -> str:
+    """Return the tokens that each token attends to most, for a terminal."""
+    width = max(map(len, tokens))
+    lines = [
+        f"{token:>{width}} → {tokens[row.argmax()]} ({row.max():.2f})"
+        for token, row in zip(tokens, weights, strict=True)
+    ]
+    return "\n".join([f"{title}: of each token the one it looks at most", *lines])

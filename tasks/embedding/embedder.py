@@ -27,7 +27,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.pair_columns import ROLES, as_columns
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
-from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
+from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     checked_scores,

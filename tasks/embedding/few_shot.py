@@ -28,7 +28,7 @@ from encoder_zoo.presets.formats.dense_module import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
 from encoder_zoo.presets.formats.sentence_transformers import Module
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.class_names import (
+from encoder_zoo.tasks.base.classes import (
     are_default_labels,
     count_and_names,
     labels_from_config,
@@ -51,7 +51,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.training.keyword_arguments import History
-from encoder_zoo.tasks.training.named_metrics import metric_by_name
+from encoder_zoo.tasks.training.logit_metrics import metric_by_name
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint

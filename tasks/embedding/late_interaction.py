@@ -15,13 +15,13 @@ from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
@@ -32,8 +32,8 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
 from encoder_zoo.tasks.embedding.pair_columns import as_columns, only_column
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
+from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import max_sim
 from encoder_zoo.tasks.training.inference import example_outputs

@@ -16,6 +16,7 @@ from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import require, tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import with_padding_mask
@@ -23,7 +24,6 @@ from encoder_zoo.encoders.rules import Activation as HeadActivation
 from encoder_zoo.presets.formats import sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.embedding.pair_columns import only_column

@@ -18,8 +18,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
-from encoder_zoo.tasks.preprocessing.spacy_docs import is_doc, is_span, reference_of, spans_in
+from encoder_zoo.tasks.preprocessing.columns import (
+    is_doc,
+    is_span,
+    plain,
+    reference_of,
+    spans_in,
+    table_columns,
+)
 
 logger = logging.getLogger("encoder_zoo")
 

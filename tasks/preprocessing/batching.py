@@ -5,28 +5,260 @@ Comment letters: N examples, B batch.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 
+from encoder_zoo.common.keras_private import adapter_that_calls
 from encoder_zoo.common.lazy import in_tensorflow, tf
-from encoder_zoo.tasks.preprocessing.array_batches import array_batches, epochs_of_arrays
-from encoder_zoo.tasks.preprocessing.epoch_order import (
-    MEGABATCH,
-    epoch_order,
-    example_lengths,
-    order_of_epoch,
-    round_robin,
+from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.batch_shapes import (
+    filled_batch,
+    lengths_now,
+    pack_examples,
+    packed_epoch_order,
+    take_examples,
+    with_packed_tokens,
 )
-from encoder_zoo.tasks.preprocessing.examples import take_examples
-from encoder_zoo.tasks.preprocessing.filling import filled_batch
-from encoder_zoo.tasks.preprocessing.lengths import lengths_now
-from encoder_zoo.tasks.preprocessing.packed_batches import with_packed_tokens
-from encoder_zoo.tasks.preprocessing.packed_examples import pack_examples
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
+
+
+class ArrayBatches(keras.utils.PyDataset):
+    """Batches in NumPy, each made when it is needed, with the methods of datasets that tasks use.
+
+    Args:
+        make: makes the batch of a number.
+        numbers: of the batches, in their order.
+
+    Example:
+        >>> batches = ArrayBatches(lambda number: {"x": np.full(2, number)}, range(5))
+        >>> len(batches.skip(1).take(3)), batches.skip(1)[0]["x"].tolist()
+        (3, [1, 1])
+    """
+
+    def __init__(self, make: Callable[[int], object], numbers: Sequence[int]):
+        super().__init__()
+        self._make = make
+        self._numbers = numbers
+        self._adapter = None
+        self._mapped_from: ArrayBatches | None = None
+        self._counted = True
+
+    @property
+    def num_batches(self) -> int | None:
+        """Return the number of batches, or None if Keras shall take them for endless."""
+        return len(self) if self._counted else None
+
+    def uncounted(self) -> ArrayBatches:
+        """Return the batches as endless ones: after the last comes the first."""
+        batches = copy.copy(self)
+        batches._counted = False
+        return batches
+
+    def on_epoch_begin(self):
+        self._adapter = adapter_that_calls()
+        if self._mapped_from is not None:  # which a callback may hold
+            self._mapped_from._adapter = self._adapter
+
+    def end_epoch(self) -> None:
+        """Tell Keras that an epoch is over, which a callback ended before its last step."""
+        self._adapter.on_epoch_end()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int):
+        number = self._numbers[index % len(self)]
+        return keras.tree.map_structure(np.asarray, self._make(number))
+
+    def __iter__(self):
+        # Tasks read these, Keras the ordinary arrays of `__getitem__`.
+        return (keras.tree.map_structure(as_array, self._make(n)) for n in self._numbers)
+
+    def take(self, count: int) -> ArrayBatches:
+        """Return the first batches."""
+        return ArrayBatches(self._make, self._numbers[:count])
+
+    def skip(self, count: int) -> ArrayBatches:
+        """Return the batches without the first."""
+        return ArrayBatches(self._make, self._numbers[count:])
+
+    def map(self, function: Callable) -> ArrayBatches:
+        """Return what a function makes of each batch; the parts of a tuple are its arguments."""
+
+        def make(number: int):
+            batch = self._make(number)
+            return function(*batch) if isinstance(batch, tuple) else function(batch)
+
+        mapped = ArrayBatches(make, self._numbers)
+        mapped._mapped_from = self
+        return mapped
+
+
+def array_batches(
+    collate: Callable, examples: dict, order: np.ndarray, batch_size: int
+) -> ArrayBatches:
+    """Return one pass over encoded examples in an order.
+
+    Args:
+        collate: makes a batch of some examples, called with `(examples, seed)`.
+        examples: encoded, with N examples.
+        order: (N,) int.
+        batch_size: B.
+    """
+
+    def make(number: int):
+        rows = order[number * batch_size : (number + 1) * batch_size]
+        return collate(take_examples(examples, rows), np.array([0, number]))
+
+    return ArrayBatches(make, range(-(-len(order) // batch_size)))
+
+
+def epochs_of_arrays(
+    collate: Callable,
+    examples: dict,
+    packing: tuple,
+    plan: Plan,
+    numbers: tuple,
+    mixed: bool = False,
+) -> ArrayBatches:
+    """Return the batches of all epochs without the first that are done.
+
+    Args:
+        collate, examples: as for `array_batches`.
+        packing: the plan of `pack_examples`, or nothing.
+        plan: how the examples are read.
+        numbers: the seed, the batches of a pass, of those that are done and of all.
+        mixed: see `epoch_order`, where batches are shuffled and grouped by length.
+    """
+    seed, steps, done, total = numbers
+    lengths, size = tf.cast(example_lengths(examples), tf.int32), plan.batch_size
+
+    @functools.lru_cache(maxsize=1)
+    def order_of(epoch: int):
+        of_epoch = np.array([seed, epoch if plan.shuffle else 0])
+        settings = plan.shuffle, plan.group_lengths, mixed
+        return order_of_epoch(lengths, packing, size, of_epoch, *settings)
+
+    def make(number: int):
+        step = number % steps
+        rows = order_of(number // steps)[step * size : (step + 1) * size]
+        return collate(take_examples(examples, rows), np.array([seed, number]))
+
+    first = plan.epochs.start * steps
+    return ArrayBatches(make, range(first + done, first + total))
+
+
+# Examples are sorted by length inside megabatches, as in transformers: large enough to leave
+# hardly any padding, small enough to keep the order random.
+MEGABATCH = 50  # batches
+
+
+def example_lengths(examples: dict) -> tf.Tensor:
+    """Return the tokens of every example, (N,) int64, those of all its texts added up.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> first = tf.ragged.constant([[2, 7, 3], [2, 3]])
+        >>> others = tf.ragged.constant([[[2, 3], [2, 5, 3]], [[2, 3], [2, 3]]])
+        >>> examples = {"token_ids": first, "candidate_token_ids": others}
+        >>> example_lengths(examples).numpy().tolist()
+        [8, 6]
+    """
+    lengths = examples["token_ids"].row_lengths()
+    if (others := f"{CANDIDATE}token_ids") in examples:
+        lengths += tf.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
+    return lengths
+
+
+def epoch_order(
+    lengths: tf.Tensor,
+    batch_size: int,
+    seed: tf.Tensor,
+    group_lengths: bool = True,
+    mixed: bool = False,
+) -> tf.Tensor:
+    """Return a random order in which neighbours have like lengths, for batches of little padding.
+
+    Args:
+        lengths: (N,) int, tokens of every example.
+        batch_size: B.
+        seed: (2,) int; the same seed gives the same order.
+        group_lengths: whether neighbours have like lengths.
+        mixed: whether, in place of that, every batch has short and long examples, and about as
+            many tokens as the others.
+
+    Returns:
+        (N,) int64, every example exactly once. Shuffled, then sorted by length inside megabatches
+        of `MEGABATCH` batches, then the batches shuffled. A last, smaller batch has examples of any
+        length: sorted with the others, it would always have the longest.
+    """
+    count = tf.size(lengths, tf.int64)
+    full = count // batch_size * batch_size
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
+    if not group_lengths:
+        return order
+    order, rest = order[:full], order[full:]
+    megabatch = tf.range(full) // (batch_size * MEGABATCH)
+    shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
+    key = megabatch * (tf.reduce_max(shuffled) + 1) + shuffled
+    order = tf.gather(order, tf.argsort(key, stable=True))
+    if mixed:
+        ranks = tf.range(full) - megabatch * batch_size * MEGABATCH
+        # In the megabatch of each example.
+        batches = tf.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
+        order = tf.gather(order, tf.argsort(megabatch * MEGABATCH + ranks % batches, stable=True))
+
+    batches = tf.reshape(order, (-1, batch_size))
+    batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
+    return tf.concat([tf.reshape(batches, (-1,)), rest], axis=0)
+
+
+def order_of_epoch(
+    lengths: tf.Tensor,
+    packing: tuple,
+    batch_size: int,
+    seed: tf.Tensor,
+    shuffle: bool,
+    group_lengths: bool,
+    mixed: bool = False,
+) -> tf.Tensor | tf.RaggedTensor:
+    """Return the order of the examples, or of packed sequences of them, in an epoch.
+
+    Args:
+        lengths: (N,) int32, tokens of every example.
+        packing: the plan of `pack_examples`, or nothing.
+        batch_size: B.
+        seed: (2,) int, of the epoch.
+        shuffle, group_lengths: see `Plan`.
+        mixed: see `epoch_order`.
+    """
+    if packing:
+        return packed_epoch_order(lengths, *packing, seed)
+    if shuffle:
+        return epoch_order(lengths, batch_size, seed, group_lengths, mixed)
+    return tf.range(tf.size(lengths, tf.int64))
+
+
+def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
+    """Return sorted examples in the order of batches that take turns, with about as many tokens.
+
+    Args:
+        order: (N,) int, sorted by length.
+        batch_size: B.
+
+    Example:
+        >>> round_robin(np.arange(6), 2).tolist()
+        [0, 3, 1, 4, 2, 5]
+    """
+    steps = -(-len(order) // batch_size)
+    return order[np.argsort(np.arange(len(order)) % steps, kind="stable")]
+
 
 # Batches that are padded ahead of the one that the model works on.
 AHEAD = 4

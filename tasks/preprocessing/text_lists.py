@@ -12,6 +12,8 @@ from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
 
 ADVICE = "Expected some text: leave it out, or put a placeholder there."
+
+
 MAX_SHOWN = 60  # characters of a value in an error
 
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.rules import Activation
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches

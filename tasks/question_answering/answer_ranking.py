@@ -24,7 +24,7 @@ from encoder_zoo.tasks.training.inference import example_outputs, token_outputs_
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.question_answering.span_qa import SpanAnswers
+    from encoder_zoo.tasks.question_answering.span_qa import SpanQA
 
 # The most spans of tokens that are one span of characters. A character has 4 tokens at most: its
 # bytes (RoBERTa) or its decomposition (BERT). Any token of the first may begin the span, any of the
@@ -267,7 +267,7 @@ class ContextColumns(NamedTuple):
 
 
 def search(
-    model: SpanAnswers,
+    model: SpanQA,
     questions: tf.Tensor,
     texts: tf.Tensor,
     top_k: int,
@@ -310,7 +310,7 @@ def search(
 
 
 def search_in_graph(
-    model: SpanAnswers, questions: tf.Tensor, texts: tf.Tensor, max_answer_length: int
+    model: SpanQA, questions: tf.Tensor, texts: tf.Tensor, max_answer_length: int
 ) -> Answers:
     """Return the best answer of every question, inside `tf.function`; contexts may be empty.
 
@@ -344,7 +344,7 @@ def _context_columns(
 
 
 def _candidates(
-    model: SpanAnswers,
+    model: SpanQA,
     outputs: tf.Tensor,
     columns: ContextColumns,
     max_answer_length: int,
@@ -357,7 +357,7 @@ def _candidates(
     return find_spans(outputs, is_context, max_answer_length, n_best, null)
 
 
-def _outputs(model: SpanAnswers, examples: dict) -> tf.Tensor:
+def _outputs(model: SpanQA, examples: dict) -> tf.Tensor:
     """Return the model's outputs for all windows, (W, 2, L) or of a beam (W, 1 + n m, 4)."""
 
     def outputs(inputs: dict) -> tf.Tensor:

@@ -15,10 +15,9 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.columns import is_span, plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
-from encoder_zoo.tasks.preprocessing.spacy_docs import is_span
 
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 NO_LABELS = (

@@ -28,7 +28,7 @@ from encoder_zoo.tasks.preprocessing.windows import Windows
 from encoder_zoo.tasks.question_answering.answer_ranking import Answer
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.question_answering.span_qa import SpanAnswers
+    from encoder_zoo.tasks.question_answering.span_qa import SpanQA
 
 
 class AnswerExplanation(Answer, Attributions):
@@ -39,7 +39,7 @@ class AnswerExplanation(Answer, Attributions):
 
 
 def explain_answers(
-    model: SpanAnswers,
+    model: SpanQA,
     questions: Sequence[str],
     contexts: Sequence[str],
     answers: Sequence[Answer],
@@ -104,7 +104,7 @@ class SpanPositions(NamedTuple):
 
 
 def _spans(
-    model: SpanAnswers,
+    model: SpanQA,
     examples: dict,
     windows: Windows,
     window: int,

@@ -16,6 +16,7 @@ from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
@@ -24,12 +25,10 @@ from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.columns import plain, text_of
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.spacy_docs import text_of
 from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
 from encoder_zoo.tasks.question_answering.answer_ranking import (

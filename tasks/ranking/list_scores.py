@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, make_head, text_logits
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.preprocessing.candidates import with_candidate_ranges
+from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 
 
 class ListScores(Task):

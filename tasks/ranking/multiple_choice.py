@@ -15,12 +15,12 @@ from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.base.class_names import softmax
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,

@@ -23,7 +23,7 @@ from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
-from encoder_zoo.tasks.preprocessing.candidates import with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidates
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_given

@@ -14,13 +14,13 @@ import numpy as np
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.formats import cross_encoders
-from encoder_zoo.tasks.base.class_names import labels_from_config, sigmoid
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
+from encoder_zoo.tasks.base.classes import labels_from_config, sigmoid
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss

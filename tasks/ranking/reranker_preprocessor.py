@@ -16,7 +16,7 @@ from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.losses.ranking import ABSENT
-from encoder_zoo.tasks.preprocessing.candidates import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_given

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import json
 import os
 import pathlib
 import secrets
@@ -25,12 +26,114 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
 from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.tasks.serving.onnx_names import name_parts
-from encoder_zoo.tasks.serving.warm_up import write_warm_up
 
 if TYPE_CHECKING:
+    from onnx import GraphProto
+
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.base.task import Task
+
+# Numbers of fields in tensorflow_serving's prediction_log.proto, predict.proto and model.proto.
+LOG_PREDICT, PREDICT_REQUEST, REQUEST_MODEL, REQUEST_INPUTS = 6, 1, 1, 2
+MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
+
+
+def write_warm_up(
+    folder: pathlib.Path, requests: list[tuple[str, Mapping[str, tf.Tensor]]]
+) -> None:
+    """Write `assets.extra/tf_serving_warmup_requests` into a SavedModel's folder.
+
+    Args:
+        folder: of the SavedModel.
+        requests: a signature's name and its inputs, each.
+
+    Source: TensorFlow Serving's guide "SavedModel Warmup".
+    """
+    extra = folder / "assets.extra"
+    extra.mkdir()
+    with tf.io.TFRecordWriter(str(extra / "tf_serving_warmup_requests")) as writer:
+        for signature, inputs in requests:
+            writer.write(prediction_log(signature, inputs))
+
+
+def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
+    """Return a `PredictionLog` with one request, in the bytes of protocol buffers.
+
+    Args:
+        signature: name of the signature.
+        inputs: its inputs by name.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> prediction_log("serving_default", {"text": tf.constant(["hi"])})[:4]
+        b'2+\\n)'
+    """
+    request = _field(REQUEST_MODEL, _field(MODEL_SIGNATURE, signature.encode()))
+    for name, values in inputs.items():
+        tensor = tf.make_tensor_proto(values).SerializeToString()
+        entry = _field(ENTRY_KEY, name.encode()) + _field(ENTRY_VALUE, tensor)
+        request += _field(REQUEST_INPUTS, entry)
+    return _field(LOG_PREDICT, _field(PREDICT_REQUEST, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of wire type 2: its number, its length, its bytes."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
+
+
+def name_parts(path: pathlib.Path, task: Task, description: str) -> None:
+    """Name what tf2onnx numbers, and add the task and its labels as metadata.
+
+    The output becomes "logits"; axes "batch", "length" and "masks". The metadata are in
+    config.json's words: "pipeline_tag", and for tasks with classes "id2label", in JSON, and
+    "problem_type". `onnxruntime.InferenceSession(...).get_modelmeta()` reads them.
+
+    Args:
+        path: of the file that tf2onnx wrote for the task.
+        task: with one output.
+        description: of the file.
+    """
+    import onnx
+
+    model = onnx.load(path)
+    _rename(model.graph, model.graph.output[0].name, "logits")
+    for value in (*model.graph.input, *model.graph.output):
+        _name_axes(value, task)
+    onnx.helper.set_model_props(model, _metadata(task))
+    model.doc_string = description
+    onnx.save(model, path)
+
+
+def _rename(graph: GraphProto, old: str, new: str) -> None:
+    """Rename a tensor wherever it is used."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+    for value in graph.output:
+        value.name = new if value.name == old else value.name
+
+
+def _name_axes(value, task: Task) -> None:
+    """Name the axes of unknown size of an input or output."""
+    of_masks = {"mask_positions", "logits"} if "mask_positions" in task.prepared_inputs() else {}
+    for i, axis in enumerate(value.type.tensor_type.shape.dim):
+        if axis.dim_param:
+            axis.dim_param = ("masks" if value.name in of_masks else "length") if i else "batch"
+
+
+def _metadata(task: Task) -> dict[str, str]:
+    metadata = {"pipeline_tag": task.pipeline_tag}
+    if task.labels:
+        metadata["id2label"] = json.dumps(dict(enumerate(task.labels)), ensure_ascii=False)
+    if task.problem_type:
+        metadata["problem_type"] = task.problem_type
+    return metadata
+
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
 # Written into an export, so that the next one replaces its files and keeps all others.

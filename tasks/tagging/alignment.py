@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.base.class_names import softmax
+from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     following,

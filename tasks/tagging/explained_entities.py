@@ -23,7 +23,7 @@ from encoder_zoo.tasks.tagging.entities import Entity
 from encoder_zoo.tasks.tagging.tags import parse_tags
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.tagging.token_classifier import TokenAnswers
+    from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier
 
 
 class EntityExplanation(Entity, Attributions):
@@ -31,7 +31,7 @@ class EntityExplanation(Entity, Attributions):
 
 
 def explain_entities(
-    tagger: TokenAnswers, texts, strategy: str, method: str, batch_size: int | None
+    tagger: TokenClassifier, texts, strategy: str, method: str, batch_size: int | None
 ) -> list[list[EntityExplanation]]:
     """Return explanations of entities; arguments: see `TokenClassifier.explain`."""
     entities = tagger.extract_entities(texts, strategy, batch_size)
@@ -76,7 +76,7 @@ def _window(windows: Windows, row: int, token: int) -> int:
     return int(np.flatnonzero(owned & (windows.example.numpy() == row))[0])
 
 
-def _tags(tagger: TokenAnswers, label: str, strategy: str) -> np.ndarray:
+def _tags(tagger: TokenClassifier, label: str, strategy: str) -> np.ndarray:
     """Return the indices of the tags that stand for an entity's label."""
     if strategy == "none":
         return np.array([tagger.tag_names.index(label)])
@@ -85,7 +85,7 @@ def _tags(tagger: TokenAnswers, label: str, strategy: str) -> np.ndarray:
 
 
 def _weights(
-    tagger: TokenAnswers, inputs: dict, columns: np.ndarray, tags: np.ndarray
+    tagger: TokenClassifier, inputs: dict, columns: np.ndarray, tags: np.ndarray
 ) -> np.ndarray:
     """Return the weights (1, L, C) whose sum of logits is the mean of the tokens' best tags."""
     logits = ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")

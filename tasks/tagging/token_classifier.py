@@ -16,20 +16,19 @@ import numpy as np
 
 from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.attributions import Method
-from encoder_zoo.tasks.base.class_names import count_and_names, softmax
+from encoder_zoo.tasks.base.classes import count_and_names, softmax
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
-from encoder_zoo.tasks.base.preset_arguments import TaskPresetArguments
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import TinyData
-from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.spacy_docs import doc_words, is_doc
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entity_metrics, token_labels

@@ -15,19 +15,19 @@ import numpy as np
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import with_type
-from encoder_zoo.tasks.base.class_names import label_indices, numbers_are_names
+from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
-from encoder_zoo.tasks.preprocessing.spacy_docs import (
+from encoder_zoo.tasks.preprocessing.columns import (
     are_documents,
     doc_words,
     is_span,
+    plain,
     spans_in,
     text_of,
 )
+from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sorted_tags
 

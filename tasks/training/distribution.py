@@ -16,25 +16,194 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
+from keras import ops
 
 from encoder_zoo.common.keras_private import clip_summed_gradients
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
-from encoder_zoo.tasks.training.processes import (
-    part_of_batch,
-    part_of_process,
-    shard_of_process,
-    unsharded,
-    whole_batches,
-)
-from encoder_zoo.tasks.training.replicas import (
-    check_loss,
-    check_no_accumulation,
-    global_loss,
-    is_sum,
-    overflow_anywhere,
-    size_of_loss,
-)
+
+
+def shard_of_process() -> tuple[int, int]:
+    """Return which part of a batch this process of JAX gives, and how many parts there are.
+
+    Example:
+        >>> shard_of_process()
+        (0, 1)
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None or distribution.num_processes == 1:
+        return 0, 1
+    count = min(distribution.num_processes, distribution.num_model_replicas)
+    return distribution.data_shard_id, count
+
+
+def part_of_process(dataset):
+    """Return a dataset of this process's part of every batch, where JAX runs in several.
+
+    Raises:
+        ValueError: "Several processes take parts of batches of texts or of a dataset. ..."
+    """
+    number, count = shard_of_process()
+    if dataset is None or count == 1:
+        return dataset
+    if not hasattr(dataset, "map"):
+        raise ValueError(
+            "Several processes take parts of batches of texts or of a dataset. Received: arrays of "
+            "prepared inputs. Pass tf.data.Dataset.from_tensor_slices((x, y)).batch(32)."
+        )
+
+    def part(*batch):
+        return part_of_batch(batch if batch[1:] else batch[0], number, count)
+
+    return dataset.map(part)
+
+
+@contextlib.contextmanager
+def unsharded():
+    """Have `keras.distribution` take the batches of a process as they are."""
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        yield
+        return
+    before, distribution.auto_shard_dataset = distribution.auto_shard_dataset, False
+    try:
+        yield
+    finally:
+        distribution.auto_shard_dataset = before
+
+
+@contextlib.contextmanager
+def whole_batches():
+    """Have every process of JAX compute whole batches, so that each has all outputs."""
+    distribution = keras.distribution.distribution()
+    if shard_of_process()[1] == 1:
+        yield
+        return
+
+    def replicated(shape):
+        return keras.distribution.TensorLayout([None] * len(shape), distribution.device_mesh)
+
+    distribution.get_data_layout = replicated
+    try:
+        yield
+    finally:
+        del distribution.get_data_layout
+
+
+def part_of_batch(batch, number, count: int):
+    """Return the rows of one of `count` replicas: equally many, give or take one, or none.
+
+    Example:
+        >>> import numpy as np
+        >>> [part_of_batch(np.array([1, 2, 3]), i, 2).tolist() for i in range(2)]
+        [[1], [2, 3]]
+    """
+
+    def part(rows):
+        size = len(rows) if not tf.is_symbolic_tensor(rows) else tf.shape(rows, tf.int64)[0]
+        return rows[size * number // count : size * (number + 1) // count]
+
+    return keras.tree.map_structure(part, batch)
+
+
+def check_loss(loss) -> None:
+    """Raise a ValueError for losses that may not add up over replicas.
+
+    Raises:
+        ValueError: "Under tf.distribute the loss must be ..."
+    """
+    known = isinstance(loss, str) or callable(loss)
+    if isinstance(loss, keras.losses.Loss):
+        own_call = type(loss).__call__ is not keras.losses.Loss.__call__
+        known = not own_call and loss.reduction not in (None, "none")
+    if not known:
+        raise ValueError(
+            "Under tf.distribute the loss must be one loss of Keras's, a name or a function, with "
+            "a reduction to one number: how others add up over replicas is not known. "
+            f"Received: {loss!r}."
+        )
+
+
+def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
+    """Return the loss of the whole batch, from the loss of one replica's part of it.
+
+    Keras takes the mean of the replicas' means (losses/loss.py), in which the examples, or labelled
+    tokens, of a smaller part weigh more. It expects the loss divided by the number of replicas, and
+    gradients that are summed over the replicas.
+
+    Args:
+        loss_function: given to `compile`.
+        loss: Keras's, of this replica.
+        added: further losses of the model, such as penalties on weights.
+        y_pred: (B, ...) outputs.
+        sample_weight: None or (B, ...).
+    """
+    context = tf.distribute.get_replica_context()
+    count = context.num_replicas_in_sync
+    added = ops.sum([ops.sum(penalty) for penalty in added]) / count if added else 0.0
+    loss = loss - added
+    if not is_sum(loss_function):
+        size = ops.cast(size_of_loss(loss_function, y_pred, sample_weight), loss.dtype)
+        share = ops.divide_no_nan(size, context.all_reduce("SUM", size))
+        loss = loss * count * share
+    whole = context.all_reduce("SUM", ops.stop_gradient(loss)) / count
+    return loss + ops.stop_gradient(whole - loss) + added
+
+
+def is_sum(loss_function) -> bool:
+    """Return whether a loss is the sum over a batch, and not a mean."""
+    return getattr(loss_function, "reduction", None) == "sum"
+
+
+def size_of_loss(loss_function, y_pred, sample_weight, real=None):
+    """Return what the mean of a loss over a batch is divided by, a float32 number.
+
+    Args:
+        loss_function: given to `compile`.
+        y_pred: (B, ...) outputs.
+        sample_weight: None or (B, ...).
+        real: (B,) which rows count; None: all.
+
+    Example:
+        >>> tokens = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        >>> weights = ops.array([[1.0, 1.0], [1.0, 0.0]])
+        >>> float(size_of_loss(tokens, ops.zeros((2, 2, 5)), weights))
+        3.0
+    """
+    reduction = getattr(loss_function, "reduction", None)
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        return ops.sum(ops.cast(sample_weight, "float32"))
+    if real is not None:
+        return ops.sum(ops.cast(real, "float32"))
+    return ops.cast(ops.shape(keras.tree.flatten(y_pred)[0])[0], "float32")
+
+
+def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+    """Skip a step in all replicas if its gradients are not finite in one of them.
+
+    Keras asks the first replica, as if gradients had been added up (loss_scale_optimizer.py).
+    """
+    check = optimizer.check_finite
+
+    def check_everywhere(grads: list):
+        bad = tf.cast(tf.logical_not(check(grads)), tf.float32)
+        return tf.distribute.get_replica_context().all_reduce("SUM", bad) == 0
+
+    optimizer.check_finite = check_everywhere
+
+
+def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raise a ValueError if an optimizer of Keras's accumulates gradients.
+
+    It does so in the branch of a condition, in which TensorFlow does not sum over replicas
+    (optimizers/base_optimizer.py).
+    """
+    if optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "Under tf.distribute Keras's optimizers do not support gradient_accumulation_steps. "
+            "Pass compile(gradient_accumulation_steps=...), with optimizer='auto'."
+        )
+
 
 ROWS = (1, 8, 32)  # of the batches that answers are computed in, where each is compiled
 

@@ -3,28 +3,172 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import inspect
 import logging
-from collections.abc import Callable
+import os
+import pathlib
+import platform
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
+from keras import ops
 
+from encoder_zoo.common.keras_private import compiled_metrics
 from encoder_zoo.common.lazy import in_numpy, tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.batch_shapes import (
+    REAL_ROWS,
+    THREE_LENGTHS_UP_TO,
+    choose_lengths,
+    choose_sequence_counts,
+    padding_to,
+    take_examples,
+)
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
-from encoder_zoo.tasks.preprocessing.examples import take_examples
-from encoder_zoo.tasks.preprocessing.lengths import THREE_LENGTHS_UP_TO, choose_lengths, padding_to
-from encoder_zoo.tasks.preprocessing.packed_batches import choose_sequence_counts
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
-from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
-from encoder_zoo.tasks.training.filled_rows import can_be_filled
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.text_model import TextModel
+
+# Compiled faster, a program is not worth a file.
+MIN_SECONDS = 0.1
+
+
+@functools.cache
+def enable_compilation_cache() -> pathlib.Path | None:
+    """Have JAX keep compiled programs in the user's cache, unless its settings say otherwise.
+
+    `JAX_COMPILATION_CACHE_DIR` names another folder, `JAX_ENABLE_COMPILATION_CACHE=false` keeps
+    nothing. Programs of other processors, whose instructions may differ, are in another folder.
+
+    Returns:
+        The folder; None where JAX is not the backend, or programs are not kept.
+    """
+    if keras.config.backend() != "jax":
+        return None
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    if not jax.config.jax_enable_compilation_cache:
+        return None
+    if jax.config.jax_compilation_cache_dir:
+        return pathlib.Path(jax.config.jax_compilation_cache_dir)
+    home = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    folder = home / "encoder_zoo" / "jax" / _processor()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:  # a home that cannot be written to
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
+    compilation_cache.reset_cache()  # JAX looks once whether there is one
+    return folder
+
+
+def _processor() -> str:
+    """Return a name of this processor and its instructions."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
+        names = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+    except OSError:
+        names = [platform.processor()]
+    digest = hashlib.sha256("\n".join(sorted(set(names))).encode()).hexdigest()
+    return f"{platform.machine()}-{digest[:12]}"
+
+
+# Of which each row's value is its own; those of `encoder_zoo.tasks.losses` compare rows.
+LOSSES = ("keras.", "encoder_zoo.tasks.training.")
+METRICS = ("keras.", "encoder_zoo.")
+# Keras's metrics that compare the rows of a batch.
+OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
+
+
+def can_be_filled(task: TextModel) -> bool:
+    """Return whether rows that only fill a batch can be left out of a task's loss and metrics."""
+    loss = task.loss
+    known = isinstance(loss, str) or (
+        isinstance(loss, keras.losses.Loss)
+        and type(loss).__module__.startswith(LOSSES)
+        and loss.reduction not in (None, "none")
+    )
+    return task.fills_batches and known and all(map(_takes_weights, compiled_metrics(task)))
+
+
+def _takes_weights(metric) -> bool:
+    if isinstance(metric, str) or getattr(metric, "__module__", "").startswith("keras."):
+        return True  # Keras's by name, or a function of its
+    inner = getattr(metric, "metric", metric)
+    if isinstance(inner, OF_WHOLE_BATCHES) or not isinstance(metric, keras.metrics.Metric):
+        return False
+    own = type(metric).__module__.startswith(METRICS)
+    return own and "sample_weight" in inspect.signature(metric.update_state).parameters
+
+
+def real_rows(x):
+    """Return which rows of a batch are examples, (B,) bool; None if all are."""
+    return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
+
+
+def without(x, name: str):
+    """Return inputs without one of them.
+
+    Example:
+        >>> without({"token_ids": 1, "real_rows": 2}, REAL_ROWS)
+        {'token_ids': 1}
+    """
+    if not isinstance(x, Mapping) or name not in x:
+        return x
+    return {other: values for other, values in x.items() if other != name}
+
+
+def weights_of_loss(loss, real, y_pred, sample_weight):
+    """Return the weights with which a loss of the whole batch is that of the rows that count.
+
+    Args:
+        loss: given to `compile`.
+        real: (B,) bool.
+        y_pred: outputs (B, ...).
+        sample_weight: (B, ...) or None.
+
+    Example:
+        >>> import numpy as np
+        >>> loss = keras.losses.MeanSquaredError()
+        >>> y_pred = np.array([[1.0], [3.0]])
+        >>> weights = weights_of_loss(loss, np.array([True, False]), y_pred, None)
+        >>> float(loss(np.zeros((2, 1)), y_pred, weights))
+        1.0
+    """
+    weights = weights_of_metrics(real, y_pred, sample_weight)
+    if getattr(loss, "reduction", "sum_over_batch_size") not in ("sum_over_batch_size", "mean"):
+        return weights
+    real = ops.cast(real, weights.dtype)  # Keras divides by all rows
+    return weights * ops.cast(ops.shape(real)[0], weights.dtype) / ops.sum(real)
+
+
+def weights_of_metrics(real, y_pred, sample_weight):
+    """Return sample weights that are 0 in rows that do not count.
+
+    Args:
+        real: (B,) bool.
+        y_pred: outputs (B, ...), or (B * M, C) of M tokens in each row.
+        sample_weight: (B, ...), (B * M,) or None.
+    """
+    y_pred = ops.convert_to_tensor(y_pred)
+    real = ops.cast(real, "float32")
+    rows, count = ops.shape(real)[0], ops.shape(y_pred)[0]
+    real = ops.reshape(ops.broadcast_to(real[:, None], (rows, count // rows)), (-1,))
+    rank = len(y_pred.shape) - 1 if sample_weight is None else len(sample_weight.shape)
+    real = ops.reshape(real, (-1, *[1] * (rank - 1)))
+    return real if sample_weight is None else real * ops.cast(sample_weight, "float32")
+
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -13,11 +13,12 @@ from encoder_zoo.common.keras_private import compiled_parts, learning_rate_at
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.tasks.training.fine_tuning_optimizer import (
+    FrozenLayers,
     fine_tuning_optimizer,
     inner_optimizer,
+    layerwise,
     restart_optimizer,
 )
-from encoder_zoo.tasks.training.layer_rates import FrozenLayers, layerwise
 from encoder_zoo.tasks.training.logit_metrics import loss_on_logits, metrics_on_logits
 from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
 

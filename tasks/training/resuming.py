@@ -11,9 +11,8 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
-from encoder_zoo.tasks.training.backup import BackupAndRestore
-from encoder_zoo.tasks.training.backup_folder import Position
+from encoder_zoo.tasks.preprocessing.batching import ArrayBatches
+from encoder_zoo.tasks.training.backup import BackupAndRestore, Position
 from encoder_zoo.tasks.training.distribution import of_all_workers
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
     Plan,
@@ -22,7 +23,6 @@ from encoder_zoo.tasks.preprocessing.batching import (
     megabatch_size,
 )
 from encoder_zoo.tasks.preprocessing.columns import table_columns
-from encoder_zoo.tasks.preprocessing.filling import filled_batch
 from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.preprocessing.truncation import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone

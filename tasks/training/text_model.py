@@ -42,29 +42,28 @@ from encoder_zoo.common.weights_lock import (
     weights_lock,
 )
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
-from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.text_columns import log_roles
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
-from encoder_zoo.tasks.training.compilation_cache import enable_compilation_cache
 from encoder_zoo.tasks.training.data import TrainingData, uncounted
-from encoder_zoo.tasks.training.distribution import Distribution
+from encoder_zoo.tasks.training.distribution import Distribution, shard_of_process, whole_batches
 from encoder_zoo.tasks.training.exact_metrics import ExactMetric
-from encoder_zoo.tasks.training.filled_rows import (
+from encoder_zoo.tasks.training.graphs import (
+    GraphCache,
+    enable_compilation_cache,
     real_rows,
     weights_of_loss,
     weights_of_metrics,
     without,
 )
-from encoder_zoo.tasks.training.graphs import GraphCache
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
 from encoder_zoo.tasks.training.keyword_arguments import EvaluateOptions, History
 from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays
-from encoder_zoo.tasks.training.processes import shard_of_process, whole_batches
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
 
 # Arguments of `compile` that Keras's gets unchanged.

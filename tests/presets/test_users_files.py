@@ -19,7 +19,7 @@ from encoder_zoo.presets.files import atomic
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.serving import export
-from encoder_zoo.tasks.training.backup_folder import BackupFolder, Position
+from encoder_zoo.tasks.training.backup import BackupFolder, Position
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are made")
 

@@ -12,7 +12,7 @@ from processes import printed
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.tasks.distillation import objectives as learned
-from encoder_zoo.tasks.distillation.distillation import positions_in_examples
+from encoder_zoo.tasks.distillation.distillation_preprocessor import positions_in_examples
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

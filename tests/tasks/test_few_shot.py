@@ -10,7 +10,7 @@ from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.base.class_names import sigmoid, softmax
+from encoder_zoo.tasks.base.classes import sigmoid, softmax
 from encoder_zoo.tasks.embedding.few_shot import contrastive_pairs, fit_logistic
 
 TEXTS = ["a b", "a b a", "b a", "c d", "d c d", "d", "p o", "o p p"]

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.base.class_weights import label_weights
+from encoder_zoo.tasks.base.classes import label_weights
 from encoder_zoo.tasks.training.logit_metrics import LabelCrossentropy
 
 KIND = "multi_label_classification"

@@ -9,8 +9,8 @@ from scipy import special, stats
 from sklearn import metrics as sk
 
 from encoder_zoo.tasks.ranking.list_metrics import NDCG
-from encoder_zoo.tasks.training import exact_metrics, named_metrics
-from encoder_zoo.tasks.training.named_metrics import CLASS_SCORES, CORRELATIONS, NAMES
+from encoder_zoo.tasks.training import exact_metrics, logit_metrics
+from encoder_zoo.tasks.training.logit_metrics import CLASS_SCORES, CORRELATIONS, NAMES
 
 SKLEARN = {"f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score}
 CASES = ["plain", "ties", "close", "absent", "one class", "saturated", "constant", "imbalanced"]
@@ -149,10 +149,10 @@ def test_metric_equals_its_standard(name):
             for weights in WEIGHTS:
                 weight = weights_of(weights)
                 if name in CORRELATIONS:
-                    metric = named_metrics.metric_by_name(name, "linear", 1)
+                    metric = logit_metrics.metric_by_name(name, "linear", 1)
                     y_true, y_pred = numbers_case(case, 3 if kind == "three numbers" else 1)
                 else:
-                    metric = named_metrics.metric_by_name(name, *KINDS[kind])
+                    metric = logit_metrics.metric_by_name(name, *KINDS[kind])
                     y_true, y_pred = classes_case(case, kind)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of constant inputs and absent classes

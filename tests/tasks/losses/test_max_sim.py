@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.losses import max_sim_scores
-from encoder_zoo.tasks.losses.max_sim_scores import max_sim, max_sim_of_rows
+from encoder_zoo.tasks.losses import max_sim as max_sim_module
+from encoder_zoo.tasks.losses.max_sim import max_sim, max_sim_of_rows
 
 
 def tokens(shape, seed=0):
@@ -47,7 +47,7 @@ def by_definition(queries, documents):
 @pytest.mark.parametrize("products", [1, 700, 2**24])  # 1, 3 and all queries in a part
 @pytest.mark.parametrize("is_traced", [False, True])
 def test_parts_have_the_scores_and_gradients_of_the_whole(products, is_traced, monkeypatch):
-    monkeypatch.setattr(max_sim_scores, "PRODUCTS", products)
+    monkeypatch.setattr(max_sim_module, "PRODUCTS", products)
     texts = [tf.constant(tokens((7, 4, 5))), tf.constant(tokens((6, 9, 5), seed=1))]
     weights = tf.constant(np.random.default_rng(2).normal(size=(7, 6)), "float32")
 
@@ -164,7 +164,7 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 import contextlib
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.replicas import global_loss
+from encoder_zoo.tasks.training.distribution import global_loss
 
 sys.path[:0] = [sys.argv[1]]
 from test_max_sim import tokens

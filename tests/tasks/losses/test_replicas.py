@@ -23,7 +23,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.replicas import global_loss
+from encoder_zoo.tasks.training.distribution import global_loss
 
 rng = np.random.default_rng(0)
 x = tf.constant(rng.normal(size=(5, 3, 4)), "float32")

@@ -9,8 +9,8 @@ import encoder_zoo as ez
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import TASKS, get_task
+from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.preprocessing.filling import REAL_ROWS
 from encoder_zoo.tasks.training.sources import training_data
 from encoder_zoo.testing import tiny
 

@@ -15,8 +15,7 @@ from paths import CHECKPOINTS
 from processes import PATIENCE, cluster_of_two, free_addresses, run, start_process
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.distribution import parts_of_batches
-from encoder_zoo.tasks.training.replicas import check_loss
+from encoder_zoo.tasks.training.distribution import check_loss, parts_of_batches
 
 CHECKPOINT = CHECKPOINTS / "Roberta_ForSequenceClassification"
 TASKS = ["sequence", "token", "masked", "span", "pairs"]
@@ -41,7 +40,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.replicas import global_loss
+from encoder_zoo.tasks.training.distribution import global_loss
 
 gc.freeze()  # tracing makes many objects, each time for the collector to look through the imports
 rng = np.random.default_rng(0)

@@ -10,8 +10,14 @@ from encoder_zoo.tasks.question_answering.squad import SpanExactMatch, SpanF1
 from encoder_zoo.tasks.ranking.list_metrics import NDCG, PairAccuracy
 from encoder_zoo.tasks.tagging.entity_metrics import EntityF1, TokenAccuracy
 from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
-from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, OfLogits
-from encoder_zoo.tasks.training.named_metrics import NAMES, ClassScore, Matthews, Perplexity
+from encoder_zoo.tasks.training.logit_metrics import (
+    NAMES,
+    ClassAccuracy,
+    ClassScore,
+    Matthews,
+    OfLogits,
+    Perplexity,
+)
 
 HIGHER, LOWER = keras.ops.greater, keras.ops.less
 OURS = [

@@ -13,12 +13,12 @@ from keras import ops
 
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.packed_batch import encode_packed
-from encoder_zoo.tasks.preprocessing.epoch_order import epoch_order, round_robin
-from encoder_zoo.tasks.preprocessing.filling import PACKED_TOKENS
-from encoder_zoo.tasks.preprocessing.packed_batches import (
+from encoder_zoo.tasks.preprocessing.batch_shapes import (
+    PACKED_TOKENS,
     choose_sequence_counts,
     with_packed_tokens,
 )
+from encoder_zoo.tasks.preprocessing.batching import epoch_order, round_robin
 from encoder_zoo.testing import tiny
 
 LENGTHS = (3, 9, 2, 5, 1)

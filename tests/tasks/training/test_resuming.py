@@ -19,8 +19,8 @@ from safetensors.numpy import save_file
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
-from encoder_zoo.tasks.training import backup, backup_folder, resuming
-from encoder_zoo.tasks.training.backup_folder import STATE
+from encoder_zoo.tasks.training import backup, resuming
+from encoder_zoo.tasks.training.backup import STATE
 from encoder_zoo.tasks.training.sources import training_data
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
@@ -324,7 +324,7 @@ def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
         if place == "replace":
             patched.setattr(os, "replace", killed)
         else:
-            patched.setattr(backup_folder, place, killed)
+            patched.setattr(backup, place, killed)
         train(classifier(), folder)
     assert sorted(p.name.startswith(".") for p in folder.iterdir()) == [False, True]
     after, _ = train(classifier(), folder)

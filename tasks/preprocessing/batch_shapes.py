@@ -1,0 +1,327 @@
+"""Batches of one number of rows, for compilers that make a program for every shape.
+
+A batch with fewer examples is filled with copies of its last one, and an input `REAL_ROWS` says
+which rows are examples. Losses and metrics leave the others out: see `training.filled_rows`.
+
+Comment letters: N examples, B rows of a batch.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import tf
+from encoder_zoo.encoders.inputs import CANDIDATE
+
+REAL_ROWS = "real_rows"  # (B,) bool
+PACKED_TOKENS = "packed_tokens"  # (S, L) int32, see `encode_packed`; no row for each example
+
+
+def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
+    """Return a collated batch, filled up to a number of rows or the next multiple of a number.
+
+    Args:
+        collate: called with `(examples, seed)`.
+        examples: encoded, at least one.
+        seed: (2,) int.
+        rows: of the batch; if there are more examples, a multiple of 8 that holds them.
+        multiple: of which the rows are one; None: the batch is not filled.
+    """
+    if multiple is None:
+        return collate(examples, seed)
+    count = count_examples(examples)
+    rows = tf.cast(rows, count.dtype)
+    multiple = tf.where(count > rows, 8 * multiple, multiple)
+    rows = -(-tf.maximum(rows, count) // multiple) * multiple
+    return mark(collate(fill(examples, rows), seed), count)
+
+
+def fill(examples: dict, rows) -> dict:
+    """Return encoded examples with copies of the last up to a number of rows.
+
+    Args:
+        examples: tensors and ragged tensors of N examples, at least one.
+        rows: B; if there are more examples, all are returned.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> fill({"token_ids": tf.ragged.constant([[2, 5, 3], [2, 3]])}, 3)["token_ids"].to_list()
+        [[2, 5, 3], [2, 3], [2, 3]]
+    """
+    count = count_examples(examples)
+    rows = tf.maximum(tf.cast(rows, count.dtype), count)
+    indices = tf.minimum(tf.range(rows), count - 1)
+    return take_examples(examples, indices)
+
+
+def count_examples(examples: dict):
+    """Return N, int32."""
+    return tf.size(examples["token_ids"].row_lengths(), tf.int32)
+
+
+def mark(batch, count):
+    """Return a collated batch with the input `REAL_ROWS`: which rows are among the first `count`.
+
+    Args:
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, of B rows.
+        count: of rows that are examples.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    real = tf.range(tf.shape(x["token_ids"])[0]) < count
+    return keras.utils.pack_x_y_sample_weight({**x, REAL_ROWS: real}, y, sample_weight)
+
+
+def real_examples(*batch):
+    """Return a batch without the rows that only fill it."""
+    marks = batch[0].get(REAL_ROWS) if isinstance(batch[0], dict) else None
+    if marks is not None:
+        inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
+        batch = inputs, *batch[1:]
+        batch = tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, marks), batch)
+    return batch if len(batch) > 1 else batch[0]
+
+
+def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
+    """Return the examples to pack into each sequence, so that little of it is padding.
+
+    Every example goes, in turn, where it leaves the least room. With the longest first this is
+    the best-fit heuristic for bin packing.
+
+    Args:
+        lengths: (N,) int, tokens of every example, the longest first, none above the capacity.
+        capacity: tokens of a sequence.
+
+    Returns:
+        Ragged (R, None) int64: the examples in each sequence, every one exactly once.
+
+    Source: Krell et al. 2021, Efficient Sequence Packing without Cross-contamination, section 3.
+
+    Example:
+        >>> pack_examples(np.array([7, 5, 4, 2, 1]), capacity=10).to_list()
+        [[0, 3, 4], [1, 2]]
+    """
+    members, rows_with_room, rooms = [], collections.defaultdict(list), []
+    for example, length in enumerate(lengths.tolist()):
+        index = bisect.bisect_left(rooms, length)
+        if index == len(rooms):
+            row, room = len(members), capacity
+            members.append([])
+        else:
+            room = rooms[index]
+            row = rows_with_room[room].pop()
+            if not rows_with_room[room]:
+                rooms.pop(index)
+        members[row].append(example)
+        if not rows_with_room[room - length]:
+            bisect.insort(rooms, room - length)
+        rows_with_room[room - length].append(row)
+    sizes = np.array([len(row) for row in members], np.int64)
+    flat = np.array([example for row in members for example in row], np.int64)
+    return tf.RaggedTensor.from_row_lengths(flat, sizes)
+
+
+def packed_epoch_order(
+    lengths: tf.Tensor, plan: tf.RaggedTensor, seed: tf.Tensor
+) -> tf.RaggedTensor:
+    """Return a random order of packed sequences, with a random choice of the examples in each.
+
+    Args:
+        lengths: (N,) int, tokens of every example.
+        plan: ragged (R, None), from `pack_examples` of the sorted lengths.
+        seed: (2,) int; the same seed gives the same order.
+
+    Returns:
+        Ragged (R, None) int64, every example exactly once.
+    """
+    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(lengths, tf.int64)), seed)
+    order = tf.gather(order, tf.argsort(-tf.gather(lengths, order), stable=True))
+    examples = tf.random.experimental.stateless_shuffle(tf.range(plan.nrows()), seed + 1)
+    return tf.gather(plan.with_values(tf.gather(order, plan.values)), examples)
+
+
+SAMPLE = 1000  # lengths that tell how many sequences are needed
+SPARE = 1.1  # sequences of a batch, relative to those that it needs on average
+WORTHWHILE = 0.75  # sequences, relative to B, up to which batches are packed
+
+
+def choose_sequence_counts(
+    lengths: np.ndarray, length: int, batch_size: int
+) -> tuple[int, ...] | None:
+    """Return the numbers of packed sequences S that a batch may have: three at most.
+
+    The first is enough for most batches, the next twice that, the last is B.
+
+    Args:
+        lengths: (N,) int, tokens of the examples.
+        length: L.
+        batch_size: B.
+
+    Returns:
+        The numbers, ascending, or None if packing hardly saves any padding.
+
+    Example:
+        >>> choose_sequence_counts(np.array([5, 7, 9, 20]), 32, 16)
+        (9, 16)
+    """
+    sample = np.sort(lengths)[:: -max(1, len(lengths) // SAMPLE)]
+    needed = int(pack_examples(sample, length).nrows()) / len(sample) * batch_size
+    least = int(np.ceil(SPARE * needed))
+    if least > WORTHWHILE * batch_size:
+        return None
+    return tuple(sorted({least, min(2 * least, batch_size), batch_size}))
+
+
+def with_packed_tokens(batch, counts: tuple[int, ...]):
+    """Return a collated batch with the input `PACKED_TOKENS`, of as few sequences as it fits into.
+
+    Examples that only fill the batch are left out.
+
+    Args:
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
+        counts: numbers of packed sequences, ascending; the last is B or more.
+
+    Example:
+        >>> x = {"token_ids": np.array([[2, 3, 0], [2, 0, 0]])}
+        >>> x["padding_mask"] = x["token_ids"] > 0
+        >>> with_packed_tokens(x, (1, 2))["packed_tokens"].tolist()
+        [[0, 1, 3]]
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    mask = np.asarray(x["padding_mask"], bool)  # (B, L)
+    (texts, length), real = mask.shape, x.get(REAL_ROWS)
+    lengths = mask.sum(axis=1) if real is None else mask.sum(axis=1) * np.asarray(real)
+    order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
+    plan = pack_examples(lengths[order], length)
+    count = next(n for n in counts if n >= int(plan.nrows()))
+    tokens = np.full((count, length), texts * length, np.int32)
+    numbers = np.arange(texts * length, dtype=np.int32).reshape(texts, length)
+    for sequence, members in zip(tokens, plan.to_list(), strict=False):
+        packed = np.concatenate([numbers[i][mask[i]] for i in order[members]])
+        sequence[: len(packed)] = packed
+    return keras.utils.pack_x_y_sample_weight({**x, PACKED_TOKENS: tokens}, y, sample_weight)
+
+
+LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192
+SHORTEST = 32  # tokens of the longest text, below which lengths are as for it
+THREE_LENGTHS_UP_TO = 128  # tokens, up to which there are three lengths
+
+_lengths = contextvars.ContextVar("lengths", default=LENGTHS[1:])
+
+
+@contextlib.contextmanager
+def padding_to(lengths: tuple[int, ...] | None) -> Iterator[None]:
+    """Return a context in which `lengths_now` returns these lengths, to trace a graph with.
+
+    Args:
+        lengths: ascending; None leaves them as they are.
+    """
+    token = _lengths.set(lengths or _lengths.get())
+    try:
+        yield
+    finally:
+        _lengths.reset(token)
+
+
+def lengths_now() -> tuple[int, ...]:
+    """Return the lengths that batches are padded to."""
+    return _lengths.get()
+
+
+def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Return the lengths that batches are padded to: powers of two, in short texts three.
+
+    Three cost some padding, and each further one a program, which takes seconds to compile.
+
+    Args:
+        longest: tokens of the longest example.
+        known: lengths that there are programs for, which stay.
+
+    Example:
+        >>> choose_lengths(59), choose_lengths(300), choose_lengths(59, known=(8, 16, 32))
+        ((16, 32, 64), (32, 64, 128, 256, 512), (8, 16, 32, 64))
+    """
+    last = next((n for n in LENGTHS if n >= max(longest, SHORTEST)), LENGTHS[-1])
+    if known:
+        return known + tuple(n for n in LENGTHS if known[-1] < n <= last)
+    return tuple(n for n in LENGTHS if min(last, THREE_LENGTHS_UP_TO) // 4 <= n <= last)
+
+
+def take_examples(examples: Mapping, indices) -> dict:
+    """Return the examples of some rows.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> take_examples({"labels": tf.constant([5, 6, 7])}, [2, 0])["labels"].numpy().tolist()
+        [7, 5]
+    """
+    return {name: tf.gather(values, indices) for name, values in examples.items()}
+
+
+def with_candidates(examples: dict, firsts: tf.Tensor, others: tf.RaggedTensor) -> dict:
+    """Return the examples of rows with further texts, of examples of one text each.
+
+    Args:
+        examples: encoded, of all texts.
+        firsts: (N,), the first text of each row.
+        others: ragged (N, None), the further ones, whose examples are "candidate_...".
+    """
+    further = take_examples(examples, others)
+    renamed = {CANDIDATE + name: values for name, values in further.items()}
+    return take_examples(examples, firsts) | renamed
+
+
+def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
+    """Return the least and largest values of inputs, and those of further texts.
+
+    Args:
+        ranges: of the inputs of one text, see `Task.input_ranges`.
+        names: of those that the further texts have too; None: all.
+
+    Example:
+        >>> with_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
+        {'token_ids': (0, 9), 'segment_ids': (0, 1), 'candidate_token_ids': (0, 9)}
+    """
+    return ranges | {
+        CANDIDATE + name: ranges[name] for name in (ranges if names is None else names)
+    }
+
+
+def pad_candidates(
+    pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: bool
+) -> dict[str, tf.Tensor]:
+    """Return the model's inputs of rows with further texts, all padded to one length.
+
+    Args:
+        pad: the preprocessor's, of examples of one text each.
+        examples: encoded; "token_ids" and "first_length" of the first text of each row, and under
+            "candidate_..." those of the others, ragged (N, None, ...).
+        pad_token_id: fills the columns of texts that a row does not have.
+        bucketed: see `Preprocessor.collate`.
+
+    Returns:
+        Inputs (N, L), and under "candidate_..." (N, K - 1, L). A column without a text has a mask
+        of one token.
+    """
+    others = examples[CANDIDATE + "token_ids"]
+    both = {
+        name: tf.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
+        for name in ("token_ids", "first_length")
+    }
+    padded = pad(both, bucketed)  # (N + T, L)
+    count, inputs = others.nrows(), {}
+    for name, values in padded.items():
+        empty = pad_token_id if name == "token_ids" else 0
+        inputs[name] = values[:count]
+        ragged = others.with_values(values[count:])
+        inputs[CANDIDATE + name] = ragged.to_tensor(tf.cast(empty, values.dtype))
+    # The first token of every column is there: attention to no token at all is not a number.
+    first = tf.range(tf.shape(inputs["token_ids"])[1]) == 0
+    inputs[CANDIDATE + "padding_mask"] |= first
+    return inputs
