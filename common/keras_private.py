@@ -169,7 +169,7 @@ def opens_training(cls: type[M]) -> type[M]:
         step_function(step): returns the function of an iterator that runs a step of `fit` or
             `evaluate`, `train_step` or `test_step`, and holds the lock of the weights in each; None
             is Keras's own.
-        next_execution(): returns how many batches the next call of a step's function takes, from
+        _next_execution(): returns how many batches the next call of a step's function takes, from
             1 on. Keras's is `steps_per_execution`, with which an epoch of an endless dataset, whose
             batches that does not divide, takes too many.
     """
@@ -227,24 +227,28 @@ def opens_training(cls: type[M]) -> type[M]:
 
         self.predict_function = self._make_function(predict, concatenate_outputs=True)
 
-    def nothing(self, *args, **kwargs) -> None:
-        """Leave the weights in the variables, unlike Keras on JAX: other threads read them."""
+    def _purge_model_variables(self, *args, **kwargs) -> None:
+        """Leave the weights in the model, unlike Keras on JAX: other threads read them."""
+
+    def jax_state_sync(self) -> None:
+        """Do nothing: the variables hold the weights after every step."""
 
     cls._make_function = _make_function
     cls._maybe_symbolic_build = _maybe_symbolic_build
-    cls._purge_model_variables = cls.jax_state_sync = nothing
+    cls._purge_model_variables = _purge_model_variables
+    cls.jax_state_sync = jax_state_sync
     cls.make_train_function = make_train_function
     cls.make_predict_function = make_readers_predict_function
     return cls
 
 
 def _executing(model: keras.Model, make: Callable) -> Callable:
-    """Return Keras's function of several batches, with as many as `next_execution` says."""
+    """Return Keras's function of several batches, with as many as `_next_execution` says."""
     functions = {}
 
     def function(*arguments):
         whole = model.steps_per_execution
-        count = model.next_execution()
+        count = model._next_execution()
         if count not in functions:
             functions[count] = make()
         try:

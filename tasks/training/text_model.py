@@ -579,7 +579,7 @@ class TextModel(keras.Model):
         finally:
             self._counted = outer
 
-    def next_execution(self) -> int:
+    def _next_execution(self) -> int:
         """Return how many batches the next execution of several takes."""
         counted = self._counted
         if counted.steps is None:
