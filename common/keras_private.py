@@ -13,7 +13,7 @@ from typing import TypedDict, TypeVar
 
 import keras
 
-from encoder_zoo.common.lazy import LazyModule, tf
+from encoder_zoo.common.lazy import LazyModule, array_ops, tf
 from encoder_zoo.common.weights_lock import weights_lock
 
 jax = LazyModule("jax")
@@ -196,7 +196,7 @@ def opens_training(cls: type[M]) -> type[M]:
         """
         if strategy_of(self) and iterator is not None:
             data_batch = keras.tree.map_structure(
-                lambda spec: tf.nest.flatten(spec, expand_composites=True)[0],
+                lambda spec: array_ops.nest.flatten(spec, expand_composites=True)[0],
                 iterator._distributed_dataset.element_spec,
             )
         super(cls, self)._maybe_symbolic_build(data_batch=data_batch)
@@ -399,7 +399,7 @@ def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
 
     def clip_sum(grads: list) -> list:
         sums = [grad for grad, _ in add([(grad, None) for grad in grads])]
-        return clip([grad if grad is None else tf.convert_to_tensor(grad) for grad in sums])
+        return clip([grad if grad is None else array_ops.convert_to_tensor(grad) for grad in sums])
 
     optimizer._clip_gradients = clip_sum
     optimizer._all_reduce_sum_gradients = lambda grads_and_variables: grads_and_variables

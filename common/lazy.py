@@ -1,7 +1,8 @@
 """Modules that are imported at first use.
 
-TensorFlow, or in its place operations in NumPy; and the presets, a layer above backbones and
-tokenizers, whose `from_preset`, `save_to_preset` and `push_to_hub` call them.
+`tf` is TensorFlow; `array_ops` are its operations or, in their place, those of NumPy. The presets
+are a layer above backbones and tokenizers, whose `from_preset`, `save_to_preset` and `push_to_hub`
+call them.
 """
 
 import contextlib
@@ -78,7 +79,7 @@ def in_numpy() -> Iterator[None]:
 
     Example:
         >>> with in_numpy():
-        ...     type(tf.constant([1])).__name__
+        ...     type(array_ops.constant([1])).__name__
         'Array'
     """
     token = _in_numpy.set(True)
@@ -95,7 +96,7 @@ def for_graphs() -> Iterator[None]:
     Example:
         >>> import tensorflow
         >>> with for_graphs():
-        ...     tf.is_tensor is tensorflow.is_tensor
+        ...     array_ops.is_tensor is tensorflow.is_tensor
         True
     """
     token = _for_graphs.set(True)
@@ -118,20 +119,19 @@ def in_tensorflow() -> bool:
     return eagerly is not None and not eagerly()
 
 
-class Operations(types.ModuleType):
-    """TensorFlow where `in_tensorflow`, else `common.numpy_ops`, which has the same names.
+class ArrayOperations(types.ModuleType):
+    """TensorFlow's operations where `in_tensorflow`, else those of `common.numpy_ops`.
 
-    What NumPy has no operation for, such as `tf.data`, is TensorFlow's everywhere.
+    Both have the same names. What TensorFlow alone has, such as `tf.data`, is in `tf` only.
     """
 
     def __getattr__(self, name: str) -> Any:
-        module = tensorflow if in_tensorflow() or not hasattr(numpy_ops, name) else numpy_ops
-        return getattr(module, name)
+        return getattr(tf if in_tensorflow() else numpy_ops, name)
 
 
 if TYPE_CHECKING:
-    import tensorflow
+    import tensorflow as array_ops
     import tensorflow as tf
 else:
-    tensorflow = LazyModule("tensorflow", NO_TENSORFLOW)
-    tf = Operations("tensorflow")
+    tf = LazyModule("tensorflow", NO_TENSORFLOW)
+    array_ops = ArrayOperations("array_ops")

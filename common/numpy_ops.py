@@ -1,7 +1,8 @@
 """TensorFlow's operations that preprocessing uses, in NumPy, by the same names.
 
-`common.lazy.tf` is this module on JAX and PyTorch, so that preprocessing is written once for all
-backends. Arrays are `Array`, ragged tensors `RaggedArray`; strings are UTF-8 in arrays of objects.
+`common.lazy.array_ops` is this module on JAX and PyTorch, so that preprocessing is written once for
+all backends. Arrays are `Array`, ragged tensors `RaggedArray`; strings are UTF-8 in arrays of
+objects.
 Only what differs from NumPy is said here; see TensorFlow for all else.
 """
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 
 # A model's own name, and those of its random generators, which Keras counts over the process.
 _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
@@ -47,7 +47,7 @@ def variables_named_alike() -> Iterator[None]:
 
 
 def _create_named_alike(next_creator: Callable, **kwargs) -> tf.Variable:
-    if not tf.executing_eagerly():  # a graph takes variables of one name for one variable
+    if not array_ops.executing_eagerly():  # a graph takes variables of one name for one variable
         return next_creator(**kwargs)
     with tf.name_scope(kwargs.get("name") or "Variable") as path:
         name = _COUNTED.sub(r"\1", path)  # its last character, a slash, says that it is complete

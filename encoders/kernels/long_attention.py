@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import keras
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders import gradients
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def graph_of_texts(long: bool | None) -> Iterator[None]:
         _graphs_texts_are_long.reset(token)
 
 
-def known_to_be_long(is_long: tf.Tensor) -> tf.Tensor | bool:
+def known_to_be_long(is_long: array_ops.Tensor) -> array_ops.Tensor | bool:
     """Return a bool where it is known at tracing whether texts are long, else the tensor."""
     # TensorFlow has no public name for it.
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
@@ -195,10 +195,10 @@ def _one_by_one(one: Callable) -> Callable:
 
     @gradients.with_gradient
     def operation(queries, key, value):
-        count = tf.shape(queries)[0]
+        count = array_ops.shape(queries)[0]
         mixed = tf.map_fn(
             lambda i: one(queries[i], key, value, i),
-            tf.range(count),
+            array_ops.range(count),
             parallel_iterations=1,
             fn_output_signature=tf.TensorSpec(queries.shape[1:], queries.dtype),
         )
@@ -210,16 +210,16 @@ def _one_by_one(one: Callable) -> Callable:
                     tape.watch(factors)
                     y = one(*factors, i)
                 dquery, *others = tape.gradient(y, factors, dy[i])
-                others = (tf.cast(d, tf.float32) for d in others)
+                others = (array_ops.cast(d, array_ops.float32) for d in others)
                 sums = (a + b for a, b in zip(sums, others, strict=True))
                 return i + 1, dqueries.write(i, dquery), *sums
 
-            zeros = tf.zeros_like(key, tf.float32)  # sums of many
-            dqueries = tf.TensorArray(queries.dtype, count, element_shape=queries.shape[1:])
-            _, dqueries, *sums = tf.while_loop(
+            zeros = array_ops.zeros_like(key, array_ops.float32)  # sums of many
+            dqueries = array_ops.TensorArray(queries.dtype, count, element_shape=queries.shape[1:])
+            _, dqueries, *sums = array_ops.while_loop(
                 lambda i, *_: i < count, step, (0, dqueries, zeros, zeros), parallel_iterations=1
             )
-            return dqueries.stack(), *(tf.cast(d, key.dtype) for d in sums)
+            return dqueries.stack(), *(array_ops.cast(d, key.dtype) for d in sums)
 
         return mixed, gradient
 
@@ -228,8 +228,8 @@ def _one_by_one(one: Callable) -> Callable:
 
 def _least(a, b):
     """Return the smaller of two numbers, which are tensors in a graph of unknown lengths."""
-    return tf.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
+    return array_ops.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
 
 
 def _most(a, b):
-    return tf.maximum(a, b) if keras.config.backend() == "tensorflow" else max(a, b)
+    return array_ops.maximum(a, b) if keras.config.backend() == "tensorflow" else max(a, b)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
 from encoder_zoo.encoders.tokenizers.files.byte_bpe import bpe_model
@@ -85,8 +85,8 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         """Return whether a token is the last of its word."""
         return not token.endswith(CONTINUED)
 
-    def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
-        return tf.strings.strip(texts)
+    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
+        return array_ops.strings.strip(texts)
 
     @property
     def white_space(self) -> list[str]:

@@ -17,7 +17,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SPACE, SentencePieceTokenizer
 
 if TYPE_CHECKING:
-    from encoder_zoo.common.lazy import tf
+    from encoder_zoo.common.lazy import array_ops
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 # Steps of tokenizer.json; the first leaves no space for the second to split at.
@@ -93,7 +93,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         """See `WritesFiles`: no space is left to split at."""
         return normalizer, [step for step in words if step != SPLIT]
 
-    def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
+    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return texts
 
     def _make_graph(self) -> TokenizerGraph:

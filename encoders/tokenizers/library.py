@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import LazyModule, tf
+from encoder_zoo.common.lazy import LazyModule, array_ops
 from encoder_zoo.encoders.tokenizers.text.spelling import join_spelling
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class LibraryTokenizer:
         self._texts, self._ids = make_library(tokenizer, as_words=False)
         self._words = None  # made when needed
         self._tokenizer = weakref.proxy(tokenizer)  # which holds this, and is freed without a cycle
-        self._spelling = tf.constant(tokenizer.spelling(), tf.string)
+        self._spelling = array_ops.constant(tokenizer.spelling(), array_ops.string)
 
-    def ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def ids_of_texts(self, texts: array_ops.Tensor) -> array_ops.RaggedTensor:
         """Return the ids of texts (B,)."""
         return self._ids_of(self._texts.encode_batch_fast(decoded(texts), add_special_tokens=False))
 
-    def tokens_of_texts(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+    def tokens_of_texts(self, texts: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
         """Return ids, starts and ends of texts (B,)."""
         found = self._texts.encode_batch(decoded(texts), add_special_tokens=False)
         ids, spans = self._ids_of(found), [encoding.offsets for encoding in found]
@@ -53,7 +53,9 @@ class LibraryTokenizer:
             starts = np.where(is_mask, ends - len(self._tokenizer.mask_token), starts)
         return ids, ids.with_values(starts), ids.with_values(ends)
 
-    def ids_of_words(self, words: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    def ids_of_words(
+        self, words: array_ops.RaggedTensor
+    ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
         """Return the ids of words that each follow a space, and the number of each one's word."""
         if self._words is None:
             self._words, _ = make_library(self._tokenizer, as_words=True)
@@ -64,20 +66,22 @@ class LibraryTokenizer:
         merged = words.with_values(ids).merge_dims(1, 2)
         return merged, merged.with_values(np.repeat(within, lengths).astype(np.int32))
 
-    def texts_of_ids(self, rows: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
+    def texts_of_ids(
+        self, rows: array_ops.RaggedTensor, skip_special_tokens: bool
+    ) -> array_ops.Tensor:
         """Return the texts (B,) of ids."""
         skipped = self._tokenizer.special_token_ids if skip_special_tokens else ()
         return join_spelling(rows, self._spelling, skipped)
 
-    def _ids_of(self, encodings: list) -> tf.RaggedTensor:
+    def _ids_of(self, encodings: list) -> array_ops.RaggedTensor:
         rows = [encoding.ids for encoding in encodings]
         lengths = [len(row) for row in rows]
         flat = itertools.chain.from_iterable(rows)
         ids = self._ids[np.fromiter(flat, np.int32, sum(lengths))]
-        return tf.RaggedTensor.from_row_lengths(ids, lengths)
+        return array_ops.RaggedTensor.from_row_lengths(ids, lengths)
 
 
-def decoded(texts: tf.Tensor) -> list[str]:
+def decoded(texts: array_ops.Tensor) -> list[str]:
     """Return UTF-8 as strings."""
     return [text.decode("utf-8", "replace") for text in np.asarray(texts).tolist()]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS, SentencePieceFiles
 from encoder_zoo.encoders.tokenizers.files.vocabularies import check_merges
@@ -125,8 +125,8 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         """Return whether a token begins a word."""
         return token.startswith(SPACE)
 
-    def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
-        return tf.strings.regex_replace(texts, "^ ", "")
+    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
+        return array_ops.strings.regex_replace(texts, "^ ", "")
 
     def spelling(self) -> list[bytes]:
         """Return the text of each id."""

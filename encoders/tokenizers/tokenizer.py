@@ -11,7 +11,7 @@ import numpy as np
 
 from encoder_zoo.common.foreign_method import ForeignMethod
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import for_graphs, in_tensorflow, loading, tf
+from encoder_zoo.common.lazy import array_ops, for_graphs, in_tensorflow, loading
 from encoder_zoo.common.preset_arguments import TokenizerPresetArguments
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import with_type
@@ -112,12 +112,14 @@ class Tokenizer(TokenizerArguments):
         """Return the text of each id."""
         raise NotImplementedError
 
-    def __call__(self, texts: object) -> tf.RaggedTensor:
+    def __call__(self, texts: object) -> array_ops.RaggedTensor:
         """Call `tokenize`."""
         return self.tokenize(texts)
 
     @validate_arguments
-    def tokenize(self, texts: object, first: NonNegativeInt | None = None) -> tf.RaggedTensor:
+    def tokenize(
+        self, texts: object, first: NonNegativeInt | None = None
+    ) -> array_ops.RaggedTensor:
         """Convert texts to token ids, without adding special tokens.
 
         Args:
@@ -132,12 +134,12 @@ class Tokenizer(TokenizerArguments):
             ValueError: "texts[1] is None (NoneType); expected a string ..."
         """
         texts = as_text_tensor(texts)
-        rows = tf.reshape(texts, [-1])
+        rows = array_ops.reshape(texts, [-1])
         if self._runs_in_graph(rows):
             whole = first is None or self.truncation_side == "left"
             whole = whole or not self.graph.words_are_independent
 
-            def function(rows: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+            def function(rows: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
                 return (self.graph.ids_of_texts(rows if whole else truncate_texts(rows, first)),)
 
             [ids] = in_chunks(function, rows)
@@ -147,7 +149,7 @@ class Tokenizer(TokenizerArguments):
 
     def tokenize_with_offsets(
         self, texts: object
-    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+    ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
         """Convert texts to token ids and character offsets.
 
         Args:
@@ -159,20 +161,20 @@ class Tokenizer(TokenizerArguments):
             token of one byte of a character has the span of the character.
         """
         texts = as_text_tensor(texts)
-        rows = tf.reshape(texts, [-1])
+        rows = array_ops.reshape(texts, [-1])
         if self._runs_in_graph(rows):
             parts = in_chunks(self.graph.tokens_of_texts, rows)
         else:
             parts = self.library.tokens_of_texts(rows)
         return parts if len(texts.shape) else tuple(part[0] for part in parts)
 
-    def _runs_in_graph(self, texts: tf.Tensor) -> bool:
+    def _runs_in_graph(self, texts: array_ops.Tensor) -> bool:
         """Return whether the graph tokenizes texts (B,), not the library."""
         if not in_tensorflow():
             return False
-        if tf.is_symbolic_tensor(texts) or not self.library_is_equal:
+        if array_ops.is_symbolic_tensor(texts) or not self.library_is_equal:
             return True
-        return int(tf.reduce_sum(tf.strings.length(texts))) > LIBRARY_BYTES
+        return int(array_ops.reduce_sum(array_ops.strings.length(texts))) > LIBRARY_BYTES
 
     @property
     def library_is_equal(self) -> bool:
@@ -184,7 +186,9 @@ class Tokenizer(TokenizerArguments):
         """Whether words can be tokenized apart: special and added tokens may span several."""
         return not (self.special_tokens_in_text or self.added_tokens)
 
-    def tokenize_words(self, words: object) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    def tokenize_words(
+        self, words: object
+    ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
         """Convert texts that are split into words to token ids, and the word index of each token.
 
         Args:
@@ -197,14 +201,16 @@ class Tokenizer(TokenizerArguments):
         Raises:
             ValueError: "words[0] is 'ab' (str); expected a list of words"
         """
-        if not isinstance(words, tf.RaggedTensor):
+        if not isinstance(words, array_ops.RaggedTensor):
             for i, row in enumerate(words):
                 if isinstance(row, str | bytes) or np.ndim(row) == 0:
                     raise ValueError(f"words[{i}] is {with_type(row)}; expected a list of words")
             flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
-            values = tf.concat(flat, 0) if flat else tf.constant([], tf.string)
-            words = tf.RaggedTensor.from_row_lengths(values, tf.constant(lengths, tf.int64))
+            values = array_ops.concat(flat, 0) if flat else array_ops.constant([], array_ops.string)
+            words = array_ops.RaggedTensor.from_row_lengths(
+                values, array_ops.constant(lengths, array_ops.int64)
+            )
         if self._runs_in_graph(words.values):
             return in_chunks(self.graph.ids_of_words, words)
         return self.library.ids_of_words(words)
@@ -214,7 +220,7 @@ class Tokenizer(TokenizerArguments):
         return False
 
     @validate_arguments
-    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> tf.Tensor:
+    def detokenize(self, ids: object, skip_special_tokens: bool = True) -> array_ops.Tensor:
         """Convert token ids to texts; see the class for how much of the original they keep.
 
         Args:
@@ -240,7 +246,7 @@ class Tokenizer(TokenizerArguments):
         texts = self._clean_up(engine.texts_of_ids(as_rows(ids), skip_special_tokens))
         return texts[0] if single else texts
 
-    def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
+    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         """Remove the white space that joining the tokens (B,) leaves."""
         return texts
 
@@ -269,12 +275,17 @@ class Tokenizer(TokenizerArguments):
         return loading.load_tokenizer(cls, source, **options)
 
 
-def as_rows(ids: object) -> tf.RaggedTensor:
+def as_rows(ids: object) -> array_ops.RaggedTensor:
     """Return ids (B, L), ragged or padded, as ragged int32."""
     if isinstance(ids, list | tuple):
         rows = [np.asarray(row, np.int32).reshape(-1) for row in ids]
         values = np.concatenate([np.zeros(0, np.int32), *rows])
-        return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+        return array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
     if hasattr(ids, "row_splits"):
-        return tf.cast(tf.convert_to_tensor(ids) if not tf.is_tensor(ids) else ids, tf.int32)
-    return tf.RaggedTensor.from_tensor(tf.cast(tf.convert_to_tensor(ids), tf.int32))
+        return array_ops.cast(
+            array_ops.convert_to_tensor(ids) if not array_ops.is_tensor(ids) else ids,
+            array_ops.int32,
+        )
+    return array_ops.RaggedTensor.from_tensor(
+        array_ops.cast(array_ops.convert_to_tensor(ids), array_ops.int32)
+    )

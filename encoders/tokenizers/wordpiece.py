@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
@@ -94,5 +94,5 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         """Return whether a token begins a word."""
         return not token.startswith("##")
 
-    def _clean_up(self, texts: tf.Tensor) -> tf.Tensor:
-        return tf.strings.strip(texts)
+    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
+        return array_ops.strings.strip(texts)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.preprocessing.given_labels import class_name
 
@@ -101,7 +101,9 @@ def numbers_are_names(labels: list[str] | None) -> bool:
     return any(re.fullmatch(r"-?\d+", label) for label in labels or [])
 
 
-def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> tf.Tensor:
+def label_indices(
+    given: array_ops.Tensor | Sequence, labels: Sequence[str] | None
+) -> array_ops.Tensor:
     """Return the class index of every label, in memory or inside of a graph.
 
     Args:
@@ -117,16 +119,20 @@ def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> 
         [1, 0, -1, -1]
     """
     as_names = numbers_are_names(labels)
-    if tf.is_tensor(given):
+    if array_ops.is_tensor(given):
         given = (
-            tf.strings.as_string(given)
-            if as_names and tf.as_dtype(given.dtype).is_integer
+            array_ops.strings.as_string(given)
+            if as_names and array_ops.as_dtype(given.dtype).is_integer
             else given
         )
-        if given.dtype != tf.string:
-            return tf.cast(given, tf.int32)
-        matches = tf.equal(given[:, None], tf.constant(list(labels or [""]), tf.string))  # (P, C)
-        return tf.where(tf.reduce_any(matches, 1), tf.argmax(matches, 1, tf.int32), -1)
+        if given.dtype != array_ops.string:
+            return array_ops.cast(given, array_ops.int32)
+        matches = array_ops.equal(
+            given[:, None], array_ops.constant(list(labels or [""]), array_ops.string)
+        )  # (P, C)
+        return array_ops.where(
+            array_ops.reduce_any(matches, 1), array_ops.argmax(matches, 1, array_ops.int32), -1
+        )
     known = {name: i for i, name in enumerate(labels or [])}
 
     def index(label) -> int:
@@ -137,7 +143,7 @@ def label_indices(given: tf.Tensor | Sequence, labels: Sequence[str] | None) -> 
             label = int(label)
         return label if isinstance(label, int | np.integer) and 0 <= label < 2**31 else -1
 
-    return tf.constant([index(label) for label in given], tf.int32)
+    return array_ops.constant([index(label) for label in given], array_ops.int32)
 
 
 def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> int | None:
@@ -254,16 +260,18 @@ def weighted(x, y, sample_weight=None, *, weights: np.ndarray):
         weights: (C,), see `class_weights`.
 
     Example:
-        >>> _, _, found = weighted(None, tf.constant([1, 0]), weights=np.float32([1, 3]))
+        >>> _, _, found = weighted(None, array_ops.constant([1, 0]), weights=np.float32([1, 3]))
         >>> found.numpy().tolist()
         [3.0, 1.0]
     """
-    y = tf.convert_to_tensor(y)
+    y = array_ops.convert_to_tensor(y)
     of_class = (
-        tf.linalg.matvec(y, weights) if tf.as_dtype(y.dtype).is_floating else tf.gather(weights, y)
+        array_ops.linalg.matvec(y, weights)
+        if array_ops.as_dtype(y.dtype).is_floating
+        else array_ops.gather(weights, y)
     )
     if sample_weight is not None:
-        of_class *= tf.cast(sample_weight, tf.float32)
+        of_class *= array_ops.cast(sample_weight, array_ops.float32)
     return x, y, of_class
 
 
@@ -311,13 +319,13 @@ def weighted_labels(x, y, sample_weight=None, *, weights: np.ndarray):
         weights: (2, C), see `label_weights`.
 
     Example:
-        >>> _, _, found = weighted_labels(None, tf.constant([[1.0, 0.0]]),
+        >>> _, _, found = weighted_labels(None, array_ops.constant([[1.0, 0.0]]),
         ...                               weights=np.float32([[1, 1], [3, 5]]))
         >>> found.numpy().tolist()
         [[3.0, 1.0]]
     """
-    given = tf.cast(y, tf.float32)
+    given = array_ops.cast(y, array_ops.float32)
     of_labels = (1 - given) * weights[0] + given * weights[1]
     if sample_weight is not None:
-        of_labels *= tf.cast(sample_weight, tf.float32)[:, None]
+        of_labels *= array_ops.cast(sample_weight, array_ops.float32)[:, None]
     return x, y, of_labels

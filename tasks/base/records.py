@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 
 
-def padded_columns(columns: dict[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
+def padded_columns(columns: dict[str, array_ops.RaggedTensor]) -> dict[str, array_ops.Tensor]:
     """Return columns of answers, padded, and the number of answers of each text.
 
     Args:
@@ -16,10 +16,10 @@ def padded_columns(columns: dict[str, tf.RaggedTensor]) -> dict[str, tf.Tensor]:
     """
     count = next(iter(columns.values())).row_lengths()
     padded = {name: values.to_tensor() for name, values in columns.items()}
-    return {"count": tf.cast(count, tf.int32), **padded}
+    return {"count": array_ops.cast(count, array_ops.int32), **padded}
 
 
-def records(columns: dict[str, tf.Tensor | tf.RaggedTensor]) -> list[list[dict]]:
+def records(columns: dict[str, array_ops.Tensor | array_ops.RaggedTensor]) -> list[list[dict]]:
     """Return for each text a list of dicts, one for each answer.
 
     Args:
@@ -32,7 +32,7 @@ def records(columns: dict[str, tf.Tensor | tf.RaggedTensor]) -> list[list[dict]]
         [[{'token': 'a', 'end': 1}, {'token': 'b', 'end': 2}], []]
     """
     lists = [
-        values.to_list() if isinstance(values, tf.RaggedTensor) else values.numpy().tolist()
+        values.to_list() if isinstance(values, array_ops.RaggedTensor) else values.numpy().tolist()
         for values in columns.values()
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.tasks.base.classes import (
     count_and_names,
     label_indices,
@@ -65,7 +65,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
     if y.dtype.kind in "OSUT":
         found = sorted(set(_names(y.tolist())))
     else:
-        numbers = np.unique(_whole_numbers(tf.constant(y))).tolist()
+        numbers = np.unique(_whole_numbers(array_ops.constant(y))).tolist()
         counted = numbers == list(range(len(numbers)))
         found = len(numbers) if counted else [str(number) for number in numbers]
     if count_and_names(found)[0] == 1:
@@ -129,12 +129,12 @@ def _names(values: list) -> list[str]:
     return [class_name(name) for name in values]
 
 
-def _whole_numbers(y: tf.Tensor) -> tf.Tensor:
+def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
     """Return (B,) int64 class indices, which may be given as 0.0 and 1.0, or False and True."""
-    numbers = tf.cast(y, tf.int64)
+    numbers = array_ops.cast(y, array_ops.int64)
     return check_each(
         numbers,
-        tf.cast(numbers, y.dtype) == y,
+        array_ops.cast(numbers, y.dtype) == y,
         " has the label ",
         y,
         ', which is no class. Numbers are learned with problem_type="regression".',
@@ -169,7 +169,7 @@ def _matrix(y, labels: list[str] | None):
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
 
-def class_indices(y, labels: list[str] | None, num_classes: int | None) -> tf.Tensor:
+def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array_ops.Tensor:
     """Return one class for each text, in memory or inside `tf.data`.
 
     Args:
@@ -192,15 +192,19 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
         [1, 0]
     """
     y = check_given(y)
-    if num_classes != 1 and tf.is_tensor(y):
+    if num_classes != 1 and array_ops.is_tensor(y):
         y = single_column(y)
-    if not tf.is_symbolic_tensor(y):
+    if not array_ops.is_symbolic_tensor(y):
         y = _array(_matrix(_single_column(plain(y)), labels))
         y = y.tolist() if y.dtype.kind in "OSUT" else y
-        y = tf.convert_to_tensor(y) if not isinstance(y, list) and y.dtype.kind in "fiub" else y
-    if isinstance(y, list) or y.dtype == tf.string:
+        y = (
+            array_ops.convert_to_tensor(y)
+            if not isinstance(y, list) and y.dtype.kind in "fiub"
+            else y
+        )
+    if isinstance(y, list) or y.dtype == array_ops.string:
         return _numbers_of_names(y, labels)
-    rank = tf.TensorShape(y.shape).rank if tf.is_tensor(y) else -1
+    rank = array_ops.TensorShape(y.shape).rank if array_ops.is_tensor(y) else -1
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _probabilities(y)
     if rank not in (None, 1):
@@ -211,15 +215,15 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> tf.Te
         )
     y = _whole_numbers(y)
     if numbers_are_names(labels):
-        return _numbers_of_names(tf.strings.as_string(y), labels)
+        return _numbers_of_names(array_ops.strings.as_string(y), labels)
     expected = (
         f", but there are {num_classes} classes: labels go from 0 to {(num_classes or 0) - 1}."
     )
     inside = (y >= 0) & (y < (num_classes or y.dtype.max))
-    return check_each(tf.cast(y, tf.int32), inside, " has the label ", y, expected)
+    return check_each(array_ops.cast(y, array_ops.int32), inside, " has the label ", y, expected)
 
 
-def _numbers_of_names(names: tf.Tensor | list, labels: list[str] | None) -> tf.Tensor:
+def _numbers_of_names(names: array_ops.Tensor | list, labels: list[str] | None) -> array_ops.Tensor:
     expected = f". Expected one of {labels}."
     if not labels:
         expected = ". The classifier has no names for its classes: build it with labels=[...]."
@@ -227,19 +231,21 @@ def _numbers_of_names(names: tf.Tensor | list, labels: list[str] | None) -> tf.T
     return check_each(numbers, numbers >= 0, " has the unknown label ", names, expected)
 
 
-def _probabilities(y: tf.Tensor) -> tf.Tensor:
+def _probabilities(y: array_ops.Tensor) -> array_ops.Tensor:
     """Return rows (B, C) that each add up to 1; if there is a 1 in each, its index (B,)."""
-    is_hot = not tf.as_dtype(y.dtype).is_floating
-    y = tf.cast(y, tf.float32)
-    right = tf.reduce_all(y >= 0, axis=1) & (abs(tf.reduce_sum(y, axis=1) - 1) <= ROUNDING)
+    is_hot = not array_ops.as_dtype(y.dtype).is_floating
+    y = array_ops.cast(y, array_ops.float32)
+    right = array_ops.reduce_all(y >= 0, axis=1) & (
+        abs(array_ops.reduce_sum(y, axis=1) - 1) <= ROUNDING
+    )
     expected = ". Expected a 1 among 0s, or probabilities of the classes, which add up to 1."
     y = check_each(y, right, " is ", y, expected)
-    if not tf.is_symbolic_tensor(y):
-        is_hot = bool(tf.reduce_all(tf.reduce_max(y, axis=1) == 1))
-    return tf.argmax(y, 1, tf.int32) if is_hot else y
+    if not array_ops.is_symbolic_tensor(y):
+        is_hot = bool(array_ops.reduce_all(array_ops.reduce_max(y, axis=1) == 1))
+    return array_ops.argmax(y, 1, array_ops.int32) if is_hot else y
 
 
-def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> tf.Tensor:
+def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
     """Return any number of classes for each text, in memory or inside `tf.data`.
 
     Args:
@@ -260,23 +266,25 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> tf.Ten
         [[0.0, 1.0], [0.0, 0.0]]
     """
     y = check_given(y)
-    given = y if tf.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
+    given = y if array_ops.is_symbolic_tensor(y) else _lists(y, labels, num_classes)
     if isinstance(given, list):
         if any(isinstance(v, str) for row in given for v in row) or not any(map(len, given)):
             return _multi_hot(given, labels, num_classes)
         unknown = [np.nan] * num_classes  # for rows of another length
-        y = tf.constant([r if len(r) == num_classes else unknown for r in given], tf.float32)
-    y = tf.ensure_shape(tf.cast(y, tf.float32), (None, num_classes))
+        y = array_ops.constant(
+            [r if len(r) == num_classes else unknown for r in given], array_ops.float32
+        )
+    y = array_ops.ensure_shape(array_ops.cast(y, array_ops.float32), (None, num_classes))
     expected = (
         f". Expected {num_classes} numbers, 0 or 1 for each class or a probability between them, "
         "or a list of names."
     )
-    return check_each(y, tf.reduce_all((y >= 0) & (y <= 1), axis=1), " is ", given, expected)
+    return check_each(y, array_ops.reduce_all((y >= 0) & (y <= 1), axis=1), " is ", given, expected)
 
 
 def _lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
     y = _matrix(plain(y), labels)
-    y = np.asarray(y) if tf.is_tensor(y) else y
+    y = np.asarray(y) if array_ops.is_tensor(y) else y
     for i, row in enumerate(y):
         if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
             raise ValueError(
@@ -286,7 +294,7 @@ def _lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
     return [list(row) for row in (y.tolist() if isinstance(y, np.ndarray) else y)]
 
 
-def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> tf.Tensor:
+def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> array_ops.Tensor:
     index = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     names = [name for row in rows for name in row]
     numbers = label_indices(names, labels)
@@ -295,10 +303,10 @@ def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> 
     numbers = check_each(numbers, right, " has the unknown label ", names, expected, index=index)
     hot = np.zeros((len(rows), num_classes), "float32")
     hot[index, numbers] = 1.0
-    return tf.constant(hot)
+    return array_ops.constant(hot)
 
 
-def regression_targets(y, count: int) -> tf.Tensor:
+def regression_targets(y, count: int) -> array_ops.Tensor:
     """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
 
     Raises:
@@ -306,16 +314,23 @@ def regression_targets(y, count: int) -> tf.Tensor:
             number."; `tf.errors.InvalidArgumentError` inside `tf.data`.
     """
     y = check_given(y)
-    if not tf.is_symbolic_tensor(y):
+    if not array_ops.is_symbolic_tensor(y):
         y = np.asarray(_matrix(_single_column(plain(y)), None))
-        y = tf.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
+        y = array_ops.convert_to_tensor(y) if y.dtype.kind in "fiub" else y
     shapes = [(None, count), *([(None,)] if count == 1 else [])]
-    numbers = tf.is_tensor(y) and y.dtype not in (tf.string, tf.complex64, tf.complex128)
-    if not numbers or not any(map(tf.TensorShape(y.shape).is_compatible_with, shapes)):
+    numbers = array_ops.is_tensor(y) and y.dtype not in (
+        array_ops.string,
+        array_ops.complex64,
+        array_ops.complex128,
+    )
+    if not numbers or not any(map(array_ops.TensorShape(y.shape).is_compatible_with, shapes)):
         raise ValueError(
             f"Expected {count} number{'s' * (count > 1)} for each text, in the shape (texts, "
             f"{count}). Received: labels of type {y.dtype} and shape {tuple(y.shape)}."
         )
-    y = tf.reshape(tf.cast(y, tf.float32), (-1, count))
-    right, given = tf.reduce_all(tf.math.is_finite(y), axis=1), y[:, 0] if count == 1 else y
+    y = array_ops.reshape(array_ops.cast(y, array_ops.float32), (-1, count))
+    right, given = (
+        array_ops.reduce_all(array_ops.math.is_finite(y), axis=1),
+        y[:, 0] if count == 1 else y,
+    )
     return check_each(y, right, " has the label ", given, ". Expected a number.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.tasks.base.attributions import (
     Attributions,
@@ -94,7 +94,7 @@ def _encoded(classifier: SequenceClassifier, texts) -> tuple:
     else:
         longest, side = preprocessor.max_sequence_length, tokenizer.truncation_side
         kept = kept_tokens(ids, separators, longest, side)
-        rows = tf.range(ids[0].nrows())
+        rows = array_ops.range(ids[0].nrows())
         windows = [Windows(rows, begin, count, None, None) for begin, count in kept]
     return tokens, windows, preprocessor.pack(ids)
 

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Probability, Rate, one_of, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
@@ -461,14 +461,14 @@ class SequenceClassifier(LabelledTask):
         examples = self.preprocessor.encode_windows(x)
         return pooled_predictions(self, examples, batch_size, self.num_classes)
 
-    def _logits_in_graph(self, texts: tuple) -> tf.Tensor:
+    def _logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
         """Return the logits of texts (N, C), or pairs of them, inside `tf.function`."""
         if not self.preprocessor.pools_windows:
             examples, index = self.preprocessor.encode(texts), None
         else:
             examples = self.preprocessor.encode_windows(texts)
             index = examples.pop("text_index")
-        ones = tf.ones_like(examples["token_ids"].row_lengths())
+        ones = array_ops.ones_like(examples["token_ids"].row_lengths())
         logits = in_graph_batches(self._logits_of_examples, examples, ones, self.num_classes)
         logits = logits.flat_values
         return logits if index is None else pooled_by_text(logits, index, self.window_pooling)
@@ -484,15 +484,15 @@ class SequenceClassifier(LabelledTask):
             Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
             for regression "score" alone. A class without a name is called by its number.
         """
-        names = tf.constant([str(name) for name in self.class_names])
+        names = array_ops.constant([str(name) for name in self.class_names])
 
         def answer(*texts):
             logits = self._logits_in_graph(texts)
             if self.problem_type == "regression":
                 return {"score": logits}
-            scores = (tf.sigmoid if self._is_multi_label() else tf.nn.softmax)(logits)
-            scores, order = tf.math.top_k(scores, self.num_classes)
-            return {"label": tf.gather(names, order), "score": scores}
+            scores = (array_ops.sigmoid if self._is_multi_label() else array_ops.nn.softmax)(logits)
+            scores, order = array_ops.math.top_k(scores, self.num_classes)
+            return {"label": array_ops.gather(names, order), "score": scores}
 
         return {
             "serving_default": lambda text: answer(text),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     Rule,
@@ -127,7 +127,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         length = self.max_sequence_length
         return f"from_preset(..., window_length={length}) reads all of a text, in windows."
 
-    def texts_of(self, x) -> list[tf.Tensor]:
+    def texts_of(self, x) -> list[array_ops.Tensor]:
         return as_texts(x, columns=self.text_columns)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
@@ -135,7 +135,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return super().encode(x, y, sample_weight)
         windows = self.encode_windows(x)
         index = windows.pop("text_index")
-        numbers = tf.RaggedTensor.from_value_rowids(tf.range(tf.size(index)), index)  # (N, None)
+        numbers = array_ops.RaggedTensor.from_value_rowids(
+            array_ops.range(array_ops.size(index)), index
+        )  # (N, None)
         firsts, others = numbers.row_starts(), numbers[:, 1:]
         examples = with_candidates(windows, firsts, others)
         return self.with_labels(examples, y, sample_weight)
@@ -154,43 +156,43 @@ class SequenceClassifierPreprocessor(Preprocessor):
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
         return {**self.pack(parts), "text_index": windows[0].example}
 
-    def _windows(self, tokens: list[tf.RaggedTensor]) -> list[Windows]:
+    def _windows(self, tokens: list[array_ops.RaggedTensor]) -> list[Windows]:
         """Return the parts of one or two columns of texts that are in the windows."""
         specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
             raise ValueError(f"window_length={self.window_length} has no room for a pair of texts.")
         lengths = [part.row_lengths() for part in tokens]
-        longer, shared = lengths[0], tf.zeros_like(lengths[0])
+        longer, shared = lengths[0], array_ops.zeros_like(lengths[0])
         if len(tokens) == 2:
-            longer, shorter = tf.maximum(*lengths), tf.minimum(*lengths)
+            longer, shorter = array_ops.maximum(*lengths), array_ops.minimum(*lengths)
             what = f"pairs of texts are longer than a window of {self.max_sequence_length} tokens"
             what = f"{what}, both of them; {self.unread} of the shorter one is not read."
             count_truncated(shorter > room // 2, self, what)
-            shared = tf.minimum(shorter, room // 2)
+            shared = array_ops.minimum(shorter, room // 2)
         capacity = room - shared
-        windows = full_windows(longer, capacity, tf.minimum(capacity // 2, self.doc_stride))
+        windows = full_windows(longer, capacity, array_ops.minimum(capacity // 2, self.doc_stride))
         # Of equally long texts the second is divided, as it is truncated first.
         is_longer = [lengths[0] > lengths[-1], lengths[0] <= lengths[-1]][-len(tokens) :]
         parts = []
         side = self.tokenizer.truncation_side
         for length, divided in zip(lengths, is_longer, strict=True):
             divided, rest, length = (
-                tf.gather(v, windows.example) for v in (divided, shared, length)
+                array_ops.gather(v, windows.example) for v in (divided, shared, length)
             )
-            begin = tf.where(divided, windows.begin, begin_of_kept(length, rest, side))
-            length = tf.where(divided, windows.length, rest)
+            begin = array_ops.where(divided, windows.begin, begin_of_kept(length, rest, side))
+            length = array_ops.where(divided, windows.length, rest)
             parts.append(windows._replace(begin=begin, length=length))
         return parts
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L), and (B, K - 1, L) of further windows."""
         if CANDIDATE + "token_ids" in examples:
             return pad_candidates(super().pad, examples, self.tokenizer.pad_token_id, bucketed)
         return super().pad(examples, bucketed)
 
-    def encode_labels(self, y) -> tf.Tensor:
+    def encode_labels(self, y) -> array_ops.Tensor:
         """Return class indices (B,), or probabilities (B, C); for several labels or regression (B,
         C).
 

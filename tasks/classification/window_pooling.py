@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.training.inference import example_outputs
 
@@ -44,7 +44,9 @@ def pooled_logits(logits, padding_mask, count: int, pooling: WindowPooling):
     return ops.sum(logits * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
-def pooled_by_text(logits: tf.Tensor, text_index: tf.Tensor, pooling: WindowPooling) -> tf.Tensor:
+def pooled_by_text(
+    logits: array_ops.Tensor, text_index: array_ops.Tensor, pooling: WindowPooling
+) -> array_ops.Tensor:
     """Return the logits of texts (N, C) from those of all windows, in memory or in a graph.
 
     Args:
@@ -53,11 +55,11 @@ def pooled_by_text(logits: tf.Tensor, text_index: tf.Tensor, pooling: WindowPool
         pooling: "mean" or "max".
 
     Example:
-        >>> logits = tf.constant([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]])
-        >>> pooled_by_text(logits, tf.constant([0, 0, 1]), "max").numpy().tolist()
+        >>> logits = array_ops.constant([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]])
+        >>> pooled_by_text(logits, array_ops.constant([0, 0, 1]), "max").numpy().tolist()
         [[3.0, 4.0], [5.0, 5.0]]
     """
-    pool = tf.math.segment_max if pooling == "max" else tf.math.segment_mean
+    pool = array_ops.math.segment_max if pooling == "max" else array_ops.math.segment_mean
     return pool(logits, text_index)
 
 
@@ -76,4 +78,4 @@ def pooled_predictions(
     logits = np.zeros((index.shape[0], num_classes), "float32")
     for windows, values in example_outputs(task, examples, batch_size):
         logits[windows] = values
-    return pooled_by_text(tf.constant(logits), index, task.window_pooling).numpy()
+    return pooled_by_text(array_ops.constant(logits), index, task.window_pooling).numpy()

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.formats.checkpoint import default_labels
@@ -284,14 +284,17 @@ class ZeroShotClassifier:
         """
         labels = validated_labels(labels)
         hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
-        count, names = len(hypotheses), tf.constant(labels)
+        count, names = len(hypotheses), array_ops.constant(labels)
 
         def answer(text):
-            pairs = tf.repeat(text, count), tf.tile(tf.constant(hypotheses), [tf.size(text)])
+            pairs = (
+                array_ops.repeat(text, count),
+                tf.tile(array_ops.constant(hypotheses), [array_ops.size(text)]),
+            )
             logits = self.classifier._logits_in_graph(pairs)
             scores = label_scores(logits, self.nli_classes, count, multi_label)
-            scores, order = tf.math.top_k(scores, count)
-            return {"label": tf.gather(names, order), "score": scores}
+            scores, order = array_ops.math.top_k(scores, count)
+            return {"label": array_ops.gather(names, order), "score": scores}
 
         return answer
 

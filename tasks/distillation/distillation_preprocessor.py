@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import keras
 
 from encoder_zoo.common.keras_private import strategy_of
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
 from encoder_zoo.tasks import all_tasks
@@ -23,8 +23,8 @@ NOWHERE = -1
 
 
 def positions_in_examples(
-    texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
-) -> tf.RaggedTensor:
+    texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> array_ops.RaggedTensor:
     """Return for every token of the student's examples its position in the teacher's.
 
     Args:
@@ -37,34 +37,34 @@ def positions_in_examples(
         and for tokens that are truncated in the teacher's example.
     """
 
-    def of_chunk(examples: tf.RaggedTensor) -> tuple[tf.RaggedTensor]:
-        parts = tf.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
+    def of_chunk(examples: array_ops.RaggedTensor) -> tuple[array_ops.RaggedTensor]:
+        parts = array_ops.unstack(examples.to_tensor(shape=(None, len(texts))), axis=1)
         return (_positions_of_chunk(parts, student, teacher),)
 
-    examples = tf.RaggedTensor.from_tensor(tf.stack(texts, axis=1))  # (B, 1 or 2)
+    examples = array_ops.RaggedTensor.from_tensor(array_ops.stack(texts, axis=1))  # (B, 1 or 2)
     [positions] = in_chunks(of_chunk, examples)
     return positions
 
 
 def _positions_of_chunk(
-    texts: list[tf.Tensor], student: Preprocessor, teacher: Preprocessor
-) -> tf.RaggedTensor:
+    texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
+) -> array_ops.RaggedTensor:
     """Compute `positions_in_examples` with the offsets of all tokens in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     side = teacher.tokenizer.truncation_side
     kept = kept_tokens([ids for ids, _, _ in tokens], separators, longest, side)
     column, first_count = teacher.tokenizer.first_column, kept[0][1]
-    begins = [column * tf.ones_like(first_count), column + first_count + separators]
+    begins = [column * array_ops.ones_like(first_count), column + first_count + separators]
     positions = []
     for text, (_, starts, ends), (skipped, count), begin in zip(
         texts, tokens, kept, begins, strict=False
     ):
         found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
-        number = found.values - tf.gather(skipped, row)  # among the tokens that are kept
-        inside = (found.values >= 0) & (number >= 0) & (number < tf.gather(count, row))
-        position = tf.where(inside, number + tf.gather(begin, row), NOWHERE)
+        number = found.values - array_ops.gather(skipped, row)  # among the tokens that are kept
+        inside = (found.values >= 0) & (number >= 0) & (number < array_ops.gather(count, row))
+        position = array_ops.where(inside, number + array_ops.gather(begin, row), NOWHERE)
         positions.append(found.with_values(position))
     own = student.tokenizer
     start = 0 if column else NOWHERE
@@ -72,7 +72,7 @@ def _positions_of_chunk(
     return pack(positions, start, NOWHERE, *layout, own.truncation_side)[0]
 
 
-def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor):
+def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
     """Return which of other tokens of the same texts holds the last character of each token.
 
     The last, since some tokenizers count the space before a word to it.
@@ -94,13 +94,15 @@ def corresponding(tokens: tuple, starts: tf.RaggedTensor, ends: tf.RaggedTensor)
     """
     ids, _, own_ends = tokens
     last = keys(own_ends) - 1  # (T,)
-    found = tf.searchsorted(keys(starts), last, side="right", out_type=tf.int64) - 1
-    row_starts = tf.gather(starts.row_starts(), ids.value_rowids())
+    found = array_ops.searchsorted(keys(starts), last, side="right", out_type=array_ops.int64) - 1
+    row_starts = array_ops.gather(starts.row_starts(), ids.value_rowids())
     none_before = found < row_starts
-    all_ends = tf.concat([keys(ends), [0]], 0)  # of no token at all, one more
-    holds = tf.gather(all_ends, tf.maximum(found, 0)) > last
-    number = tf.where(none_before | ~holds, tf.cast(NOWHERE, tf.int64), found - row_starts)
-    return ids.with_values(tf.cast(number, tf.int32))
+    all_ends = array_ops.concat([keys(ends), [0]], 0)  # of no token at all, one more
+    holds = array_ops.gather(all_ends, array_ops.maximum(found, 0)) > last
+    number = array_ops.where(
+        none_before | ~holds, array_ops.cast(NOWHERE, array_ops.int64), found - row_starts
+    )
+    return ids.with_values(array_ops.cast(number, array_ops.int32))
 
 
 OBJECTIVES = ("soft_labels", "hidden_states", "relations")
@@ -359,20 +361,20 @@ class DistillationPreprocessor(Preprocessor):
             )
         return examples
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         own = {name: values for name, values in examples.items() if not name.startswith(TEACHER)}
         batch = self.student.collate(own, seed, bucketed)
         inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
         inputs = {**inputs, **self._teachers(examples, own, bucketed)}
         if self.aligned:
-            shape = tf.shape(inputs["token_ids"], tf.int64)
+            shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
             positions = examples[TEACHER_POSITIONS].to_tensor(NOWHERE, shape=shape)
-            inputs[TEACHER_POSITIONS] = tf.ensure_shape(positions, inputs["token_ids"].shape)
+            inputs[TEACHER_POSITIONS] = array_ops.ensure_shape(positions, inputs["token_ids"].shape)
         if not rest:
-            inputs |= _soft_weights(examples, tf.shape(inputs["token_ids"], tf.int64))
+            inputs |= _soft_weights(examples, array_ops.shape(inputs["token_ids"], array_ops.int64))
         return keras.utils.pack_x_y_sample_weight(inputs, *rest)
 
-    def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, tf.Tensor]:
+    def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, array_ops.Tensor]:
         """Return the inputs that only the teacher reads."""
         if self.teacher is not None:
             named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}
@@ -384,12 +386,12 @@ class DistillationPreprocessor(Preprocessor):
         return {TEACHER + name: values for name, values in padded.items()}
 
 
-def _soft_weights(examples: dict, shape: tf.Tensor) -> dict[str, tf.Tensor]:
+def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_ops.Tensor]:
     """Return the weights of texts (B,) or tokens (B, L) without labels, or None if all are
     equal."""
     if "label_weights" in examples:
         weights = examples["label_weights"].to_tensor(shape=shape)
-        return {"soft_weights": tf.ensure_shape(weights, (None, None))}
+        return {"soft_weights": array_ops.ensure_shape(weights, (None, None))}
     return {"soft_weights": examples["sample_weight"]} if "sample_weight" in examples else {}
 
 

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -301,7 +301,7 @@ class FewShotClassifier(TextEmbedder):
             seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
             pairs = contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
             history = super().fit(
-                (tf.gather(column, pairs.first), tf.gather(column, pairs.second)),
+                (array_ops.gather(column, pairs.first), array_ops.gather(column, pairs.second)),
                 pairs.score,
                 batch_size,
                 epochs,
@@ -335,7 +335,9 @@ class FewShotClassifier(TextEmbedder):
         if self._takes_several:
             hot = multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
-            hot = check_each(hot, tf.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected)
+            hot = check_each(
+                hot, array_ops.reduce_all((hot == 0) | (hot == 1), 1), " is ", hot, expected
+            )
             _check_counts(texts, hot[:, 0])
             return hot.numpy()
         classes = np.asarray(class_indices(labels, names, count))
@@ -456,13 +458,13 @@ class FewShotClassifier(TextEmbedder):
             "score" (N, C).
         """
         embed = super().signatures()["serving_default"]
-        names = tf.constant([str(name) for name in self.class_names])
+        names = array_ops.constant([str(name) for name in self.class_names])
 
         def answer(text):
             logits = self.head(embed(text)["embedding"])
-            scores = (tf.sigmoid if self._takes_several else tf.nn.softmax)(logits)
-            scores, order = tf.math.top_k(scores, self.num_classes)
-            return {"label": tf.gather(names, order), "score": scores}
+            scores = (array_ops.sigmoid if self._takes_several else array_ops.nn.softmax)(logits)
+            scores, order = array_ops.math.top_k(scores, self.num_classes)
+            return {"label": array_ops.gather(names, order), "score": scores}
 
         return {"serving_default": answer}
 

@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -365,7 +365,9 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         if not others:
             return self.embed(first, batch_size=batch_size)
         queries = self.embed(first, "query", batch_size)
-        documents = self.embed(tf.reshape(tf.stack(others, axis=1), [-1]), batch_size=batch_size)
+        documents = self.embed(
+            array_ops.reshape(array_ops.stack(others, axis=1), [-1]), batch_size=batch_size
+        )
         count = len(others)
         return [
             max_sim([query], documents[i * count : (i + 1) * count])[0]
@@ -384,19 +386,19 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         def vectors_of(examples):
             inputs = preprocessor.pad(examples)
             vectors = ops.reshape(self(inputs, training=False), (-1, width))
-            return tf.boolean_mask(vectors, tf.reshape(inputs["scored_mask"], [-1]))
+            return array_ops.boolean_mask(vectors, array_ops.reshape(inputs["scored_mask"], [-1]))
 
         def answer(text, prompt):
             examples = preprocessor.encode(text, prompt=prompt)
             lengths = examples["token_ids"].row_lengths()
             if prompt == DOCUMENT:
                 ids = examples["token_ids"]
-                kept = tf.cast(~preprocessor.skipped(ids.flat_values), tf.int64)
-                lengths = tf.reduce_sum(ids.with_flat_values(kept), axis=1)
+                kept = array_ops.cast(~preprocessor.skipped(ids.flat_values), array_ops.int64)
+                lengths = array_ops.reduce_sum(ids.with_flat_values(kept), axis=1)
             vectors = in_graph_batches(vectors_of, examples, lengths, width)
             return {
                 "embedding": vectors.to_tensor(shape=(None, None, width)),
-                "length": tf.cast(lengths, tf.int32),
+                "length": array_ops.cast(lengths, array_ops.int32),
             }
 
         return {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
@@ -149,11 +149,11 @@ class LateInteractionPreprocessor(SeparateTexts):
         longest = self.longest(QUERY)
         return min(self.expansion_length or longest, longest)
 
-    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
+    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         role = role_of(prompt)
         text, longest = self.prompts.get(role, ""), self.longest(role)
         room = longest - 2 - (self._marker_ids[role] is not None)
-        texts = tf.strings.join([text, texts]) if text else texts
+        texts = array_ops.strings.join([text, texts]) if text else texts
         # One more than is read, to count the texts that are cut.
         tokens = self.tokenizer.tokenize(texts, room + 1)
         what = f"{NAMES[role]} are longer than {longest} tokens; {self.unread} is not read."
@@ -163,10 +163,10 @@ class LateInteractionPreprocessor(SeparateTexts):
             return {"token_ids": packed}
         return {
             "token_ids": self._expanded(packed, self.tokenizer.mask_token_id),
-            "text_length": tf.cast(packed.row_lengths(), tf.int32),
+            "text_length": array_ops.cast(packed.row_lengths(), array_ops.int32),
         }
 
-    def _packed(self, tokens: tf.RaggedTensor, role: str, filler: int | None = None):
+    def _packed(self, tokens: array_ops.RaggedTensor, role: str, filler: int | None = None):
         """Return tokens with special ones around them, ragged (N, None) int32.
 
         Args:
@@ -180,24 +180,28 @@ class LateInteractionPreprocessor(SeparateTexts):
             # The marker stays where the beginning of a text is not read.
             room = self.longest(role) - 3
             tokens = truncated(tokens, room, self.tokenizer.truncation_side)
-            column = tf.fill(tf.stack([tokens.nrows(), 1]), marker)
-            tokens = tf.concat([tf.RaggedTensor.from_tensor(column), tokens], axis=1)
+            column = array_ops.fill(array_ops.stack([tokens.nrows(), 1]), marker)
+            tokens = array_ops.concat([array_ops.RaggedTensor.from_tensor(column), tokens], axis=1)
         where = self.tokenizer.first_column, self.tokenizer.truncation_side
         return pack([tokens], start, end, 1, self.longest(role), *where)[0]
 
-    def _expanded(self, packed: tf.RaggedTensor, filler: int) -> tf.RaggedTensor:
+    def _expanded(self, packed: array_ops.RaggedTensor, filler: int) -> array_ops.RaggedTensor:
         """Return queries filled up, ragged (N, None) int32."""
         if not self.expanded_length:
             return packed
-        missing = tf.maximum(self.expanded_length - packed.row_lengths(), 0)
-        added = tf.fill(tf.reshape(tf.reduce_sum(missing), [1]), filler)
-        return tf.concat([packed, tf.RaggedTensor.from_row_lengths(added, missing)], axis=1)
+        missing = array_ops.maximum(self.expanded_length - packed.row_lengths(), 0)
+        added = array_ops.fill(array_ops.reshape(array_ops.reduce_sum(missing), [1]), filler)
+        return array_ops.concat(
+            [packed, array_ops.RaggedTensor.from_row_lengths(added, missing)], axis=1
+        )
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L) of queries, or of documents."""
         # All tokens are in segment 0.
-        first_length = {"first_length": tf.fill([tf.shape(examples["token_ids"])[0]], 2**30)}
+        first_length = {
+            "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)
+        }
         inputs = super().pad({**examples, **first_length}, bucketed)
         real = inputs["padding_mask"]
         if "text_length" not in examples:
@@ -205,17 +209,19 @@ class LateInteractionPreprocessor(SeparateTexts):
             return {**inputs, "scored_mask": real & ~skipped}
         inputs["scored_mask"] = real
         if self.expand_queries and not self.attend_to_expansion:
-            columns = tf.range(tf.shape(inputs["token_ids"])[1])
+            columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
             inputs["attended_mask"] = real & (columns < examples["text_length"][:, None])
         return inputs
 
-    def skipped(self, ids: tf.Tensor) -> tf.Tensor:
+    def skipped(self, ids: array_ops.Tensor) -> array_ops.Tensor:
         """Return which tokens of documents are on the skiplist, bool of the shape of the ids."""
         if not self._skipped_ids:
-            return tf.zeros_like(ids, "bool")
-        return tf.reduce_any(ids[..., None] == tf.constant(self._skipped_ids, tf.int32), axis=-1)
+            return array_ops.zeros_like(ids, "bool")
+        return array_ops.reduce_any(
+            ids[..., None] == array_ops.constant(self._skipped_ids, array_ops.int32), axis=-1
+        )
 
-    def spans(self, texts: tf.Tensor, prompt: str | None) -> list[np.ndarray]:
+    def spans(self, texts: array_ops.Tensor, prompt: str | None) -> list[np.ndarray]:
         """Return the characters of every token of the examples of texts in memory.
 
         Args:
@@ -228,13 +234,15 @@ class LateInteractionPreprocessor(SeparateTexts):
         """
         role = role_of(prompt)
         text = self.prompts.get(role, "")
-        texts = tf.strings.join([text, texts]) if text else texts
+        texts = array_ops.strings.join([text, texts]) if text else texts
         _, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
         begins, ends = (np.asarray(part.flat_values) - len(text) for part in (starts, ends))
         of_text, columns = ends > 0, []
         for values in (np.maximum(begins, 0), ends):
             values = np.where(of_text, values, -1).astype("int32")
-            packed = self._packed(starts.with_flat_values(tf.constant(values)), role, filler=-1)
+            packed = self._packed(
+                starts.with_flat_values(array_ops.constant(values)), role, filler=-1
+            )
             packed = packed if role == DOCUMENT else self._expanded(packed, -1)
             columns.append(np.asarray(packed.flat_values))
         return np.split(np.stack(columns, axis=1), np.asarray(packed.row_splits)[1:-1])

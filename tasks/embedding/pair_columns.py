@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
@@ -28,7 +28,7 @@ ROLES = ("anchor", "positive", "negative")
 MAX_SHOWN = 60  # characters of a value in an error
 
 
-def as_columns(x) -> list[tf.Tensor]:
+def as_columns(x) -> list[array_ops.Tensor]:
     """Return the columns of texts in an input, checked (N,) string tensors, equally many.
 
     Args:
@@ -68,7 +68,7 @@ def as_columns(x) -> list[tf.Tensor]:
     return columns
 
 
-def check_not_empty_texts(texts: tf.Tensor, name: str) -> tf.Tensor:
+def check_not_empty_texts(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     """Return texts (N,), or raise an error for one without any character but white space.
 
     Raises:
@@ -107,7 +107,7 @@ def _transposed(rows, name: str) -> list[list]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def only_column(texts) -> tf.Tensor:
+def only_column(texts) -> array_ops.Tensor:
     """Return the texts (N,), checked; raise an error for pairs.
 
     Raises:
@@ -135,7 +135,7 @@ class SeparateTexts(Preprocessor):
     one_example_per_text = True
     values_per_text: tuple[str, ...] = ()
 
-    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
+    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         """Return the tokens of texts (N,) after a prompt, truncated, and `values_per_text`."""
         raise NotImplementedError
 
@@ -177,14 +177,18 @@ class SeparateTexts(Preprocessor):
             of_first, of_others = self._prompts_of_rows(prompt, symmetric)
         examples = self.encoded_texts(first, of_first)
         if others:
-            texts = tf.stack(others, axis=1)  # (N, K)
-            encoded = self.encoded_texts(tf.reshape(texts, [-1]), of_others)
-            splits = tf.range(tf.shape(texts, tf.int64)[0] + 1) * texts.shape[1]
+            texts = array_ops.stack(others, axis=1)  # (N, K)
+            encoded = self.encoded_texts(array_ops.reshape(texts, [-1]), of_others)
+            splits = (
+                array_ops.range(array_ops.shape(texts, array_ops.int64)[0] + 1) * texts.shape[1]
+            )
             examples |= {
-                CANDIDATE + name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+                CANDIDATE + name: array_ops.RaggedTensor.from_row_splits(
+                    values, splits, validate=False
+                )
                 for name, values in encoded.items()
             }
-            every = tf.concat([first[:, None], texts], axis=1)
+            every = array_ops.concat([first[:, None], texts], axis=1)
             examples[TEXT_IDS] = _numbered(every)
         if y is not None:
             examples["labels"] = y
@@ -193,7 +197,7 @@ class SeparateTexts(Preprocessor):
         check_same_count(examples)
         return examples
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         x = self.pad(examples, bucketed)
         if CANDIDATE + "token_ids" in examples:
             x |= self._padded_candidates(examples, bucketed)
@@ -210,20 +214,22 @@ class SeparateTexts(Preprocessor):
         # Its shape tells K before a graph runs.
         rows, count = parts["token_ids"].nrows(), examples[TEXT_IDS].shape[1] - 1
         return {
-            CANDIDATE + name: tf.reshape(
-                values, tf.stack([rows, count, tf.shape(values, tf.int64)[1]])
+            CANDIDATE + name: array_ops.reshape(
+                values, array_ops.stack([rows, count, array_ops.shape(values, array_ops.int64)[1]])
             )
             for name, values in flat.items()  # (B * K, L)
             if name == "token_ids" or name.endswith("_mask")
         }
 
 
-def _numbered(values: tf.Tensor) -> tf.Tensor:
+def _numbered(values: array_ops.Tensor) -> array_ops.Tensor:
     """Return int32 of the same shape, equal where the values are equal, from 0 on."""
-    return tf.reshape(tf.unique(tf.reshape(values, [-1])).idx, tf.shape(values))
+    return array_ops.reshape(
+        array_ops.unique(array_ops.reshape(values, [-1])).idx, array_ops.shape(values)
+    )
 
 
-def as_scores(y) -> tf.Tensor:
+def as_scores(y) -> array_ops.Tensor:
     """Return scores of pairs, or vectors of rows of texts, as float32 (N, ...), checked.
 
     Raises:
@@ -236,12 +242,14 @@ def as_scores(y) -> tf.Tensor:
         ValueError: Row 1 has the score inf. Expected a finite number.
     """
     scores = as_numbers(check_given(y), "y", "scores of the pairs, numbers")
-    finite = tf.math.is_finite(scores)
-    right = tf.reduce_all(tf.reshape(finite, [tf.shape(scores)[0], -1]), axis=1)
+    finite = array_ops.math.is_finite(scores)
+    right = array_ops.reduce_all(
+        array_ops.reshape(finite, [array_ops.shape(scores)[0], -1]), axis=1
+    )
     return check_each(scores, right, " has the score ", scores, ". Expected a finite number.")
 
 
-def as_vectors(y) -> tf.Tensor:
+def as_vectors(y) -> array_ops.Tensor:
     """Return the vectors that single texts shall have, as float32 (N, D), checked.
 
     Raises:

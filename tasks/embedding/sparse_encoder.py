@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import require, tf
+from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -369,15 +369,20 @@ class SparseEncoder(Embedder[SparseIndex]):
 
         def answer(text, prompt=None):
             examples = preprocessor.encode(text, prompt=prompt)
-            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            ones = array_ops.ones_like(examples["token_ids"].row_lengths())
             weights = in_graph_batches(weights_of, examples, ones, self.embedding_dim).flat_values
-            count = tf.math.count_nonzero(weights, axis=1, dtype=tf.int32)
-            count = count if most is None else tf.minimum(count, most)
-            longest = tf.reduce_max(tf.concat([[0], count], axis=0))
-            weights, indices = tf.math.top_k(weights, longest)
-            real = tf.sequence_mask(count, tf.shape(weights)[1])
-            indices, weights = tf.where(real, indices, 0), tf.where(real, weights, 0.0)
-            terms = tf.where(real, tf.gather(tf.constant(self.terms), indices), "")
+            count = array_ops.math.count_nonzero(weights, axis=1, dtype=array_ops.int32)
+            count = count if most is None else array_ops.minimum(count, most)
+            longest = array_ops.reduce_max(array_ops.concat([[0], count], axis=0))
+            weights, indices = array_ops.math.top_k(weights, longest)
+            real = array_ops.sequence_mask(count, array_ops.shape(weights)[1])
+            indices, weights = (
+                array_ops.where(real, indices, 0),
+                array_ops.where(real, weights, 0.0),
+            )
+            terms = array_ops.where(
+                real, array_ops.gather(array_ops.constant(self.terms), indices), ""
+            )
             return {"count": count, "index": indices, "term": terms, "weight": weights}
 
         return {

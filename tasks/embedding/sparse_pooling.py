@@ -14,7 +14,7 @@ from typing import Literal
 import keras
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
 from encoder_zoo.tasks.pretraining.masked_lm_head import MaskedLMHead, project, with_bias
@@ -119,7 +119,9 @@ def _divided(values, number, size):
     return ops.moveaxis(values, 0, 1)
 
 
-def largest_logits(x: tf.Tensor, table: tf.Tensor, positions: int) -> tf.Tensor:
+def largest_logits(
+    x: array_ops.Tensor, table: array_ops.Tensor, positions: int
+) -> array_ops.Tensor:
     """Return the largest product of each row of a table with a text's tokens, (B, V).
 
     Args:
@@ -140,7 +142,7 @@ def largest_logits(x: tf.Tensor, table: tf.Tensor, positions: int) -> tf.Tensor:
         found, index = _largest(x, table, positions)
         return found, lambda dy: _gradients(x, table, index, dy)
 
-    return operation(x, tf.convert_to_tensor(table))  # gradients reach tensors
+    return operation(x, array_ops.convert_to_tensor(table))  # gradients reach tensors
 
 
 def _largest(x, table, positions: int) -> tuple:
@@ -148,15 +150,15 @@ def _largest(x, table, positions: int) -> tuple:
 
     def step(start, found, index):
         products = tf.matmul(x[:, start : start + positions], table, transpose_b=True)
-        largest = tf.reduce_max(products, axis=1)
-        here = start + tf.argmax(products, axis=1, output_type=tf.int32)
-        index = tf.where(largest > found, here, index)
-        return start + positions, tf.maximum(found, largest), index
+        largest = array_ops.reduce_max(products, axis=1)
+        here = start + array_ops.argmax(products, axis=1, output_type=array_ops.int32)
+        index = array_ops.where(largest > found, here, index)
+        return start + positions, array_ops.maximum(found, largest), index
 
-    shape = [tf.shape(x)[0], table.shape[0]]
-    start = (0, tf.fill(shape, x.dtype.min), tf.zeros(shape, tf.int32))
-    length = tf.shape(x)[1]
-    _, found, index = tf.while_loop(
+    shape = [array_ops.shape(x)[0], table.shape[0]]
+    start = (0, array_ops.fill(shape, x.dtype.min), array_ops.zeros(shape, array_ops.int32))
+    length = array_ops.shape(x)[1]
+    _, found, index = array_ops.while_loop(
         lambda start, *_: start < length, step, start, parallel_iterations=1
     )
     return found, index
@@ -164,13 +166,22 @@ def _largest(x, table, positions: int) -> tuple:
 
 def _gradients(x, table, index, dy) -> tuple:
     """Return the gradients of x (B, L, E) and the table (V, E): products with a sparse matrix."""
-    length, width = tf.shape(x)[1], x.shape[2]
-    pairs = tf.where(dy != 0)  # (N, 2)
-    token = pairs[:, 0] * tf.cast(length, tf.int64) + tf.cast(tf.gather_nd(index, pairs), tf.int64)
-    shape = tf.cast([tf.shape(x)[0] * length, table.shape[0]], tf.int64)
-    values = tf.cast(tf.gather_nd(dy, pairs), tf.float32)
-    matrix = tf.SparseTensor(tf.stack([token, pairs[:, 1]], axis=1), values, shape)  # (B L, V)
-    tokens, rows = tf.cast(tf.reshape(x, [-1, width]), tf.float32), tf.cast(table, tf.float32)
+    length, width = array_ops.shape(x)[1], x.shape[2]
+    pairs = array_ops.where(dy != 0)  # (N, 2)
+    token = pairs[:, 0] * array_ops.cast(length, array_ops.int64) + array_ops.cast(
+        array_ops.gather_nd(index, pairs), array_ops.int64
+    )
+    shape = array_ops.cast([array_ops.shape(x)[0] * length, table.shape[0]], array_ops.int64)
+    values = array_ops.cast(array_ops.gather_nd(dy, pairs), array_ops.float32)
+    matrix = tf.SparseTensor(
+        array_ops.stack([token, pairs[:, 1]], axis=1), values, shape
+    )  # (B L, V)
+    tokens, rows = (
+        array_ops.cast(array_ops.reshape(x, [-1, width]), array_ops.float32),
+        array_ops.cast(table, array_ops.float32),
+    )
     dx = tf.sparse.sparse_dense_matmul(matrix, rows)
     dtable = tf.sparse.sparse_dense_matmul(matrix, tokens, adjoint_a=True)
-    return tf.cast(tf.reshape(dx, tf.shape(x)), x.dtype), tf.cast(dtable, table.dtype)
+    return array_ops.cast(array_ops.reshape(dx, array_ops.shape(x)), x.dtype), array_ops.cast(
+        dtable, table.dtype
+    )

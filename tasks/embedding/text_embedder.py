@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -230,7 +230,7 @@ class TextEmbedder(Embedder[VectorIndex]):
             return vectors
         return self.scaled(np.ascontiguousarray(vectors[:, :dim]))
 
-    def _vectors_of_texts(self, texts: tf.Tensor, prompt: str | None, batch_size: int):
+    def _vectors_of_texts(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
         """Return the vectors (N, D) of texts (N,), each truncated to what the model reads."""
         encode, count = functools.partial(self.preprocessor.encode, prompt=prompt), texts.shape[0]
         if not count:
@@ -239,7 +239,9 @@ class TextEmbedder(Embedder[VectorIndex]):
             return self.graphs.predict_few((texts,), encode)
         return self._in_order(encode(texts), batch_size)
 
-    def _mean_of_windows(self, texts: tf.Tensor, prompt: str | None, batch_size: int) -> np.ndarray:
+    def _mean_of_windows(
+        self, texts: array_ops.Tensor, prompt: str | None, batch_size: int
+    ) -> np.ndarray:
         """Return the vectors (N, D) of texts (N,), the mean of their windows, by their tokens."""
         examples = self.preprocessor.encode_windows(texts, prompt)
         weights = examples["token_ids"].row_lengths().numpy()[:, None] - 2.0  # (W, 1)
@@ -281,7 +283,7 @@ class TextEmbedder(Embedder[VectorIndex]):
 
         def answer(text, prompt=None):
             examples = preprocessor.encode(text, prompt=prompt)
-            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            ones = array_ops.ones_like(examples["token_ids"].row_lengths())
             vectors = in_graph_batches(vectors_of, examples, ones, self.embedding_dim)
             vectors = vectors.flat_values[:, :dim]
             shortens = self.normalize and dim < self.embedding_dim

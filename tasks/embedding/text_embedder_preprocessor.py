@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.formats import embedding_folder
@@ -143,18 +143,22 @@ class TextEmbedderPreprocessor(SeparateTexts):
         """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""
         return prompt_text(self.prompts, prompt, self.default_prompt)
 
-    def encoded_texts(self, texts: tf.Tensor, prompt: str | None) -> dict:
+    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         # One more than is read, to count the texts that are cut.
         tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
         if not self.include_prompt:
             count = self._prompt_length(prompt)
-            examples["pooled_from"] = tf.fill([tf.shape(texts)[0]], count)
+            examples["pooled_from"] = array_ops.fill([array_ops.shape(texts)[0]], count)
         return examples
 
-    def _tokens(self, texts: tf.Tensor, prompt: str | None, first: int | None) -> tf.RaggedTensor:
+    def _tokens(
+        self, texts: array_ops.Tensor, prompt: str | None, first: int | None
+    ) -> array_ops.RaggedTensor:
         text = self.prompt_text(prompt)
-        return self.tokenizer.tokenize(tf.strings.join([text, texts]) if text else texts, first)
+        return self.tokenizer.tokenize(
+            array_ops.strings.join([text, texts]) if text else texts, first
+        )
 
     def _prompt_length(self, prompt: str | None) -> int:
         """Return the number of tokens before those that are pooled: of prompt and [CLS]."""
@@ -177,17 +181,19 @@ class TextEmbedderPreprocessor(SeparateTexts):
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}
         if not self.include_prompt:
             first = windows.begin == 0
-            examples["pooled_from"] = tf.where(first, self._prompt_length(prompt), 0)
+            examples["pooled_from"] = array_ops.where(first, self._prompt_length(prompt), 0)
         return {**examples, "text_index": windows.example}
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L) of the first texts."""
         # All tokens are in segment 0.
-        first_length = {"first_length": tf.fill([tf.shape(examples["token_ids"])[0]], 2**30)}
+        first_length = {
+            "first_length": array_ops.fill([array_ops.shape(examples["token_ids"])[0]], 2**30)
+        }
         inputs = super().pad({**examples, **first_length}, bucketed)
         if "pooled_from" in examples:
-            columns = tf.range(tf.shape(inputs["token_ids"])[1])
+            columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
             pooled = columns >= examples["pooled_from"][:, None]
             inputs["pooling_mask"] = inputs["padding_mask"] & pooled
         return inputs

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.keras_private import layers_in
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 
 
 def recomputed_in_chunks(
@@ -156,10 +156,10 @@ def _in_tensorflow_loops(run: Callable, parts: dict, states: list, learning: lis
             shapes.append(vectors.shape)
             return i + 1, states, found.write(i, vectors)
 
-        found = tf.TensorArray("float32", number, infer_shape=False)
+        found = array_ops.TensorArray("float32", number, infer_shape=False)
         start = (0, states, found)
-        _, last, found = tf.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
-        vectors = tf.ensure_shape(found.stack(), (None, *shapes[0]))
+        _, last, found = array_ops.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+        vectors = array_ops.ensure_shape(found.stack(), (None, *shapes[0]))
         return (vectors, *last), lambda upstream, *_: _gradients(
             run, parts, states, learning, upstream
         )
@@ -181,7 +181,7 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
     number, used = _number(parts), set()
 
     def step(i, states, sums):
-        values = [tf.identity(weight) for weight in learning]
+        values = [array_ops.identity(weight) for weight in learning]
         with tf.GradientTape() as tape:
             tape.watch(values)
             vectors, states = run(_part(parts, i), states, values)
@@ -189,12 +189,12 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
         used.update(j for j, gradient in enumerate(found) if gradient is not None)
         return i + 1, states, [_added(s, g) for s, g in zip(sums, found, strict=True)]
 
-    start = (0, states, [tf.zeros_like(weight) for weight in learning])
-    *_, sums = tf.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
+    start = (0, states, [array_ops.zeros_like(weight) for weight in learning])
+    *_, sums = array_ops.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
     return [total if j in used else None for j, total in enumerate(sums)]
 
 
-def _added(total: tf.Tensor, gradient) -> tf.Tensor:
+def _added(total: array_ops.Tensor, gradient) -> array_ops.Tensor:
     if gradient is None:
         return total
     if isinstance(gradient, tf.IndexedSlices):  # of some rows of a table
@@ -202,9 +202,9 @@ def _added(total: tf.Tensor, gradient) -> tf.Tensor:
     return total + gradient
 
 
-def _number(parts: dict) -> tf.Tensor:
-    return tf.shape(next(iter(parts.values())))[0]
+def _number(parts: dict) -> array_ops.Tensor:
+    return array_ops.shape(next(iter(parts.values())))[0]
 
 
-def _part(parts: dict, i: tf.Tensor) -> dict:
+def _part(parts: dict, i: array_ops.Tensor) -> dict:
     return {name: values[i] for name, values in parts.items()}

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import negative_log_likelihood, own_columns, positives_mask
@@ -137,7 +137,7 @@ def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
         scores, parts, flat: as of `_in_tensorflow_loops`.
         upstream: (P, S, M), the gradient of the scores.
     """
-    number = tf.shape(parts)[0]
+    number = array_ops.shape(parts)[0]
 
     def step(i, dparts, dflat):
         factors = (parts[i], flat)
@@ -147,9 +147,11 @@ def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
         dpart, of_part = tape.gradient(found, factors, upstream[i])
         return i + 1, dparts.write(i, dpart), dflat + of_part
 
-    dparts = tf.TensorArray(parts.dtype, number, element_shape=parts.shape[1:])
-    start = (0, dparts, tf.zeros_like(flat))
-    _, dparts, dflat = tf.while_loop(lambda i, *_: i < number, step, start, parallel_iterations=1)
+    dparts = array_ops.TensorArray(parts.dtype, number, element_shape=parts.shape[1:])
+    start = (0, dparts, array_ops.zeros_like(flat))
+    _, dparts, dflat = array_ops.while_loop(
+        lambda i, *_: i < number, step, start, parallel_iterations=1
+    )
     return dparts.stack(), dflat
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 
 
 def of_all_replicas(*values: keras.KerasTensor) -> tuple:
@@ -31,20 +31,22 @@ def of_all_replicas(*values: keras.KerasTensor) -> tuple:
     context = _replicas()
     if context is None:
         return *values, 0
-    size = tf.shape(values[0])[0]
+    size = array_ops.shape(values[0])[0]
     sizes = context.all_gather(size[None], axis=0)
-    most = tf.reduce_max(sizes)
+    most = array_ops.reduce_max(sizes)
     # All replicas must give equally many rows: padded ones, which are then left out.
-    rows = tf.where(tf.reshape(tf.sequence_mask(sizes, most), (-1,)))[:, 0]
+    rows = array_ops.where(array_ops.reshape(array_ops.sequence_mask(sizes, most), (-1,)))[:, 0]
     found = []
     for value in values:
         padding = [[0, most - size], *([[0, 0]] * (len(value.shape) - 1))]
-        gathered = context.all_gather(tf.pad(value, padding), axis=0)
+        gathered = context.all_gather(array_ops.pad(value, padding), axis=0)
         # The gradient of `gather` has some rows alone, which `all_gather` does not take: that of
         # `reshape` has all.
-        gathered = tf.reshape(gathered, tf.shape(gathered))
-        found.append(tf.ensure_shape(tf.gather(gathered, rows), (None, *value.shape[1:])))
-    return *found, tf.reduce_sum(sizes[: context.replica_id_in_sync_group])
+        gathered = array_ops.reshape(gathered, array_ops.shape(gathered))
+        found.append(
+            array_ops.ensure_shape(array_ops.gather(gathered, rows), (None, *value.shape[1:]))
+        )
+    return *found, array_ops.reduce_sum(sizes[: context.replica_id_in_sync_group])
 
 
 def _replicas() -> tf.distribute.ReplicaContext | None:
@@ -69,8 +71,8 @@ def padded_alike(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
     context = _replicas()
     if context is None:
         return value
-    size = tf.shape(value)[axis]
-    most = tf.reduce_max(context.all_gather(size[None], axis=0))
+    size = array_ops.shape(value)[axis]
+    most = array_ops.reduce_max(context.all_gather(size[None], axis=0))
     padding = [[0, 0]] * len(value.shape)
     padding[axis] = [0, most - size]
-    return tf.pad(value, padding)
+    return array_ops.pad(value, padding)

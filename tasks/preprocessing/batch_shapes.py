@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool
@@ -37,9 +37,9 @@ def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | 
     if multiple is None:
         return collate(examples, seed)
     count = count_examples(examples)
-    rows = tf.cast(rows, count.dtype)
-    multiple = tf.where(count > rows, 8 * multiple, multiple)
-    rows = -(-tf.maximum(rows, count) // multiple) * multiple
+    rows = array_ops.cast(rows, count.dtype)
+    multiple = array_ops.where(count > rows, 8 * multiple, multiple)
+    rows = -(-array_ops.maximum(rows, count) // multiple) * multiple
     return mark(collate(fill(examples, rows), seed), count)
 
 
@@ -56,14 +56,14 @@ def fill(examples: dict, rows) -> dict:
         [[2, 5, 3], [2, 3], [2, 3]]
     """
     count = count_examples(examples)
-    rows = tf.maximum(tf.cast(rows, count.dtype), count)
-    indices = tf.minimum(tf.range(rows), count - 1)
+    rows = array_ops.maximum(array_ops.cast(rows, count.dtype), count)
+    indices = array_ops.minimum(array_ops.range(rows), count - 1)
     return take_examples(examples, indices)
 
 
 def count_examples(examples: dict):
     """Return N, int32."""
-    return tf.size(examples["token_ids"].row_lengths(), tf.int32)
+    return array_ops.size(examples["token_ids"].row_lengths(), array_ops.int32)
 
 
 def mark(batch, count):
@@ -74,7 +74,7 @@ def mark(batch, count):
         count: of rows that are examples.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    real = tf.range(tf.shape(x["token_ids"])[0]) < count
+    real = array_ops.range(array_ops.shape(x["token_ids"])[0]) < count
     return keras.utils.pack_x_y_sample_weight({**x, REAL_ROWS: real}, y, sample_weight)
 
 
@@ -84,11 +84,13 @@ def real_examples(*batch):
     if marks is not None:
         inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
         batch = inputs, *batch[1:]
-        batch = tf.nest.map_structure(lambda rows: tf.boolean_mask(rows, marks), batch)
+        batch = array_ops.nest.map_structure(
+            lambda rows: array_ops.boolean_mask(rows, marks), batch
+        )
     return batch if len(batch) > 1 else batch[0]
 
 
-def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
+def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
     """Return the examples to pack into each sequence, so that little of it is padding.
 
     Every example goes, in turn, where it leaves the least room. With the longest first this is
@@ -124,12 +126,12 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> tf.RaggedTensor:
         rows_with_room[room - length].append(row)
     sizes = np.array([len(row) for row in members], np.int64)
     flat = np.array([example for row in members for example in row], np.int64)
-    return tf.RaggedTensor.from_row_lengths(flat, sizes)
+    return array_ops.RaggedTensor.from_row_lengths(flat, sizes)
 
 
 def packed_epoch_order(
-    lengths: tf.Tensor, plan: tf.RaggedTensor, seed: tf.Tensor
-) -> tf.RaggedTensor:
+    lengths: array_ops.Tensor, plan: array_ops.RaggedTensor, seed: array_ops.Tensor
+) -> array_ops.RaggedTensor:
     """Return a random order of packed sequences, with a random choice of the examples in each.
 
     Args:
@@ -140,10 +142,16 @@ def packed_epoch_order(
     Returns:
         Ragged (R, None) int64, every example exactly once.
     """
-    order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(lengths, tf.int64)), seed)
-    order = tf.gather(order, tf.argsort(-tf.gather(lengths, order), stable=True))
-    examples = tf.random.experimental.stateless_shuffle(tf.range(plan.nrows()), seed + 1)
-    return tf.gather(plan.with_values(tf.gather(order, plan.values)), examples)
+    order = array_ops.random.experimental.stateless_shuffle(
+        array_ops.range(array_ops.size(lengths, array_ops.int64)), seed
+    )
+    order = array_ops.gather(
+        order, array_ops.argsort(-array_ops.gather(lengths, order), stable=True)
+    )
+    examples = array_ops.random.experimental.stateless_shuffle(
+        array_ops.range(plan.nrows()), seed + 1
+    )
+    return array_ops.gather(plan.with_values(array_ops.gather(order, plan.values)), examples)
 
 
 SAMPLE = 1000  # lengths that tell how many sequences are needed
@@ -261,10 +269,12 @@ def take_examples(examples: Mapping, indices) -> dict:
         >>> take_examples({"labels": tf.constant([5, 6, 7])}, [2, 0])["labels"].numpy().tolist()
         [7, 5]
     """
-    return {name: tf.gather(values, indices) for name, values in examples.items()}
+    return {name: array_ops.gather(values, indices) for name, values in examples.items()}
 
 
-def with_candidates(examples: dict, firsts: tf.Tensor, others: tf.RaggedTensor) -> dict:
+def with_candidates(
+    examples: dict, firsts: array_ops.Tensor, others: array_ops.RaggedTensor
+) -> dict:
     """Return the examples of rows with further texts, of examples of one text each.
 
     Args:
@@ -295,7 +305,7 @@ def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> d
 
 def pad_candidates(
     pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: bool
-) -> dict[str, tf.Tensor]:
+) -> dict[str, array_ops.Tensor]:
     """Return the model's inputs of rows with further texts, all padded to one length.
 
     Args:
@@ -311,7 +321,7 @@ def pad_candidates(
     """
     others = examples[CANDIDATE + "token_ids"]
     both = {
-        name: tf.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
+        name: array_ops.concat([examples[name], examples[CANDIDATE + name].values], axis=0)
         for name in ("token_ids", "first_length")
     }
     padded = pad(both, bucketed)  # (N + T, L)
@@ -320,8 +330,8 @@ def pad_candidates(
         empty = pad_token_id if name == "token_ids" else 0
         inputs[name] = values[:count]
         ragged = others.with_values(values[count:])
-        inputs[CANDIDATE + name] = ragged.to_tensor(tf.cast(empty, values.dtype))
+        inputs[CANDIDATE + name] = ragged.to_tensor(array_ops.cast(empty, values.dtype))
     # The first token of every column is there: attention to no token at all is not a number.
-    first = tf.range(tf.shape(inputs["token_ids"])[1]) == 0
+    first = array_ops.range(array_ops.shape(inputs["token_ids"])[1]) == 0
     inputs[CANDIDATE + "padding_mask"] |= first
     return inputs

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.keras_private import adapter_that_calls
-from encoder_zoo.common.lazy import in_tensorflow, tf
+from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
@@ -137,7 +137,7 @@ def epochs_of_arrays(
         mixed: see `epoch_order`, where batches are shuffled and grouped by length.
     """
     seed, steps, done, total = numbers
-    lengths, size = tf.cast(example_lengths(examples), tf.int32), plan.batch_size
+    lengths, size = array_ops.cast(example_lengths(examples), array_ops.int32), plan.batch_size
 
     @functools.lru_cache(maxsize=1)
     def order_of(epoch: int):
@@ -159,7 +159,7 @@ def epochs_of_arrays(
 MEGABATCH = 50  # batches
 
 
-def example_lengths(examples: dict) -> tf.Tensor:
+def example_lengths(examples: dict) -> array_ops.Tensor:
     """Return the tokens of every example, (N,) int64, those of all its texts added up.
 
     Example:
@@ -172,17 +172,17 @@ def example_lengths(examples: dict) -> tf.Tensor:
     """
     lengths = examples["token_ids"].row_lengths()
     if (others := f"{CANDIDATE}token_ids") in examples:
-        lengths += tf.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
+        lengths += array_ops.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
     return lengths
 
 
 def epoch_order(
-    lengths: tf.Tensor,
+    lengths: array_ops.Tensor,
     batch_size: int,
-    seed: tf.Tensor,
+    seed: array_ops.Tensor,
     group_lengths: bool = True,
     mixed: bool = False,
-) -> tf.Tensor:
+) -> array_ops.Tensor:
     """Return a random order in which neighbours have like lengths, for batches of little padding.
 
     Args:
@@ -198,36 +198,38 @@ def epoch_order(
         of `MEGABATCH` batches, then the batches shuffled. A last, smaller batch has examples of any
         length: sorted with the others, it would always have the longest.
     """
-    count = tf.size(lengths, tf.int64)
+    count = array_ops.size(lengths, array_ops.int64)
     full = count // batch_size * batch_size
-    order = tf.random.experimental.stateless_shuffle(tf.range(count), seed)
+    order = array_ops.random.experimental.stateless_shuffle(array_ops.range(count), seed)
     if not group_lengths:
         return order
     order, rest = order[:full], order[full:]
-    megabatch = tf.range(full) // (batch_size * MEGABATCH)
-    shuffled = tf.cast(tf.gather(lengths, order), tf.int64)
-    key = megabatch * (tf.reduce_max(shuffled) + 1) + shuffled
-    order = tf.gather(order, tf.argsort(key, stable=True))
+    megabatch = array_ops.range(full) // (batch_size * MEGABATCH)
+    shuffled = array_ops.cast(array_ops.gather(lengths, order), array_ops.int64)
+    key = megabatch * (array_ops.reduce_max(shuffled) + 1) + shuffled
+    order = array_ops.gather(order, array_ops.argsort(key, stable=True))
     if mixed:
-        ranks = tf.range(full) - megabatch * batch_size * MEGABATCH
+        ranks = array_ops.range(full) - megabatch * batch_size * MEGABATCH
         # In the megabatch of each example.
-        batches = tf.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
-        order = tf.gather(order, tf.argsort(megabatch * MEGABATCH + ranks % batches, stable=True))
+        batches = array_ops.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
+        order = array_ops.gather(
+            order, array_ops.argsort(megabatch * MEGABATCH + ranks % batches, stable=True)
+        )
 
-    batches = tf.reshape(order, (-1, batch_size))
-    batches = tf.random.experimental.stateless_shuffle(batches, seed + 1)
-    return tf.concat([tf.reshape(batches, (-1,)), rest], axis=0)
+    batches = array_ops.reshape(order, (-1, batch_size))
+    batches = array_ops.random.experimental.stateless_shuffle(batches, seed + 1)
+    return array_ops.concat([array_ops.reshape(batches, (-1,)), rest], axis=0)
 
 
 def order_of_epoch(
-    lengths: tf.Tensor,
+    lengths: array_ops.Tensor,
     packing: tuple,
     batch_size: int,
-    seed: tf.Tensor,
+    seed: array_ops.Tensor,
     shuffle: bool,
     group_lengths: bool,
     mixed: bool = False,
-) -> tf.Tensor | tf.RaggedTensor:
+) -> array_ops.Tensor | array_ops.RaggedTensor:
     """Return the order of the examples, or of packed sequences of them, in an epoch.
 
     Args:
@@ -242,7 +244,7 @@ def order_of_epoch(
         return packed_epoch_order(lengths, *packing, seed)
     if shuffle:
         return epoch_order(lengths, batch_size, seed, group_lengths, mixed)
-    return tf.range(tf.size(lengths, tf.int64))
+    return array_ops.range(array_ops.size(lengths, array_ops.int64))
 
 
 def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
@@ -300,7 +302,7 @@ class Batches:
     order: np.ndarray
 
 
-def bucket_length(length: tf.Tensor) -> tf.Tensor:
+def bucket_length(length: array_ops.Tensor) -> array_ops.Tensor:
     """Return the smallest of `lengths_now` that is not below a length; a longer one stays.
 
     Example:
@@ -308,9 +310,11 @@ def bucket_length(length: tf.Tensor) -> tf.Tensor:
         >>> bucket_length(tf.constant(17)).numpy().item()
         32
     """
-    buckets = tf.constant(lengths_now())
-    fitting = tf.boolean_mask(buckets, buckets >= length)
-    return tf.reduce_min(tf.concat([fitting, [tf.maximum(length, buckets[-1])]], axis=0))
+    buckets = array_ops.constant(lengths_now())
+    fitting = array_ops.boolean_mask(buckets, buckets >= length)
+    return array_ops.reduce_min(
+        array_ops.concat([fitting, [array_ops.maximum(length, buckets[-1])]], axis=0)
+    )
 
 
 class LengthGroupedBatcher:
@@ -405,19 +409,19 @@ class LengthGroupedBatcher:
 
     def _in_order(self, examples, order, batch_size) -> tf.data.Dataset:
         def plan(step):
-            return order[step * batch_size : (step + 1) * batch_size], tf.stack([0, step])
+            return order[step * batch_size : (step + 1) * batch_size], array_ops.stack([0, step])
 
-        steps = -(-tf.size(order, tf.int64) // batch_size)
+        steps = -(-array_ops.size(order, array_ops.int64) // batch_size)
         return self._collated(tf.data.Dataset.range(steps).map(plan), examples, batch_size)
 
     def _epochs(
         self, shuffle: bool, group_lengths: bool, examples, packing, numbers
     ) -> tf.data.Dataset:
         seed, first_epoch, steps, batch_size, total, done = numbers
-        lengths = tf.cast(example_lengths(examples), tf.int32)
+        lengths = array_ops.cast(example_lengths(examples), array_ops.int32)
 
         def order_of(epoch):
-            epoch_seed = tf.stack([seed, epoch if shuffle else tf.zeros_like(epoch)])
+            epoch_seed = array_ops.stack([seed, epoch if shuffle else array_ops.zeros_like(epoch)])
             return order_of_epoch(lengths, packing, batch_size, epoch_seed, shuffle, group_lengths)
 
         def epoch_plan(epoch):
@@ -425,7 +429,7 @@ class LengthGroupedBatcher:
             return tf.data.Dataset.range(steps).map(
                 lambda step: (
                     order[step * batch_size : (step + 1) * batch_size],
-                    tf.stack([seed, epoch * steps + step]),
+                    array_ops.stack([seed, epoch * steps + step]),
                 )
             )
 
@@ -447,7 +451,7 @@ class LengthGroupedBatcher:
 def grouped_batches(
     megabatches: tf.data.Dataset,
     batch_size: int,
-    seed: int | tf.Tensor,
+    seed: int | array_ops.Tensor,
     group_lengths: bool = True,
 ) -> tf.data.Dataset:
     """Return batches of raw inputs of like length, from a dataset of megabatches of them.
@@ -465,17 +469,20 @@ def grouped_batches(
 
     def cut(number, megabatch):
         sizes = text_sizes(keras.utils.unpack_x_y_sample_weight(megabatch)[0])
-        numbers = tf.stack([tf.cast(seed, tf.int64), number])
+        numbers = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
         order = epoch_order(sizes, batch_size, numbers, group_lengths)
 
         def batch_at(start):
             chosen = order[start : start + batch_size]
             # No labels beside weights are None.
-            return tf.nest.map_structure(
-                lambda values: None if values is None else tf.gather(values, chosen), megabatch
+            return array_ops.nest.map_structure(
+                lambda values: None if values is None else array_ops.gather(values, chosen),
+                megabatch,
             )
 
-        return tf.data.Dataset.range(0, tf.size(order, tf.int64), batch_size).map(batch_at)
+        return tf.data.Dataset.range(0, array_ops.size(order, array_ops.int64), batch_size).map(
+            batch_at
+        )
 
     return tf.data.Dataset.zip(tf.data.Dataset.counter(), megabatches).flat_map(cut)
 
@@ -485,7 +492,7 @@ def megabatch_size(batch_size: int) -> int:
     return batch_size * MEGABATCH
 
 
-def text_sizes(x) -> tf.Tensor:
+def text_sizes(x) -> array_ops.Tensor:
     """Return the bytes of N raw inputs, (N,) int32, an estimate of their numbers of tokens.
 
     Args:
@@ -498,19 +505,22 @@ def text_sizes(x) -> tf.Tensor:
         [7, 5]
     """
     total = 0
-    for texts in tf.nest.flatten(x):
-        if texts.dtype != tf.string:
+    for texts in array_ops.nest.flatten(x):
+        if texts.dtype != array_ops.string:
             continue
-        sizes = tf.strings.length(texts)
+        sizes = array_ops.strings.length(texts)
         while len(sizes.shape) > 1:
-            sizes = tf.reduce_sum(sizes, axis=-1)
+            sizes = array_ops.reduce_sum(sizes, axis=-1)
         total += sizes
     return total
 
 
 def in_graph_batches(
-    function: Callable[[dict], tf.Tensor], examples: dict, lengths: tf.Tensor, width: int
-) -> tf.RaggedTensor:
+    function: Callable[[dict], array_ops.Tensor],
+    examples: dict,
+    lengths: array_ops.Tensor,
+    width: int,
+) -> array_ops.RaggedTensor:
     """Call a function of batches inside `tf.function` for all examples, the longest first.
 
     Like `LengthGroupedBatcher.ordered` followed by `predict`: batches need little padding, and
@@ -525,16 +535,20 @@ def in_graph_batches(
     Returns:
         Ragged (N, None, width), in the order of the examples.
     """
-    order = tf.argsort(examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True)
-    steps = -(-tf.size(order) // GRAPH_BATCH)
-    shape = tf.TensorShape([None, width])
-    parts = tf.TensorArray(tf.float32, steps, element_shape=shape, infer_shape=False)
+    order = array_ops.argsort(
+        examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True
+    )
+    steps = -(-array_ops.size(order) // GRAPH_BATCH)
+    shape = array_ops.TensorShape([None, width])
+    parts = array_ops.TensorArray(array_ops.float32, steps, element_shape=shape, infer_shape=False)
 
     def step(i, parts):
         chosen = order[i * GRAPH_BATCH : (i + 1) * GRAPH_BATCH]
         values = function(take_examples(examples, chosen))
         return i + 1, parts.write(i, values)
 
-    _, parts = tf.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)
-    outputs = tf.RaggedTensor.from_row_lengths(parts.concat(), tf.gather(lengths, order))
-    return tf.gather(outputs, tf.argsort(order))
+    _, parts = array_ops.while_loop(lambda i, _: i < steps, step, (0, parts), parallel_iterations=1)
+    outputs = array_ops.RaggedTensor.from_row_lengths(
+        parts.concat(), array_ops.gather(lengths, order)
+    )
+    return array_ops.gather(outputs, array_ops.argsort(order))

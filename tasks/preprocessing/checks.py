@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 
 
 def check_each(
     values,
-    right: tf.Tensor,
-    *message: str | tf.Tensor | list | Callable[[int], str],
+    right: array_ops.Tensor,
+    *message: str | array_ops.Tensor | list | Callable[[int], str],
     unit: str = "Row",
-    index: tf.Tensor | None = None,
+    index: array_ops.Tensor | None = None,
 ):
     """Return the values, or raise an error that describes the first one that is not right.
 
@@ -38,13 +38,13 @@ def check_each(
         Traceback (most recent call last):
         ValueError: Row 1 has 9 tokens.
     """
-    index = tf.range(tf.size(right)) if index is None else index
-    if tf.is_symbolic_tensor(right):
+    index = array_ops.range(array_ops.size(right)) if index is None else index
+    if array_ops.is_symbolic_tensor(right):
         parts = [part for part in message if not callable(part)]
         with tf.control_dependencies(
             [assert_right(right, f"{unit} ", index, " of the batch", *parts)]
         ):
-            return tf.nest.map_structure(tf.identity, values, expand_composites=True)
+            return array_ops.nest.map_structure(array_ops.identity, values, expand_composites=True)
     for i in np.flatnonzero(~np.asarray(right))[:1]:
         parts = "".join(part if isinstance(part, str) else _shown(part, i) for part in message)
         raise ValueError(f"{unit} {index[i]}{parts}")
@@ -72,7 +72,7 @@ def check_one_each(x, y) -> None:
         )
 
 
-def has_text(texts: tf.Tensor) -> tf.Tensor:
+def has_text(texts: array_ops.Tensor) -> array_ops.Tensor:
     """Return whether strings (N,) have more than white space, (N,) bool.
 
     Example:
@@ -80,7 +80,7 @@ def has_text(texts: tf.Tensor) -> tf.Tensor:
         >>> has_text(tf.constant(["a", " "])).numpy().tolist()
         [True, False]
     """
-    return tf.strings.length(tf.strings.strip(texts)) > 0
+    return array_ops.strings.length(array_ops.strings.strip(texts)) > 0
 
 
 def _shown(part, i: int) -> str:
@@ -92,7 +92,7 @@ def _shown(part, i: int) -> str:
     return repr(value.decode() if isinstance(value, bytes) else value)
 
 
-def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
+def assert_right(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> tf.Operation:
     """Return an assertion for `tf.data` whose error names the first wrong value.
 
     Args:
@@ -111,10 +111,10 @@ def assert_right(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
     parts = [
         part.replace("'", "") if isinstance(part, str) else _first(part, ~right) for part in message
     ]
-    return tf.debugging.Assert(tf.reduce_all(right), [tf.strings.join(parts)])
+    return tf.debugging.Assert(array_ops.reduce_all(right), [array_ops.strings.join(parts)])
 
 
-def _first(part: tf.Tensor, wrong: tf.Tensor) -> tf.Tensor:
-    values = tf.boolean_mask(part, wrong)[:1]
-    text = tf.strings.reduce_join(tf.strings.as_string(values), separator=", ")
-    return tf.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text
+def _first(part: array_ops.Tensor, wrong: array_ops.Tensor) -> array_ops.Tensor:
+    values = array_ops.boolean_mask(part, wrong)[:1]
+    text = array_ops.strings.reduce_join(array_ops.strings.as_string(values), separator=", ")
+    return array_ops.strings.join(["[", text, "]"]) if len(part.shape) == 2 else text

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 
 
 def is_doc(value: object) -> bool:
@@ -75,7 +75,7 @@ def plain(values):
         return values.tolist()  # None in the place of what is masked
     if isinstance(values, list) and are_documents(values):
         return [document.text for document in values]
-    if isinstance(values, str | bytes | list | dict | np.ndarray) or tf.is_tensor(values):
+    if isinstance(values, str | bytes | list | dict | np.ndarray) or array_ops.is_tensor(values):
         return values
     names = table_columns(values)
     if names is not None:
@@ -121,7 +121,7 @@ def single_column(values):
         (['good', 'bad'], ['good'])
     """
     if hasattr(values, "shape"):  # an array or a tensor
-        shape = tf.TensorShape(values.shape)
+        shape = array_ops.TensorShape(values.shape)
         return values[:, 0] if shape.rank == 2 and shape[1] == 1 else values
     if (
         isinstance(values, list)

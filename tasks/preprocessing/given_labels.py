@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_blank, is_missing, shown
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
@@ -89,32 +89,36 @@ def _filter_of_dataset(of_texts: bool, single: bool = True) -> str:
 
 
 def _is_symbolic(y) -> bool:
-    return tf.is_symbolic_tensor(getattr(y, "flat_values", y))
+    return array_ops.is_symbolic_tensor(getattr(y, "flat_values", y))
 
 
-def _given_in_graph(y: tf.Tensor) -> tf.Tensor:
+def _given_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
     """Return labels inside of a graph, which fails for one that is NaN or blank."""
-    of_texts = y.dtype == tf.string
-    rank = tf.TensorShape(y.shape).rank
-    of_lists = isinstance(y, tf.RaggedTensor)
-    if not (of_texts or tf.as_dtype(y.dtype).is_floating) or rank is None or rank > 2:
+    of_texts = y.dtype == array_ops.string
+    rank = array_ops.TensorShape(y.shape).rank
+    of_lists = isinstance(y, array_ops.RaggedTensor)
+    if not (of_texts or array_ops.as_dtype(y.dtype).is_floating) or rank is None or rank > 2:
         return y
     values = y.flat_values if of_lists else y
-    there = tf.strings.length(tf.strings.strip(values)) > 0 if of_texts else ~tf.math.is_nan(values)
+    there = (
+        array_ops.strings.length(array_ops.strings.strip(values)) > 0
+        if of_texts
+        else ~array_ops.math.is_nan(values)
+    )
     index = y.value_rowids() if of_lists else None
     if rank == 2 and not of_lists:
-        there = tf.reduce_all(there, axis=1)
+        there = array_ops.reduce_all(there, axis=1)
     cure = f". Drop such rows before they are batched: {_filter_of_dataset(of_texts)}"
     return check_each(y, there, " has no label: it is ", values, cure, index=index)
 
 
 def _rows(y) -> list | np.ndarray:
     """Return the labels of each row; an array of numbers as it is."""
-    if isinstance(y, tf.RaggedTensor):
+    if isinstance(y, array_ops.RaggedTensor):
         return y.to_list()
     if not isinstance(y, list | np.ndarray):
         y = plain(y)
-    if tf.is_tensor(y):
+    if array_ops.is_tensor(y):
         y = np.asarray(y)
     if isinstance(y, dict):
         columns = [_rows(column) for column in y.values() if hasattr(column, "__len__")]
@@ -148,7 +152,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
         items = [(field, value[field]) for field in fields if field in value]
     elif isinstance(value, list | tuple | set | frozenset):
         items = enumerate(value)
-    elif isinstance(value, np.ndarray) or tf.is_tensor(value):
+    elif isinstance(value, np.ndarray) or array_ops.is_tensor(value):
         items = enumerate(_rows(value)) if len(value.shape) else [(0, np.asarray(value).item())]
     else:
         return ((), value) if is_missing(value) else None
@@ -248,7 +252,7 @@ def _iterable(values, name: str) -> str:
         return f"zip(*({name}[column] for column in {columns}))"
     if isinstance(values, dict):
         return f"zip(*{name}.values())"
-    if tf.is_tensor(values) and not isinstance(values, np.ndarray | tf.RaggedTensor):
+    if array_ops.is_tensor(values) and not isinstance(values, np.ndarray | array_ops.RaggedTensor):
         return f"{name}.numpy().tolist()"
     for method in ("to_pylist", "to_list", "tolist"):  # of Arrow; pandas; NumPy's masked arrays
         if hasattr(values, method):

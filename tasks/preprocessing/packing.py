@@ -5,10 +5,10 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 
 
-def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple:
+def truncated_lengths(first: array_ops.Tensor, second: array_ops.Tensor, budget: int) -> tuple:
     """Return lengths of a pair's texts so that both fit, trimming the longer one first.
 
     Args:
@@ -27,19 +27,21 @@ def truncated_lengths(first: tf.Tensor, second: tf.Tensor, budget: int) -> tuple
         >>> a.numpy().tolist(), b.numpy().tolist()
         ([2, 3], [5, 4])
     """
-    shorter, longer = tf.minimum(first, second), tf.maximum(first, second)
-    kept_shorter = tf.where(first + second <= budget, shorter, tf.minimum(shorter, budget // 2))
-    kept_longer = tf.minimum(longer, budget - kept_shorter)
+    shorter, longer = array_ops.minimum(first, second), array_ops.maximum(first, second)
+    kept_shorter = array_ops.where(
+        first + second <= budget, shorter, array_ops.minimum(shorter, budget // 2)
+    )
+    kept_longer = array_ops.minimum(longer, budget - kept_shorter)
     first_is_longer = first > second
     return (
-        tf.where(first_is_longer, kept_longer, kept_shorter),
-        tf.where(first_is_longer, kept_shorter, kept_longer),
+        array_ops.where(first_is_longer, kept_longer, kept_shorter),
+        array_ops.where(first_is_longer, kept_shorter, kept_longer),
     )
 
 
 def kept_tokens(
-    segments: list[tf.RaggedTensor], separators: int, max_length: int, truncation_side: str
-) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    segments: list[array_ops.RaggedTensor], separators: int, max_length: int, truncation_side: str
+) -> list[tuple[array_ops.Tensor, array_ops.Tensor]]:
     """Return the tokens of each text that `pack` keeps: the first one, and how many, (B,) int32.
 
     Example:
@@ -49,9 +51,9 @@ def kept_tokens(
         >>> begin.numpy().tolist(), count.numpy().tolist()
         ([1, 0], [2, 1])
     """
-    lengths = [tf.cast(s.row_lengths(), tf.int32) for s in segments]
+    lengths = [array_ops.cast(s.row_lengths(), array_ops.int32) for s in segments]
     if len(segments) == 1:
-        counts = [tf.minimum(lengths[0], max_length - 2)]
+        counts = [array_ops.minimum(lengths[0], max_length - 2)]
     else:
         counts = truncated_lengths(*lengths, budget=max_length - 2 - separators)
     return [
@@ -60,12 +62,16 @@ def kept_tokens(
     ]
 
 
-def begin_of_kept(length: tf.Tensor, count: tf.Tensor, truncation_side: str) -> tf.Tensor:
+def begin_of_kept(
+    length: array_ops.Tensor, count: array_ops.Tensor, truncation_side: str
+) -> array_ops.Tensor:
     """Return the first token that is kept of texts of a length, of which `count` are kept."""
-    return length - count if truncation_side == "left" else tf.zeros_like(count)
+    return length - count if truncation_side == "left" else array_ops.zeros_like(count)
 
 
-def truncated(tokens: tf.RaggedTensor, most: int, truncation_side: str) -> tf.RaggedTensor:
+def truncated(
+    tokens: array_ops.RaggedTensor, most: int, truncation_side: str
+) -> array_ops.RaggedTensor:
     """Return the tokens (B, None) that are kept of texts that may have so many.
 
     Example:
@@ -77,14 +83,14 @@ def truncated(tokens: tf.RaggedTensor, most: int, truncation_side: str) -> tf.Ra
 
 
 def pack(
-    segments: list[tf.RaggedTensor],
+    segments: list[array_ops.RaggedTensor],
     start_id: int,
     end_id: int,
     separators: int,
     max_length: int,
     first_column: int = 1,
     truncation_side: str = "right",
-) -> tuple[tf.RaggedTensor, tf.Tensor]:
+) -> tuple[array_ops.RaggedTensor, array_ops.Tensor]:
     """Return an example per text or pair: start, first, end, and for pairs separators, second, end.
 
     Args:
@@ -111,21 +117,30 @@ def pack(
     """
     specials = 2 if len(segments) == 1 else 2 + separators
     begun, kept = zip(*kept_tokens(segments, separators, max_length, truncation_side), strict=True)
-    splits = tf.concat([[0], tf.cumsum(sum(kept) + specials)], 0)
+    splits = array_ops.concat([[0], array_ops.cumsum(sum(kept) + specials)], 0)
     begins = splits[:-1] + first_column  # (B,)
     at = splits[:-1] if first_column else splits[1:] - 1  # (B,) of the start token
-    ids = tf.fill([splits[-1] + 1], end_id)  # what is not written below; and an index for the rest
-    ids = tf.tensor_scatter_nd_update(ids, at[:, None], tf.fill(tf.shape(at), start_id))
+    ids = array_ops.fill(
+        [splits[-1] + 1], end_id
+    )  # what is not written below; and an index for the rest
+    ids = array_ops.tensor_scatter_nd_update(
+        ids, at[:, None], array_ops.fill(array_ops.shape(at), start_id)
+    )
     ids = written(ids, segments[0], begins, begun[0], kept[0])
     if len(segments) == 2:
         ids = written(ids, segments[1], begins + kept[0] + separators, begun[1], kept[1])
-    examples = tf.RaggedTensor.from_row_splits(ids[:-1], tf.cast(splits, tf.int64), validate=False)
+    examples = array_ops.RaggedTensor.from_row_splits(
+        ids[:-1], array_ops.cast(splits, array_ops.int64), validate=False
+    )
     return examples, first_column + kept[0] + 1
 
 
 def segment_numbers(
-    columns: tf.Tensor, first_length: tf.Tensor, length: tf.Tensor, first_column: int = 1
-) -> tf.Tensor:
+    columns: array_ops.Tensor,
+    first_length: array_ops.Tensor,
+    length: array_ops.Tensor,
+    first_column: int = 1,
+) -> array_ops.Tensor:
     """Return the segment of tokens: 0 of the first text, 1 of the second, 2 of a last start token.
 
     Args:
@@ -141,13 +156,17 @@ def segment_numbers(
         >>> segment_numbers(tf.range(6), 2, 5, first_column=0).numpy().tolist()
         [0, 0, 1, 1, 2, 0]
     """
-    second = tf.cast((columns >= first_length) & (columns < length), tf.int32)
-    return second if first_column else tf.where(columns == length - 1, 2, second)
+    second = array_ops.cast((columns >= first_length) & (columns < length), array_ops.int32)
+    return second if first_column else array_ops.where(columns == length - 1, 2, second)
 
 
 def written(
-    ids: tf.Tensor, tokens: tf.RaggedTensor, begins: tf.Tensor, begun: tf.Tensor, kept: tf.Tensor
-) -> tf.Tensor:
+    ids: array_ops.Tensor,
+    tokens: array_ops.RaggedTensor,
+    begins: array_ops.Tensor,
+    begun: array_ops.Tensor,
+    kept: array_ops.Tensor,
+) -> array_ops.Tensor:
     """Write `kept[i]` tokens of text i, those from `begun[i]` on, at `begins[i]`.
 
     The others are written to the last index.
@@ -162,18 +181,18 @@ def written(
     """
     from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 
-    row = row_ids(tokens.row_splits, tf.size(tokens.values))  # (T,)
-    moved = begins - begun - tf.cast(tokens.row_splits[:-1], tf.int32)
-    indices = tf.range(tf.size(row)) + tf.gather(moved, row)
-    inside = indices < tf.gather(begins + kept, row)
-    inside &= indices >= tf.gather(begins, row)
-    indices = tf.where(inside, indices, tf.size(ids) - 1)
-    return tf.tensor_scatter_nd_update(ids, indices[:, None], tokens.values)
+    row = row_ids(tokens.row_splits, array_ops.size(tokens.values))  # (T,)
+    moved = begins - begun - array_ops.cast(tokens.row_splits[:-1], array_ops.int32)
+    indices = array_ops.range(array_ops.size(row)) + array_ops.gather(moved, row)
+    inside = indices < array_ops.gather(begins + kept, row)
+    inside &= indices >= array_ops.gather(begins, row)
+    indices = array_ops.where(inside, indices, array_ops.size(ids) - 1)
+    return array_ops.tensor_scatter_nd_update(ids, indices[:, None], tokens.values)
 
 
 def pad(
-    token_ids: tf.RaggedTensor, pad_id: int, length: tf.Tensor | int | None
-) -> dict[str, tf.Tensor]:
+    token_ids: array_ops.RaggedTensor, pad_id: int, length: array_ops.Tensor | int | None
+) -> dict[str, array_ops.Tensor]:
     """Return dense examples and the mask of their tokens.
 
     Args:
@@ -190,12 +209,12 @@ def pad(
         [[5, 6], [7, 0]]
     """
     shape = (None, length)
-    if tf.is_tensor(length):
-        shape = tf.stack([token_ids.nrows(), tf.cast(length, tf.int64)])
+    if array_ops.is_tensor(length):
+        shape = array_ops.stack([token_ids.nrows(), array_ops.cast(length, array_ops.int64)])
     dense = token_ids.to_tensor(pad_id, shape=shape)
-    mask = tf.sequence_mask(token_ids.row_lengths(), tf.shape(dense)[1])
+    mask = array_ops.sequence_mask(token_ids.row_lengths(), array_ops.shape(dense)[1])
     if isinstance(length, int):
-        mask = tf.ensure_shape(mask, (None, length))
+        mask = array_ops.ensure_shape(mask, (None, length))
     return {"token_ids": dense, "padding_mask": mask}
 
 
@@ -225,13 +244,17 @@ def join_texts(examples: dict, first_column: int = 1) -> dict:
     def by_token(values):
         if values.ragged_rank == token_ids.ragged_rank:
             return values.merge_dims(1, 2)
-        return joined.with_values(tf.gather(values.flat_values, text))
+        return joined.with_values(array_ops.gather(values.flat_values, text))
 
     result = {name: by_token(values) for name, values in examples.items()}
     lengths = texts.row_lengths()
-    first_length = tf.cast(result.pop("first_length").flat_values, tf.int64)
-    of_text = tf.ragged.range(lengths).flat_values, first_length, tf.gather(lengths, text)
+    first_length = array_ops.cast(result.pop("first_length").flat_values, array_ops.int64)
+    of_text = (
+        array_ops.ragged.range(lengths).flat_values,
+        first_length,
+        array_ops.gather(lengths, text),
+    )
     result["segment_ids"] = joined.with_values(segment_numbers(*of_text, first_column))
-    starts = texts.row_starts() - tf.gather(joined.row_starts(), token_ids.value_rowids())
-    result["text_starts"] = token_ids.with_values(tf.cast(starts, tf.int32))
+    starts = texts.row_starts() - array_ops.gather(joined.row_starts(), token_ids.value_rowids())
+    result["text_starts"] = token_ids.with_values(array_ops.cast(starts, array_ops.int32))
     return result

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
-from encoder_zoo.common.lazy import loading, tf
+from encoder_zoo.common.lazy import array_ops, loading, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.vocabulary import check_tokenizer
@@ -143,7 +143,9 @@ class Preprocessor(ConfigFromSignature):
         single = len(keras.tree.flatten(x)[0].shape) == 0
         return dataset.batch(batch_size) if single else dataset
 
-    def encode(self, x, y=None, sample_weight=None) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    def encode(
+        self, x, y=None, sample_weight=None
+    ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
         """Return examples of token ids, not padded.
 
         Args:
@@ -163,7 +165,7 @@ class Preprocessor(ConfigFromSignature):
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         return self.with_labels(examples, y, sample_weight)
 
-    def texts_of(self, x) -> list[tf.Tensor]:
+    def texts_of(self, x) -> list[array_ops.Tensor]:
         """Return the one or two columns of texts (N,) of an input, checked."""
         return as_texts(x)
 
@@ -177,7 +179,9 @@ class Preprocessor(ConfigFromSignature):
         check_same_count(examples)
         return examples
 
-    def pack(self, segments: list[tf.RaggedTensor]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    def pack(
+        self, segments: list[array_ops.RaggedTensor]
+    ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
         """Return examples of the tokens of one or two texts, with special tokens around them.
 
         Args:
@@ -203,11 +207,11 @@ class Preprocessor(ConfigFromSignature):
         """Return examples as `encode` with labels, but only marks the tokens that have one."""
         return self.encode(x, sample_weight=sample_weight)
 
-    def encode_labels(self, y) -> tf.Tensor:
+    def encode_labels(self, y) -> array_ops.Tensor:
         """Return labels as numbers; tasks with labels of another kind override this."""
-        return tf.convert_to_tensor(y)
+        return array_ops.convert_to_tensor(y)
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         """Return a padded batch of encoded examples.
 
         Args:
@@ -225,28 +229,30 @@ class Preprocessor(ConfigFromSignature):
         )
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L) from encoded examples."""
         length = self.sequence_length
         if length is None and bucketed:
-            longest = tf.cast(tf.reduce_max(examples["token_ids"].row_lengths()), "int32")
-            length = tf.minimum(bucket_length(longest), self.max_sequence_length)
+            longest = array_ops.cast(
+                array_ops.reduce_max(examples["token_ids"].row_lengths()), "int32"
+            )
+            length = array_ops.minimum(bucket_length(longest), self.max_sequence_length)
         inputs = pad(examples["token_ids"], self.tokenizer.pad_token_id, length)
-        shape = tf.shape(inputs["token_ids"], tf.int64)
+        shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
         if self.tokenizer.uses_segments and "segment_ids" in examples:
             inputs["segment_ids"] = examples["segment_ids"].to_tensor(shape=shape)
         elif self.tokenizer.uses_segments:
-            columns = tf.range(tf.cast(shape[1], tf.int32))
-            lengths = tf.cast(examples["token_ids"].row_lengths(), tf.int32)[:, None]
+            columns = array_ops.range(array_ops.cast(shape[1], array_ops.int32))
+            lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)[:, None]
             of_rows = examples["first_length"][:, None], lengths
             segments = segment_numbers(columns, *of_rows, self.tokenizer.first_column)
-            inputs["segment_ids"] = tf.minimum(segments, self.num_segments - 1)
+            inputs["segment_ids"] = array_ops.minimum(segments, self.num_segments - 1)
         return inputs
 
 
 def as_texts(
     x, names: tuple[str, str] = ("first", "second"), columns: Sequence[str] | None = None
-) -> list[tf.Tensor]:
+) -> list[array_ops.Tensor]:
     """Return one or two checked (B,) string tensors from a task's input.
 
     Args:
@@ -280,7 +286,7 @@ def as_texts(
     return texts
 
 
-def as_column(x, name: str = "texts") -> tf.Tensor:
+def as_column(x, name: str = "texts") -> array_ops.Tensor:
     """Return a checked (B,) string tensor from a list, array, column or tensor of texts.
 
     Raises:
@@ -294,7 +300,7 @@ def as_column(x, name: str = "texts") -> tf.Tensor:
     return texts
 
 
-def as_weights(sample_weight) -> tf.Tensor:
+def as_weights(sample_weight) -> array_ops.Tensor:
     """Check sample weights and return them as float32, (B,).
 
     Raises:
@@ -302,13 +308,13 @@ def as_weights(sample_weight) -> tf.Tensor:
             Expected a number of 0 or more."
     """
     weights = as_numbers(sample_weight, "sample_weight", "a number of 0 or more for each text")
-    given = tf.reshape(weights, [-1])
-    right = tf.math.is_finite(given) & (given >= 0)
+    given = array_ops.reshape(weights, [-1])
+    right = array_ops.math.is_finite(given) & (given >= 0)
     expected = ". Expected a number of 0 or more."
     return check_each(weights, right, " has the weight ", given, expected)
 
 
-def as_numbers(values, name: str, expected: str) -> tf.Tensor:
+def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     """Return numbers as float32, in their shape.
 
     Raises:
@@ -318,11 +324,11 @@ def as_numbers(values, name: str, expected: str) -> tf.Tensor:
     values = plain(values)
     if isinstance(values, list | tuple) and any(value is None for value in values):
         raise ValueError(f"{name} has None. Expected {expected}.")
-    values = tf.convert_to_tensor(values)
-    dtype = tf.as_dtype(values.dtype)
+    values = array_ops.convert_to_tensor(values)
+    dtype = array_ops.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise ValueError(f"{name} is of type {values.dtype.name}. Expected {expected}.")
-    return tf.cast(values, "float32")
+    return array_ops.cast(values, "float32")
 
 
 def check_no_iterator(values, name: str) -> None:
@@ -334,7 +340,7 @@ def check_no_iterator(values, name: str) -> None:
         )
 
 
-def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
+def as_valid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
     """Return strings (N,) with U+FFFD for invalid UTF-8, inside a graph.
 
     Example:
@@ -342,7 +348,7 @@ def as_valid_text(texts: tf.Tensor) -> tf.Tensor:
         >>> as_valid_text(tf.constant([bytes([97, 255])])).numpy()[0].decode()
         'a\ufffd'
     """
-    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+    return array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
 
 
 def check_same_count(examples: dict) -> None:

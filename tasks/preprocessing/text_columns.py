@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
 
@@ -81,7 +81,7 @@ def other_content(name: str, values) -> str | None:
         >>> other_content("label", ["ham", "spam"] * 20)
         "2 names that are repeated, no texts, such as 'ham'"
     """
-    if tf.is_tensor(values) or isinstance(values, str | bytes):
+    if array_ops.is_tensor(values) or isinstance(values, str | bytes):
         return None
     values = [v for v in list(values)[:LOOKED_AT] if not is_missing(v) and not _is_empty(v)]
     if not values:
@@ -140,7 +140,7 @@ def check_text_columns(table: Mapping, roles: Sequence[str]) -> None:
 
 
 def _holds_lists(values) -> bool:
-    if tf.is_tensor(values) or not len(values) or isinstance(values[0], str | bytes):
+    if array_ops.is_tensor(values) or not len(values) or isinstance(values[0], str | bytes):
         return False
     return hasattr(values[0], "__len__")
 

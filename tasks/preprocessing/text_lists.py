@@ -5,7 +5,7 @@ Comment letters: N lists.
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
@@ -17,7 +17,7 @@ ADVICE = "Expected some text: leave it out, or put a placeholder there."
 MAX_SHOWN = 60  # characters of a value in an error
 
 
-def as_text_lists(lists, name: str, owner: str) -> tf.RaggedTensor:
+def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
     """Return lists of texts as ragged strings (N, None), checked.
 
     Args:
@@ -36,16 +36,18 @@ def as_text_lists(lists, name: str, owner: str) -> tf.RaggedTensor:
     """
     check_no_iterator(lists, name)
     lists = plain(lists)
-    if not isinstance(lists, tf.RaggedTensor):
-        is_tensor = tf.is_tensor(lists)
-        lists = tf.RaggedTensor.from_tensor(lists) if is_tensor else _ragged(lists, name, owner)
+    if not isinstance(lists, array_ops.RaggedTensor):
+        is_tensor = array_ops.is_tensor(lists)
+        lists = (
+            array_ops.RaggedTensor.from_tensor(lists) if is_tensor else _ragged(lists, name, owner)
+        )
     expected = f" of {name} has no text. Expected one or more for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)
     right, row = has_text(lists.values), lists.value_rowids()
     return check_each(lists, right, f" of {name} has an empty text. {ADVICE}", index=row)
 
 
-def _ragged(rows, name: str, owner: str) -> tf.RaggedTensor:
+def _ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
     if isinstance(rows, str | bytes):
         raise ValueError(
             f"{name} is {with_type(rows):.{MAX_SHOWN}}. Expected a list of texts for each {owner}."
@@ -59,5 +61,5 @@ def _ragged(rows, name: str, owner: str) -> tf.RaggedTensor:
                 f"{with_type(wrong[0]):.{MAX_SHOWN}}. Expected a list of texts for each {owner}."
             )
     values = [text for row in rows for text in row]
-    values = as_column(values, name) if values else tf.constant([], tf.string)
-    return tf.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])
+    values = as_column(values, name) if values else array_ops.constant([], array_ops.string)
+    return array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in rows])

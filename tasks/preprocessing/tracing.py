@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import keras
 
-from encoder_zoo.common.lazy import in_tensorflow, tf
+from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
 from encoder_zoo.encoders.kernels import long_attention
 
 
@@ -39,10 +39,10 @@ class ShapePolymorphicFunction:
     def __call__(self, *arguments):
         if not in_tensorflow():
             return self._function(*arguments)
-        arguments = tf.nest.map_structure(_as_tensor, arguments)
+        arguments = array_ops.nest.map_structure(_as_tensor, arguments)
         if tf.config.functions_run_eagerly():
             return self._function(*arguments)
-        signature = tf.nest.map_structure(self._spec, arguments)
+        signature = array_ops.nest.map_structure(self._spec, arguments)
         key = str(signature)
         if key not in self._graphs:
             graph = tf.function(self._function, input_signature=signature, autograph=False)
@@ -50,7 +50,7 @@ class ShapePolymorphicFunction:
         return self._graphs[key](*arguments)
 
     def _spec(self, value) -> tf.TypeSpec:
-        if isinstance(value, tf.RaggedTensor):
+        if isinstance(value, array_ops.RaggedTensor):
             inner = value.flat_values.shape[1:]
             shape = [None] * (value.ragged_rank + 1) + inner.as_list()
             return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank)
@@ -76,4 +76,6 @@ def of_texts(long: bool | None, function: Callable) -> Callable:
 
 
 def _as_tensor(value):
-    return value if isinstance(value, tf.RaggedTensor) else tf.convert_to_tensor(value)
+    return (
+        value if isinstance(value, array_ops.RaggedTensor) else array_ops.convert_to_tensor(value)
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -26,7 +26,7 @@ _counts: contextvars.ContextVar[dict | None] = contextvars.ContextVar("counts", 
 _report: contextvars.ContextVar[Callable | None] = contextvars.ContextVar("report", default=None)
 
 
-def count_truncated(is_cut: tf.Tensor, preprocessor: Preprocessor, what: str) -> None:
+def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: str) -> None:
     """Log how many texts, or pairs of texts, are longer than what a preprocessor reads of them.
 
     In graphs nothing is counted, but for those of datasets, see `reported_by_datasets`.
@@ -48,8 +48,8 @@ def count_truncated(is_cut: tf.Tensor, preprocessor: Preprocessor, what: str) ->
         [(0, 3)]
     """
     report, what = _report.get(), f"{what} {preprocessor.truncation_advice}"
-    cut, count = tf.math.count_nonzero(is_cut), tf.size(is_cut)
-    if not tf.is_symbolic_tensor(is_cut):
+    cut, count = array_ops.math.count_nonzero(is_cut), array_ops.size(is_cut)
+    if not array_ops.is_symbolic_tensor(is_cut):
         _note((id(preprocessor), what), int(cut), int(count))
     elif report is not None:
         tf.numpy_function(report, [cut, count, what], [])

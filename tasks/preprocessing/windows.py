@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 
 
 class Windows(NamedTuple):
@@ -21,15 +21,15 @@ class Windows(NamedTuple):
         owned_to: (W,) int64, the one after the last of them.
     """
 
-    example: tf.Tensor
-    begin: tf.Tensor
-    length: tf.Tensor
-    owned_from: tf.Tensor
-    owned_to: tf.Tensor
+    example: array_ops.Tensor
+    begin: array_ops.Tensor
+    length: array_ops.Tensor
+    owned_from: array_ops.Tensor
+    owned_to: array_ops.Tensor
 
 
 def make_windows(
-    lengths: tf.Tensor, capacity: tf.Tensor | int, doc_stride: tf.Tensor | int
+    lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
     """Return as few windows as cover every text, the last one perhaps shorter.
 
@@ -55,27 +55,27 @@ def make_windows(
         [[0, 0, 1, 1, 1], [3, 3, 3, 3, 3]]
     """
     capacity, doc_stride = (
-        tf.broadcast_to(tf.cast(value, tf.int64), tf.shape(lengths))
+        array_ops.broadcast_to(array_ops.cast(value, array_ops.int64), array_ops.shape(lengths))
         for value in (capacity, doc_stride)
     )
     step = capacity - doc_stride
-    further = tf.maximum(lengths - capacity, 0)
+    further = array_ops.maximum(lengths - capacity, 0)
     counts = 1 + (further + step - 1) // step  # (N,)
-    number = tf.ragged.range(counts)
+    number = array_ops.ragged.range(counts)
     example = number.value_rowids()
     number = number.flat_values  # (W,) of the window in its text
     capacity, doc_stride, step, total, count = (
-        tf.gather(value, example) for value in (capacity, doc_stride, step, lengths, counts)
+        array_ops.gather(value, example) for value in (capacity, doc_stride, step, lengths, counts)
     )
     begin = number * step
-    length = tf.minimum(capacity, total - begin)
+    length = array_ops.minimum(capacity, total - begin)
     left = doc_stride // 2
-    owned_from = tf.where(number == 0, tf.zeros_like(left), left)
-    owned_to = tf.where(number == count - 1, length, capacity - doc_stride + left)
+    owned_from = array_ops.where(number == 0, array_ops.zeros_like(left), left)
+    owned_to = array_ops.where(number == count - 1, length, capacity - doc_stride + left)
     return Windows(example, begin, length, owned_from, owned_to)
 
 
-def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
+def take(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.RaggedTensor:
     """Return the tokens' values in every window.
 
     Args:
@@ -91,12 +91,15 @@ def take(values: tf.RaggedTensor, windows: Windows) -> tf.RaggedTensor:
         >>> take(tf.ragged.constant([[5, 6, 7, 8]]), windows).to_list()
         [[5, 6, 7], [7, 8]]
     """
-    first = tf.gather(tf.cast(values.row_starts(), tf.int64), windows.example) + windows.begin
-    positions = tf.ragged.range(first, first + windows.length)
-    return positions.with_flat_values(tf.gather(values.flat_values, positions.flat_values))
+    first = (
+        array_ops.gather(array_ops.cast(values.row_starts(), array_ops.int64), windows.example)
+        + windows.begin
+    )
+    positions = array_ops.ragged.range(first, first + windows.length)
+    return positions.with_flat_values(array_ops.gather(values.flat_values, positions.flat_values))
 
 
-def owned(windows: Windows) -> tf.RaggedTensor:
+def owned(windows: Windows) -> array_ops.RaggedTensor:
     """Return ragged (W, None) bool: whether a window counts for its token; one of them does.
 
     Example:
@@ -104,15 +107,15 @@ def owned(windows: Windows) -> tf.RaggedTensor:
         >>> owned(make_windows(tf.constant([4], tf.int64), capacity=3, doc_stride=2)).to_list()
         [[True, True, False], [False, True, True]]
     """
-    columns = tf.ragged.range(windows.length)
+    columns = array_ops.ragged.range(windows.length)
     examples = columns.value_rowids()
-    inside = (columns.flat_values >= tf.gather(windows.owned_from, examples)) & (
-        columns.flat_values < tf.gather(windows.owned_to, examples)
+    inside = (columns.flat_values >= array_ops.gather(windows.owned_from, examples)) & (
+        columns.flat_values < array_ops.gather(windows.owned_to, examples)
     )
     return columns.with_flat_values(inside)
 
 
-def merge(values: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
+def merge(values: array_ops.RaggedTensor, windows: Windows) -> array_ops.Tensor:
     """Return the windows' values of their tokens put together, (P, ...), text after text.
 
     Args:
@@ -125,11 +128,11 @@ def merge(values: tf.RaggedTensor, windows: Windows) -> tf.Tensor:
         >>> merge(tf.ragged.constant([[1, 2, 3], [20, 30, 40]]), windows).numpy().tolist()
         [1, 2, 30, 40]
     """
-    return tf.boolean_mask(values.flat_values, owned(windows).flat_values)
+    return array_ops.boolean_mask(values.flat_values, owned(windows).flat_values)
 
 
 def full_windows(
-    lengths: tf.Tensor, capacity: tf.Tensor | int, doc_stride: tf.Tensor | int
+    lengths: array_ops.Tensor, capacity: array_ops.Tensor | int, doc_stride: array_ops.Tensor | int
 ) -> Windows:
     """Return windows as of `make_windows`, but the last one of a text begins so early that it is
     full, and each counts for all of its tokens.
@@ -144,9 +147,12 @@ def full_windows(
         [[0, 1, 1, 1], [0, 0, 4, 5], [3, 4, 4, 4]]
     """
     windows = make_windows(lengths, capacity, doc_stride)
-    capacity = tf.broadcast_to(tf.cast(capacity, tf.int64), tf.shape(lengths))
-    length, total = (
-        tf.gather(values, windows.example) for values in (tf.minimum(lengths, capacity), lengths)
+    capacity = array_ops.broadcast_to(
+        array_ops.cast(capacity, array_ops.int64), array_ops.shape(lengths)
     )
-    begin = tf.minimum(windows.begin, total - length)
-    return Windows(windows.example, begin, length, tf.zeros_like(length), length)
+    length, total = (
+        array_ops.gather(values, windows.example)
+        for values in (array_ops.minimum(lengths, capacity), lengths)
+    )
+    begin = array_ops.minimum(windows.begin, total - length)
+    return Windows(windows.example, begin, length, array_ops.zeros_like(length), length)

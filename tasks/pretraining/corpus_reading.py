@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples
 from encoder_zoo.tasks.pretraining.corpus_writing import Shard
@@ -163,10 +163,10 @@ class CorpusBatches(TrainingData):
         labels = ("labels",) if preprocessor.labels_pairs else ()
         signature = {
             **dict.fromkeys(
-                ("token_ids", "first_length", *labels), tf.TensorSpec([None], tf.int32)
+                ("token_ids", "first_length", *labels), tf.TensorSpec([None], array_ops.int32)
             ),
-            **dict.fromkeys(("sizes", "slot_sizes"), tf.TensorSpec([None], tf.int64)),
-            **dict.fromkeys(("seed", "span"), tf.TensorSpec([2], tf.int64)),
+            **dict.fromkeys(("sizes", "slot_sizes"), tf.TensorSpec([None], array_ops.int64)),
+            **dict.fromkeys(("seed", "span"), tf.TensorSpec([2], array_ops.int64)),
         }
         generate = functools.partial(self._read, slots, part, seed, done)
         dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
@@ -218,12 +218,16 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool):
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
     seed, span = examples.pop("seed"), examples.pop("span")
-    examples["token_ids"] = ids = tf.RaggedTensor.from_row_lengths(flat, sizes, validate=False)
+    examples["token_ids"] = ids = array_ops.RaggedTensor.from_row_lengths(
+        flat, sizes, validate=False
+    )
     # Drawn for the whole batch, so that masks do not depend on the number of workers.
-    draws = tf.random.stateless_uniform([span[1], 3], seed)
-    examples["draws"] = ids.with_values(draws[span[0] : span[0] + tf.size(flat, tf.int64)])
+    draws = array_ops.random.stateless_uniform([span[1], 3], seed)
+    examples["draws"] = ids.with_values(
+        draws[span[0] : span[0] + array_ops.size(flat, array_ops.int64)]
+    )
     if packed:
-        group = tf.RaggedTensor.from_row_lengths
+        group = array_ops.RaggedTensor.from_row_lengths
         examples = {
             name: group(values, slot_sizes, validate=False) for name, values in examples.items()
         }

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -267,7 +267,7 @@ class MaskedLM(Task):
     def _in_order(self) -> bool:
         return self.backbone.predicts_in_order
 
-    def _check_masks(self, ids: tf.RaggedTensor) -> None:
+    def _check_masks(self, ids: array_ops.RaggedTensor) -> None:
         tokenizer, limit = self.preprocessor.tokenizer, self._most_tokens
         from_left = tokenizer.truncation_side == "left"
         for row, tokens in enumerate(ids.numpy()):
@@ -288,37 +288,37 @@ class MaskedLM(Task):
 
     def _examples_with_masks(
         self, ids, starts, ends
-    ) -> tuple[dict, tf.RaggedTensor, tf.RaggedTensor]:
+    ) -> tuple[dict, array_ops.RaggedTensor, array_ops.RaggedTensor]:
         """Return encoded examples with their masks' columns, and the masks' characters, ragged."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
         [(begin, count)] = kept_tokens([ids], 1, longest, tokenizer.truncation_side)
-        begin, count = (tf.cast(values, "int64") for values in (begin, count))
+        begin, count = (array_ops.cast(values, "int64") for values in (begin, count))
         row = ids.value_rowids()
-        column = tf.ragged.range(ids.row_lengths()).values - tf.gather(begin, row)
+        column = array_ops.ragged.range(ids.row_lengths()).values - array_ops.gather(begin, row)
         is_mask = (ids.values == tokenizer.mask_token_id) & (column >= 0)
-        is_mask = ids.with_values(is_mask & (column < tf.gather(count, row)))
+        is_mask = ids.with_values(is_mask & (column < array_ops.gather(count, row)))
         columns = ids.with_values(column)
         columns, starts, ends = (
-            tf.ragged.boolean_mask(values, is_mask) for values in (columns, starts, ends)
+            array_ops.ragged.boolean_mask(values, is_mask) for values in (columns, starts, ends)
         )
-        positions = tf.cast(columns + tokenizer.first_column, tf.int32)
+        positions = array_ops.cast(columns + tokenizer.first_column, array_ops.int32)
         return {**self.preprocessor.pack([ids]), "mask_positions": positions}, starts, ends
 
-    def _mask_inputs(self, examples: dict) -> tuple[dict, tf.Tensor]:
+    def _mask_inputs(self, examples: dict) -> tuple[dict, array_ops.Tensor]:
         """Return the model's inputs, and which of their mask positions (B, M) are real."""
         positions = examples["mask_positions"]
         inputs = {**self.preprocessor.pad(examples), "mask_positions": positions.to_tensor()}
         if self._in_order:
             is_mask = inputs["token_ids"] == self.preprocessor.tokenizer.mask_token_id
-            inputs["prediction_order"] = tf.cast(is_mask, tf.int32)
-        return inputs, tf.sequence_mask(positions.row_lengths())
+            inputs["prediction_order"] = array_ops.cast(is_mask, array_ops.int32)
+        return inputs, array_ops.sequence_mask(positions.row_lengths())
 
-    def _mask_logits(self, examples: dict) -> tf.Tensor:
+    def _mask_logits(self, examples: dict) -> array_ops.Tensor:
         """Return the logits (masks, V) in all examples."""
         inputs, real = self._mask_inputs(examples)
-        return tf.boolean_mask(self(inputs, training=False), real)
+        return array_ops.boolean_mask(self(inputs, training=False), real)
 
-    def _filled(self, texts, starts, ends, logits, top_k: int) -> dict[str, tf.Tensor]:
+    def _filled(self, texts, starts, ends, logits, top_k: int) -> dict[str, array_ops.Tensor]:
         """Return "token", "text" and "score" (masks, top_k), the best first.
 
         Args:
@@ -328,25 +328,31 @@ class MaskedLM(Task):
             logits: (masks, V), of all texts.
             top_k: how many.
         """
-        tokens, words, begins = (tf.constant(column) for column in self._spellings)
-        probabilities = tf.nn.softmax(logits)[:, : tf.size(tokens)]
-        scores, best = tf.math.top_k(probabilities, min(top_k, len(self._spellings[0])))
-        texts, start, end = tf.gather(texts, starts.value_rowids()), starts.values, ends.values
-        before = tf.strings.substr(texts, tf.zeros_like(start), start, unit="UTF8_CHAR")
-        length = tf.strings.length(texts, unit="UTF8_CHAR")
-        after = tf.strings.substr(texts, end, length - end, unit="UTF8_CHAR")
-        joined = tf.strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
-        before = tf.where(tf.gather(begins, best), before[:, None], joined[:, None])
-        texts = before + tf.gather(words, best) + after[:, None]
-        return {"token": tf.gather(tokens, best), "text": texts, "score": scores}
+        tokens, words, begins = (array_ops.constant(column) for column in self._spellings)
+        probabilities = array_ops.nn.softmax(logits)[:, : array_ops.size(tokens)]
+        scores, best = array_ops.math.top_k(probabilities, min(top_k, len(self._spellings[0])))
+        texts, start, end = (
+            array_ops.gather(texts, starts.value_rowids()),
+            starts.values,
+            ends.values,
+        )
+        before = array_ops.strings.substr(
+            texts, array_ops.zeros_like(start), start, unit="UTF8_CHAR"
+        )
+        length = array_ops.strings.length(texts, unit="UTF8_CHAR")
+        after = array_ops.strings.substr(texts, end, length - end, unit="UTF8_CHAR")
+        joined = array_ops.strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
+        before = array_ops.where(array_ops.gather(begins, best), before[:, None], joined[:, None])
+        texts = before + array_ops.gather(words, best) + after[:, None]
+        return {"token": array_ops.gather(tokens, best), "text": texts, "score": scores}
 
     @functools.cached_property
     def _spellings(self) -> tuple[list[str], list[str], list[bool]]:
         """Return the name of every token, its text, and whether it begins a word."""
         tokenizer = self.preprocessor.tokenizer
         tokens = tokenizer.get_vocabulary()
-        with tf.init_scope():
-            words = tokenizer.detokenize(tf.range(len(tokens))[:, None]).numpy()
+        with array_ops.init_scope():
+            words = tokenizer.detokenize(array_ops.range(len(tokens))[:, None]).numpy()
         words = [word.decode(errors="replace").removeprefix("##") for word in words]
         begins = [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens]
         return tokens, words, begins
@@ -355,5 +361,5 @@ class MaskedLM(Task):
     def served_tokenizer(self) -> Tokenizer:
         """Return the tokenizer, but with mask tokens in texts read as such."""
         tokenizer = self.preprocessor.tokenizer
-        with tf.init_scope():
+        with array_ops.init_scope():
             return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})

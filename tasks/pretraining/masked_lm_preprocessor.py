@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     Fraction,
     NonNegativeInt,
@@ -130,49 +130,57 @@ class MaskedLMPreprocessor(Preprocessor):
         examples = super().encode(x, sample_weight=sample_weight)
         if not self.dynamic:
             ids = examples["token_ids"]
-            shape = (tf.size(ids.flat_values), 3)
-            draws = tf.random.stateless_uniform(shape, [self.seed, 0])
+            shape = (array_ops.size(ids.flat_values), 3)
+            draws = array_ops.random.stateless_uniform(shape, [self.seed, 0])
             examples["draws"] = ids.with_flat_values(draws)
         return examples
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         if examples["token_ids"].ragged_rank == 2:
             examples = join_texts(examples, self.tokenizer.first_column)
         inputs = self.pad(examples, bucketed)
         token_ids = inputs["token_ids"]  # (B, L)
-        length = tf.shape(token_ids)[1]
+        length = array_ops.shape(token_ids)[1]
         if "text_starts" in examples:
             # Every text has at least its two special tokens, so K = L / 2 suffices: (B, K).
             starts = examples["text_starts"]
-            starts_shape = tf.stack([starts.nrows(), tf.cast(length // 2, tf.int64)])
+            starts_shape = array_ops.stack(
+                [starts.nrows(), array_ops.cast(length // 2, array_ops.int64)]
+            )
             inputs["text_starts"] = starts.to_tensor(length, shape=starts_shape)
-        shape = tf.concat([tf.shape(token_ids, tf.int64), [3]], 0)
+        shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
         if "draws" in examples:
             draws = examples["draws"].to_tensor(shape=shape)
         else:
-            draws = tf.random.stateless_uniform(shape, self._next_seed(seed))
+            draws = array_ops.random.stateless_uniform(shape, self._next_seed(seed))
 
         order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
-        count = tf.maximum(
-            1, tf.cast(tf.round(self.mask_rate * tf.cast(length, "float32")), "int32")
+        count = array_ops.maximum(
+            1,
+            array_ops.cast(
+                array_ops.round(self.mask_rate * array_ops.cast(length, "float32")), "int32"
+            ),
         )
         if self.sequence_length is not None:
             count = max(1, round(self.mask_rate * self.sequence_length))
-        positions, weights = order[:, :count], tf.cast(selected[:, :count], "float32")  # (B, M)
+        positions, weights = (
+            order[:, :count],
+            array_ops.cast(selected[:, :count], "float32"),
+        )  # (B, M)
 
         if self.predicts_in_order:
             inputs["prediction_order"] = prediction_order(order, selected, draws[..., 1])
         else:
             inputs["token_ids"] = self._replace(token_ids, positions, selected[:, :count], draws)
         inputs["mask_positions"] = positions
-        labels = tf.gather(token_ids, positions, batch_dims=1)
+        labels = array_ops.gather(token_ids, positions, batch_dims=1)
         if "sample_weight" in examples:
             weights = self._weighted(weights, examples["sample_weight"], positions, token_ids)
         return inputs, labels, weights
 
     def _weighted(self, weights, given, positions, token_ids):
         """Return the weights (B, M) of masked tokens times those given for their texts."""
-        return weights * tf.gather(token_weights(given, token_ids), positions, batch_dims=1)
+        return weights * array_ops.gather(token_weights(given, token_ids), positions, batch_dims=1)
 
     def _next_seed(self, seed):
         if seed is not None:
@@ -182,60 +190,72 @@ class MaskedLMPreprocessor(Preprocessor):
 
     def _select(self, token_ids, padding_mask, draws):
         """Return (B, L) positions, the selected ones first, and whether each is selected."""
-        special = tf.reduce_any(token_ids[..., None] == tf.constant(self._special_ids), axis=-1)
+        special = array_ops.reduce_any(
+            token_ids[..., None] == array_ops.constant(self._special_ids), axis=-1
+        )
         ordinary = padding_mask & ~special
-        budget = tf.reduce_sum(tf.cast(ordinary, "float32"), axis=1) * self.mask_rate
-        budget = tf.maximum(1, tf.cast(tf.round(budget), "int32"))  # (B,)
+        budget = array_ops.reduce_sum(array_ops.cast(ordinary, "float32"), axis=1) * self.mask_rate
+        budget = array_ops.maximum(1, array_ops.cast(array_ops.round(budget), "int32"))  # (B,)
         if self.whole_words:
             chosen = self._choose_words(token_ids, ordinary, draws, budget)
         else:
-            rank = tf.argsort(tf.argsort(tf.where(ordinary, draws, 2.0), axis=1), axis=1)
+            rank = array_ops.argsort(
+                array_ops.argsort(array_ops.where(ordinary, draws, 2.0), axis=1), axis=1
+            )
             chosen = ordinary & (rank < budget[:, None])
-        order = tf.argsort(tf.where(chosen, 0, 1), axis=1, stable=True)
-        return order, tf.gather(chosen, order, batch_dims=1)
+        order = array_ops.argsort(array_ops.where(chosen, 0, 1), axis=1, stable=True)
+        return order, array_ops.gather(chosen, order, batch_dims=1)
 
     def _choose_words(self, token_ids, ordinary, draws, budget):
         """Return (B, L) bool: tokens of randomly chosen words, at most the budget in a row."""
-        starts, ends = tf.unstack(tf.gather(tf.constant(self._word_bounds), token_ids), axis=-1)
-        starts |= tf.pad(ends[:, :-1], [[0, 0], [1, 0]])
-        previous = tf.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
+        starts, ends = array_ops.unstack(
+            array_ops.gather(array_ops.constant(self._word_bounds), token_ids), axis=-1
+        )
+        starts |= array_ops.pad(ends[:, :-1], [[0, 0], [1, 0]])
+        previous = array_ops.pad(ordinary[:, :-1], [[0, 0], [1, 0]])
         starts = ordinary & (starts | ~previous)
-        word = tf.cumsum(tf.cast(starts, "int32"), axis=1)  # (B, L), 0 before the first word
+        word = array_ops.cumsum(
+            array_ops.cast(starts, "int32"), axis=1
+        )  # (B, L), 0 before the first word
         # Counted with a bin for tokens outside of words: (B, W), W at most L.
-        bins = tf.shape(token_ids)[1] + 1
-        sizes = tf.math.bincount(
-            tf.where(ordinary, word, 0), minlength=bins, maxlength=bins, axis=-1
+        bins = array_ops.shape(token_ids)[1] + 1
+        sizes = array_ops.math.bincount(
+            array_ops.where(ordinary, word, 0), minlength=bins, maxlength=bins, axis=-1
         )[:, 1:]
-        order = tf.argsort(tf.where(sizes > 0, draws, 2.0), axis=1)
-        shuffled = tf.transpose(tf.gather(sizes, order, batch_dims=1))  # (W, B)
+        order = array_ops.argsort(array_ops.where(sizes > 0, draws, 2.0), axis=1)
+        shuffled = array_ops.transpose(array_ops.gather(sizes, order, batch_dims=1))  # (W, B)
 
         def add(state, size):
             fits = (size > 0) & (state[0] + size <= budget)
-            return tf.where(fits, state[0] + size, state[0]), fits
+            return array_ops.where(fits, state[0] + size, state[0]), fits
 
-        empty = (tf.zeros_like(budget), tf.zeros_like(budget, "bool"))
-        _, fits = tf.scan(add, shuffled, empty)
-        fits = tf.gather(tf.transpose(fits), tf.argsort(order, axis=1), batch_dims=1)  # (B, W)
-        return ordinary & tf.gather(fits, tf.maximum(word - 1, 0), batch_dims=1)
+        empty = (array_ops.zeros_like(budget), array_ops.zeros_like(budget, "bool"))
+        _, fits = array_ops.scan(add, shuffled, empty)
+        fits = array_ops.gather(
+            array_ops.transpose(fits), array_ops.argsort(order, axis=1), batch_dims=1
+        )  # (B, W)
+        return ordinary & array_ops.gather(fits, array_ops.maximum(word - 1, 0), batch_dims=1)
 
     def _replace(self, token_ids, positions, selected, draws):
-        kind = tf.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
-        which = tf.gather(draws[..., 2], positions, batch_dims=1)
-        kept = tf.gather(token_ids, positions, batch_dims=1)
-        new = tf.where(selected, self.replacements(kept, kind, which), kept)
+        kind = array_ops.gather(draws[..., 1], positions, batch_dims=1)  # (B, M)
+        which = array_ops.gather(draws[..., 2], positions, batch_dims=1)
+        kept = array_ops.gather(token_ids, positions, batch_dims=1)
+        new = array_ops.where(selected, self.replacements(kept, kind, which), kept)
         return put_at(token_ids, positions, new)
 
-    def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+    def replacements(
+        self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
+    ) -> array_ops.Tensor:
         """Return the tokens (B, M) that the selected ones become.
 
         Args:
             kept: (B, M) int32, the tokens.
             kind, which: (B, M) random numbers from 0 up to below 1.
         """
-        ordinary = tf.constant(self._ordinary_ids)
-        drawn = tf.gather(ordinary, tf.cast(which * len(self._ordinary_ids), "int32"))
-        return tf.where(
-            kind < MASKED, self.tokenizer.mask_token_id, tf.where(kind < RANDOM, drawn, kept)
+        ordinary = array_ops.constant(self._ordinary_ids)
+        drawn = array_ops.gather(ordinary, array_ops.cast(which * len(self._ordinary_ids), "int32"))
+        return array_ops.where(
+            kind < MASKED, self.tokenizer.mask_token_id, array_ops.where(kind < RANDOM, drawn, kept)
         )
 
     @functools.cached_property
@@ -256,7 +276,9 @@ class MaskedLMPreprocessor(Preprocessor):
         return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])
 
 
-def prediction_order(order: tf.Tensor, selected: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
+def prediction_order(
+    order: array_ops.Tensor, selected: array_ops.Tensor, draws: array_ops.Tensor
+) -> array_ops.Tensor:
     """Return 0 for tokens that are not selected, and the selected ones' numbers in a random order.
 
     Args:
@@ -275,12 +297,16 @@ def prediction_order(order: tf.Tensor, selected: tf.Tensor, draws: tf.Tensor) ->
         >>> prediction_order(order, selected, tf.constant([[0.1, 0.9, 0.5]])).numpy().tolist()
         [[0, 2, 1]]
     """
-    drawn = tf.where(selected, tf.gather(draws, order, batch_dims=1), 2.0)
-    rank = 1 + tf.argsort(tf.argsort(drawn, axis=1), axis=1)
-    return tf.gather(tf.where(selected, rank, 0), tf.argsort(order, axis=1), batch_dims=1)
+    drawn = array_ops.where(selected, array_ops.gather(draws, order, batch_dims=1), 2.0)
+    rank = 1 + array_ops.argsort(array_ops.argsort(drawn, axis=1), axis=1)
+    return array_ops.gather(
+        array_ops.where(selected, rank, 0), array_ops.argsort(order, axis=1), batch_dims=1
+    )
 
 
-def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+def put_at(
+    token_ids: array_ops.Tensor, positions: array_ops.Tensor, values: array_ops.Tensor
+) -> array_ops.Tensor:
     """Return tokens (B, L) with other values (B, M) at some positions (B, M).
 
     Example:
@@ -289,18 +315,24 @@ def put_at(token_ids: tf.Tensor, positions: tf.Tensor, values: tf.Tensor) -> tf.
         >>> put_at(token_ids, tf.constant([[2]]), values).numpy().tolist()
         [[5, 6, 9]]
     """
-    examples = tf.repeat(tf.range(tf.shape(positions)[0])[:, None], tf.shape(positions)[1], axis=1)
-    return tf.tensor_scatter_nd_update(token_ids, tf.stack([examples, positions], axis=-1), values)
+    examples = array_ops.repeat(
+        array_ops.range(array_ops.shape(positions)[0])[:, None],
+        array_ops.shape(positions)[1],
+        axis=1,
+    )
+    return array_ops.tensor_scatter_nd_update(
+        token_ids, array_ops.stack([examples, positions], axis=-1), values
+    )
 
 
-def token_weights(weights, token_ids: tf.Tensor) -> tf.Tensor:
+def token_weights(weights, token_ids: array_ops.Tensor) -> array_ops.Tensor:
     """Return the weight (B, L) of each token's text.
 
     Args:
         weights: of each example (B,), or packed, of each token, ragged (B, None).
         token_ids: (B, L).
     """
-    shape = tf.shape(token_ids, tf.int64)
-    if isinstance(weights, tf.RaggedTensor):
+    shape = array_ops.shape(token_ids, array_ops.int64)
+    if isinstance(weights, array_ops.RaggedTensor):
         return weights.to_tensor(shape=shape)
-    return tf.broadcast_to(weights[:, None], shape)
+    return array_ops.broadcast_to(weights[:, None], shape)

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
@@ -116,7 +116,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         check_same_count(examples)
         return examples
 
-    def encode_labels(self, y) -> tf.Tensor:
+    def encode_labels(self, y) -> array_ops.Tensor:
         names = list(LABELS) if self.objective == "sentence_order" else None
         labels = class_indices(y, names, 2)
         if len(labels.shape) == 2:
@@ -126,10 +126,10 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
             )
         return labels
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         x, y, weights = super().collate(examples, seed, bucketed)
         labels = examples["labels"]
-        each = examples.get("sample_weight", tf.ones(tf.shape(labels)))
+        each = examples.get("sample_weight", array_ops.ones(array_ops.shape(labels)))
         return (
             x,
             {"masked_lm": y, self.objective: labels},

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.encoders.backbone import Backbone
@@ -67,7 +67,7 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
 
     task_name = "replaced_token_detection"
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         inputs, labels, weights = super().collate(examples, seed, bucketed)
         inputs["masked_token_ids"] = inputs["token_ids"]
         inputs["token_ids"] = put_at(inputs["token_ids"], inputs["mask_positions"], labels)
@@ -77,8 +77,10 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
         masked = super()._weighted(weights, given, positions, token_ids)
         return {"generator": masked, "detection": token_weights(given, token_ids)}
 
-    def replacements(self, kept: tf.Tensor, kind: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
-        return tf.fill(tf.shape(kept), self.tokenizer.mask_token_id)
+    def replacements(
+        self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
+    ) -> array_ops.Tensor:
+        return array_ops.fill(array_ops.shape(kept), self.tokenizer.mask_token_id)
 
 
 class ReplacedToken(TypedDict):
@@ -332,7 +334,7 @@ class ReplacedTokenDetection(Task):
             return []
         examples, tokens = self._examples(tensor)
         inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
-        logits = tf.constant(self.predict(inputs, batch_size, verbose=0))
+        logits = array_ops.constant(self.predict(inputs, batch_size, verbose=0))
         return records(self._with_scores(tokens, self._inner(logits, examples)))
 
     def signatures(self) -> dict[str, Callable]:
@@ -351,26 +353,28 @@ class ReplacedTokenDetection(Task):
 
         return {"serving_default": detect}
 
-    def _examples(self, texts: tf.Tensor) -> tuple[dict, dict]:
+    def _examples(self, texts: array_ops.Tensor) -> tuple[dict, dict]:
         """Return encoded examples, and "token", "start" and "end" of their texts' tokens, all
         ragged (N, None)."""
         limit, tokenizer = self.preprocessor.max_sequence_length - 2, self.preprocessor.tokenizer
         tokens = tokenizer.tokenize_with_offsets(texts)
         ids, start, end = (truncated(values, limit, tokenizer.truncation_side) for values in tokens)
-        names = tf.constant(tokenizer.get_vocabulary())
-        columns = {"token": ids.with_values(tf.gather(names, ids.values)), "start": start}
+        names = array_ops.constant(tokenizer.get_vocabulary())
+        columns = {"token": ids.with_values(array_ops.gather(names, ids.values)), "start": start}
         return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}
 
-    def _with_scores(self, tokens: dict, logits: tf.Tensor) -> dict[str, tf.RaggedTensor]:
-        return {**tokens, "score": tokens["start"].with_values(tf.sigmoid(logits))}
+    def _with_scores(
+        self, tokens: dict, logits: array_ops.Tensor
+    ) -> dict[str, array_ops.RaggedTensor]:
+        return {**tokens, "score": tokens["start"].with_values(array_ops.sigmoid(logits))}
 
-    def _inner(self, logits: tf.Tensor, examples: dict) -> tf.Tensor:
+    def _inner(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
         """Return the logits (T,) of the tokens between the special ones, from logits (N, L)."""
         lengths = examples["token_ids"].row_lengths() - 2
         column = self.preprocessor.tokenizer.first_column
-        return tf.RaggedTensor.from_tensor(logits[:, column:], lengths).values
+        return array_ops.RaggedTensor.from_tensor(logits[:, column:], lengths).values
 
-    def _inner_logits(self, examples: dict) -> tf.Tensor:
+    def _inner_logits(self, examples: dict) -> array_ops.Tensor:
         logits = self(self.preprocessor.pad(examples), training=False)
         return self._inner(logits, examples)[:, None]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering.answers import (
@@ -69,15 +69,17 @@ class Answers(NamedTuple):
         context: (N, n) int32, the number of the answer's context; -1 of "no answer".
     """
 
-    start: tf.Tensor
-    end: tf.Tensor
-    score: tf.Tensor
-    total: tf.Tensor
-    null: tf.Tensor
-    context: tf.Tensor
+    start: array_ops.Tensor
+    end: array_ops.Tensor
+    score: array_ops.Tensor
+    total: array_ops.Tensor
+    null: array_ops.Tensor
+    context: array_ops.Tensor
 
 
-def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_best: int) -> Answers:
+def best_answers(
+    found: Candidates, contexts: Contexts, columns: array_ops.Tensor, n_best: int
+) -> Answers:
     """Return the best answers of every question; a span in two windows counts once.
 
     Args:
@@ -90,45 +92,58 @@ def best_answers(found: Candidates, contexts: Contexts, columns: tf.Tensor, n_be
     spans, scores = _distinct(*_spans(found, contexts, columns))
 
     def by_question(values, examples, filler):
-        filler = tf.cast(filler, values.dtype)
-        rows = tf.RaggedTensor.from_value_rowids(values, examples, count).to_tensor(filler)
-        return tf.pad(rows, [[0, 0], [0, n_best]], constant_values=filler)  # there may be fewer
+        filler = array_ops.cast(filler, values.dtype)
+        rows = array_ops.RaggedTensor.from_value_rowids(values, examples, count).to_tensor(filler)
+        return array_ops.pad(
+            rows, [[0, 0], [0, n_best]], constant_values=filler
+        )  # there may be fewer
 
-    question, *characters = tf.unstack(spans, 3, axis=1)
-    best, index = tf.math.top_k(by_question(scores, question, 2 * IMPOSSIBLE), n_best)
-    bounds = (by_question(tf.cast(offset, tf.int32), question, 0) for offset in characters)
-    start, end = (tf.gather(values, index, batch_dims=1) for values in bounds)
-    total = tf.reduce_logsumexp(by_question(found.total, example, 2 * IMPOSSIBLE), axis=1)
-    null = tf.reduce_min(by_question(found.null, example, float("inf")), axis=1)
-    context = tf.broadcast_to(tf.range(tf.shape(best)[0])[:, None], tf.shape(best))
+    question, *characters = array_ops.unstack(spans, 3, axis=1)
+    best, index = array_ops.math.top_k(by_question(scores, question, 2 * IMPOSSIBLE), n_best)
+    bounds = (
+        by_question(array_ops.cast(offset, array_ops.int32), question, 0) for offset in characters
+    )
+    start, end = (array_ops.gather(values, index, batch_dims=1) for values in bounds)
+    total = array_ops.reduce_logsumexp(by_question(found.total, example, 2 * IMPOSSIBLE), axis=1)
+    null = array_ops.reduce_min(by_question(found.null, example, float("inf")), axis=1)
+    context = array_ops.broadcast_to(
+        array_ops.range(array_ops.shape(best)[0])[:, None], array_ops.shape(best)
+    )
     return Answers(start, end, best, total, null, context)
 
 
 def _spans(
-    found: Candidates, contexts: Contexts, columns: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+    found: Candidates, contexts: Contexts, columns: array_ops.Tensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return (K, 3) int64 question, first character and the one after the last; (K,) their
     scores."""
     windows = contexts.windows
-    index = tf.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
-    row_starts = tf.gather(tf.cast(contexts.ids.row_starts(), tf.int64), windows.example)
-    shift = row_starts + windows.begin - tf.cast(columns, tf.int64)  # (W,)
+    index = array_ops.where(found.score > IMPOSSIBLE / 2)  # (K, 2)
+    row_starts = array_ops.gather(
+        array_ops.cast(contexts.ids.row_starts(), array_ops.int64), windows.example
+    )
+    shift = row_starts + windows.begin - array_ops.cast(columns, array_ops.int64)  # (W,)
     first, last = (
-        tf.cast(tf.gather_nd(column, index), tf.int64) + tf.gather(shift, index[:, 0])
+        array_ops.cast(array_ops.gather_nd(column, index), array_ops.int64)
+        + array_ops.gather(shift, index[:, 0])
         for column in (found.start, found.end)
     )
-    start = tf.gather(contexts.starts.flat_values, first)
-    end = tf.gather(contexts.ends.flat_values, last)
-    question = tf.gather(windows.example, index[:, 0])
-    characters = tf.cast(tf.stack([start, end], axis=1), tf.int64)
-    return tf.concat([question[:, None], characters], 1), tf.gather_nd(found.score, index)
+    start = array_ops.gather(contexts.starts.flat_values, first)
+    end = array_ops.gather(contexts.ends.flat_values, last)
+    question = array_ops.gather(windows.example, index[:, 0])
+    characters = array_ops.cast(array_ops.stack([start, end], axis=1), array_ops.int64)
+    return array_ops.concat([question[:, None], characters], 1), array_ops.gather_nd(
+        found.score, index
+    )
 
 
-def _distinct(spans: tf.Tensor, scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _distinct(
+    spans: array_ops.Tensor, scores: array_ops.Tensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return the spans without repeats, in order, each with its best score."""
-    with tf.device("CPU"):  # GPUs compare single numbers only
-        spans, number = tf.raw_ops.UniqueV2(x=spans, axis=[0])
-    return spans, tf.math.unsorted_segment_max(scores, number, tf.shape(spans)[0])
+    with array_ops.device("CPU"):  # GPUs compare single numbers only
+        spans, number = array_ops.raw_ops.UniqueV2(x=spans, axis=[0])
+    return spans, array_ops.math.unsorted_segment_max(scores, number, array_ops.shape(spans)[0])
 
 
 def over_passages(found: Answers) -> Answers:
@@ -148,13 +163,15 @@ def over_passages(found: Answers) -> Answers:
         >>> over_passages(found).context.numpy().tolist()
         [[1]]
     """
-    score, index = tf.math.top_k(tf.reshape(found.score, [1, -1]), found.score.shape[1])
+    score, index = array_ops.math.top_k(
+        array_ops.reshape(found.score, [1, -1]), found.score.shape[1]
+    )
     start, end, context = (
-        tf.gather(tf.reshape(values, [1, -1]), index, batch_dims=1)
+        array_ops.gather(array_ops.reshape(values, [1, -1]), index, batch_dims=1)
         for values in (found.start, found.end, found.context)
     )
-    total = tf.reduce_logsumexp(found.total, keepdims=True)
-    null = tf.reduce_min(found.null, keepdims=True)
+    total = array_ops.reduce_logsumexp(found.total, keepdims=True)
+    null = array_ops.reduce_min(found.null, keepdims=True)
     return Answers(start, end, score, total, null, context)
 
 
@@ -197,21 +214,21 @@ def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers
         return found
     null = found.null[:, None]
     # The differences that `evaluate_answers` compares: others would be rounded otherwise.
-    ahead = tf.fill(tf.shape(null), tf.constant(-null_threshold, null.dtype))
-    rank = tf.concat([found.score - null, ahead], axis=1)
-    order = tf.argsort(rank, axis=1, direction="DESCENDING", stable=True)
-    start, end = (tf.pad(values, [[0, 0], [0, 1]]) for values in (found.start, found.end))
-    context = tf.pad(found.context, [[0, 0], [0, 1]], constant_values=-1)
-    fields = start, end, tf.concat([found.score, null], axis=1), context
-    start, end, score, context = (tf.gather(f, order, batch_dims=1) for f in fields)
-    total = tf.reduce_logsumexp(tf.stack([found.total, found.null], axis=1), axis=1)
+    ahead = array_ops.fill(array_ops.shape(null), array_ops.constant(-null_threshold, null.dtype))
+    rank = array_ops.concat([found.score - null, ahead], axis=1)
+    order = array_ops.argsort(rank, axis=1, direction="DESCENDING", stable=True)
+    start, end = (array_ops.pad(values, [[0, 0], [0, 1]]) for values in (found.start, found.end))
+    context = array_ops.pad(found.context, [[0, 0], [0, 1]], constant_values=-1)
+    fields = start, end, array_ops.concat([found.score, null], axis=1), context
+    start, end, score, context = (array_ops.gather(f, order, batch_dims=1) for f in fields)
+    total = array_ops.reduce_logsumexp(array_ops.stack([found.total, found.null], axis=1), axis=1)
     return Answers(start, end, score, total, found.null, context)
 
 
-def answer_scores(found: Answers) -> tf.Tensor:
+def answer_scores(found: Answers) -> array_ops.Tensor:
     """Return (N, n) float32: every answer's share among all allowed ones; 0 if there is none."""
-    share = tf.exp(found.score - found.total[:, None])
-    return tf.where(found.score > IMPOSSIBLE / 2, share, 0.0)
+    share = array_ops.exp(found.score - found.total[:, None])
+    return array_ops.where(found.score > IMPOSSIBLE / 2, share, 0.0)
 
 
 def answer_dicts(
@@ -261,15 +278,15 @@ class ContextColumns(NamedTuple):
         null: (W,) int32, the position of "no answer".
     """
 
-    first: tf.Tensor
-    tokens: tf.Tensor
-    null: tf.Tensor
+    first: array_ops.Tensor
+    tokens: array_ops.Tensor
+    null: array_ops.Tensor
 
 
 def search(
     model: SpanQA,
-    questions: tf.Tensor,
-    texts: tf.Tensor,
+    questions: array_ops.Tensor,
+    texts: array_ops.Tensor,
     top_k: int,
     max_answer_length: int,
     batch_size: int | None,
@@ -302,15 +319,20 @@ def search(
     columns, order, parts = _context_columns(model.preprocessor, contexts, examples), [], []
     wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
     for numbers, outputs in example_outputs(model, examples, batch_size):
-        chosen = ContextColumns(*(tf.gather(values, numbers) for values in columns))
-        parts.append(_candidates(model, tf.constant(outputs), chosen, max_answer_length, wanted))
+        chosen = ContextColumns(*(array_ops.gather(values, numbers) for values in columns))
+        parts.append(
+            _candidates(model, array_ops.constant(outputs), chosen, max_answer_length, wanted)
+        )
         order.extend(numbers)
-    found = (tf.gather(tf.concat(f, 0), np.argsort(order)) for f in zip(*parts, strict=True))
+    found = (
+        array_ops.gather(array_ops.concat(f, 0), np.argsort(order))
+        for f in zip(*parts, strict=True)
+    )
     return best_answers(Candidates(*found), contexts, columns.first, top_k)
 
 
 def search_in_graph(
-    model: SpanQA, questions: tf.Tensor, texts: tf.Tensor, max_answer_length: int
+    model: SpanQA, questions: array_ops.Tensor, texts: array_ops.Tensor, max_answer_length: int
 ) -> Answers:
     """Return the best answer of every question, inside `tf.function`; contexts may be empty.
 
@@ -345,7 +367,7 @@ def _context_columns(
 
 def _candidates(
     model: SpanQA,
-    outputs: tf.Tensor,
+    outputs: array_ops.Tensor,
     columns: ContextColumns,
     max_answer_length: int,
     n_best: int,
@@ -353,26 +375,28 @@ def _candidates(
     first, tokens, null = columns
     if model.beam:
         return beam_spans(outputs, first, tokens, max_answer_length, n_best)
-    is_context = context_mask(first, tokens, tf.range(tf.shape(outputs)[2]))
+    is_context = context_mask(first, tokens, array_ops.range(array_ops.shape(outputs)[2]))
     return find_spans(outputs, is_context, max_answer_length, n_best, null)
 
 
-def _outputs(model: SpanQA, examples: dict) -> tf.Tensor:
+def _outputs(model: SpanQA, examples: dict) -> array_ops.Tensor:
     """Return the model's outputs for all windows, (W, 2, L) or of a beam (W, 1 + n m, 4)."""
 
-    def outputs(inputs: dict) -> tf.Tensor:
+    def outputs(inputs: dict) -> array_ops.Tensor:
         return model(inputs, training=False)
 
     if not model.beam:
         by_token = token_outputs_in_graph(
-            model, lambda inputs: tf.transpose(outputs(inputs), (0, 2, 1)), examples
+            model, lambda inputs: array_ops.transpose(outputs(inputs), (0, 2, 1)), examples
         )
-        return tf.transpose(by_token.to_tensor(), (0, 2, 1))
+        return array_ops.transpose(by_token.to_tensor(), (0, 2, 1))
 
-    def rows(examples: dict) -> tf.Tensor:
-        return tf.reshape(outputs(model.preprocessor.pad(examples)), [-1, COLUMNS])
+    def rows(examples: dict) -> array_ops.Tensor:
+        return array_ops.reshape(outputs(model.preprocessor.pad(examples)), [-1, COLUMNS])
 
     n, m = model.beam
-    counts = tf.fill([tf.size(examples["text_index"])], tf.constant(1 + n * m, tf.int64))
+    counts = array_ops.fill(
+        [array_ops.size(examples["text_index"])], array_ops.constant(1 + n * m, array_ops.int64)
+    )
     found = in_graph_batches(rows, examples, counts, COLUMNS)
     return found.to_tensor(shape=(None, 1 + n * m, COLUMNS))

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
@@ -43,19 +43,19 @@ class Candidates(NamedTuple):
         null: (W,) float32, score of "no answer"; with a beam what it has more than the best span.
     """
 
-    score: tf.Tensor
-    start: tf.Tensor
-    end: tf.Tensor
-    total: tf.Tensor
-    null: tf.Tensor
+    score: array_ops.Tensor
+    start: array_ops.Tensor
+    end: array_ops.Tensor
+    total: array_ops.Tensor
+    null: array_ops.Tensor
 
 
 def find_spans(
-    logits: tf.Tensor,
-    is_context: tf.Tensor,
+    logits: array_ops.Tensor,
+    is_context: array_ops.Tensor,
     max_answer_length: int,
     n_best: int,
-    null_column: tf.Tensor | None = None,
+    null_column: array_ops.Tensor | None = None,
 ) -> Candidates:
     """Find the best spans of every window among all spans.
 
@@ -80,28 +80,34 @@ def find_spans(
     """
     if max_answer_length < 1:
         raise ValueError(f"max_answer_length={max_answer_length}; expected at least 1 token.")
-    masked = tf.where(is_context[:, None], tf.cast(logits, tf.float32), IMPOSSIBLE)
-    start, end = tf.unstack(masked, axis=1)  # (W, L)
+    masked = array_ops.where(
+        is_context[:, None], array_ops.cast(logits, array_ops.float32), IMPOSSIBLE
+    )
+    start, end = array_ops.unstack(masked, axis=1)  # (W, L)
     max_answer_length = max_answer_length
-    padded = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE)
-    ends = tf.signal.frame(padded, max_answer_length, 1)  # (W, L, K)
+    padded = array_ops.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=IMPOSSIBLE)
+    ends = array_ops.signal.frame(padded, max_answer_length, 1)  # (W, L, K)
     scores = start[:, :, None] + ends
-    flat = tf.reshape(
-        scores, [tf.shape(scores)[0], tf.shape(scores)[1] * max_answer_length]
+    flat = array_ops.reshape(
+        scores, [array_ops.shape(scores)[0], array_ops.shape(scores)[1] * max_answer_length]
     )  # (W, L * K)
-    flat = tf.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, index = tf.math.top_k(flat, n_best)
+    flat = array_ops.pad(flat, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    best, index = array_ops.math.top_k(flat, n_best)
     first = index // max_answer_length
-    total = tf.reduce_logsumexp(flat, axis=1)
+    total = array_ops.reduce_logsumexp(flat, axis=1)
     # Of no windows there is no first column either.
     null = logits[:, :, :1]
     if null_column is not None:
-        null = tf.where(tf.range(tf.shape(logits)[2]) == null_column[:, None, None], logits, 0)
-    null = tf.cast(tf.reduce_sum(null, axis=[1, 2]), tf.float32)
+        null = array_ops.where(
+            array_ops.range(array_ops.shape(logits)[2]) == null_column[:, None, None], logits, 0
+        )
+    null = array_ops.cast(array_ops.reduce_sum(null, axis=[1, 2]), array_ops.float32)
     return Candidates(best, first, first + index % max_answer_length, total, null)
 
 
-def context_mask(column: tf.Tensor, tokens: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+def context_mask(
+    column: array_ops.Tensor, tokens: array_ops.Tensor, positions: array_ops.Tensor
+) -> array_ops.Tensor:
     """Return whether an answer may begin and end at some positions, (W, n) bool.
 
     Args:
@@ -116,9 +122,9 @@ def context_mask(column: tf.Tensor, tokens: tf.Tensor, positions: tf.Tensor) -> 
         [[False, False, True, False, False]]
     """
     index = positions - column[:, None]
-    outside = tf.shape(tokens)[1]
-    index = tf.where(index < 0, outside, tf.minimum(index, outside))
-    return tf.gather(tf.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
+    outside = array_ops.shape(tokens)[1]
+    index = array_ops.where(index < 0, outside, array_ops.minimum(index, outside))
+    return array_ops.gather(array_ops.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
 
 
 def split_examples(x, y) -> tuple:
@@ -223,7 +229,7 @@ def _rows(columns: dict, number: int) -> list[dict]:
     return [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
 
 
-def check_answers(y, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return the bounds of the first answer to every question, in memory or inside `tf.data`.
 
     Args:
@@ -241,14 +247,16 @@ def check_answers(y, contexts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             there is 'dog a bird'. It stands at 12. ..."; `tf.errors.InvalidArgumentError` inside
             `tf.data`.
     """
-    as_tensors = isinstance(y, dict) and tf.is_tensor(y["text"])
+    as_tensors = isinstance(y, dict) and array_ops.is_tensor(y["text"])
     answers = _answer_tensors(y) if as_tensors else _answer_columns(y, contexts)
     index, text, start = answers[0].value_rowids(), *(column.flat_values for column in answers)
-    context = tf.gather(contexts, index)
-    length, size = (tf.strings.length(v, unit="UTF8_CHAR") for v in (text, context))
-    begin = tf.clip_by_value(start, 0, size)
-    there = tf.strings.substr(context, begin, tf.maximum(length, 10), unit="UTF8_CHAR")
-    same = tf.strings.substr(context, begin, length, unit="UTF8_CHAR") == text
+    context = array_ops.gather(contexts, index)
+    length, size = (array_ops.strings.length(v, unit="UTF8_CHAR") for v in (text, context))
+    begin = array_ops.clip_by_value(start, 0, size)
+    there = array_ops.strings.substr(
+        context, begin, array_ops.maximum(length, 10), unit="UTF8_CHAR"
+    )
+    same = array_ops.strings.substr(context, begin, length, unit="UTF8_CHAR") == text
     start = check_each(
         start,
         (length > 0) & (start >= 0) & same,
@@ -274,32 +282,36 @@ def _found(text: str, context: str) -> str:
     return f" It stands at {context.index(text)}." if text and text in context else ""
 
 
-def _answer_columns(y, contexts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+def _answer_columns(
+    y, contexts: array_ops.Tensor
+) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
     """Return texts and first characters of answers in memory, each ragged (N, None)."""
     answers = answer_lists(y)
     if len(answers) != len(contexts):
         raise ValueError(f"Received {len(contexts)} questions, but answers of {len(answers)}.")
     given = [answer for row in answers for answer in row]
     starts = [min(max(int(answer["answer_start"]), -1), 2**31 - 1) for answer in given]
-    texts = tf.constant([answer["text"] for answer in given], tf.string)
-    counts = tf.constant([len(row) for row in answers], tf.int64)
-    columns = texts, tf.constant(starts, tf.int32)
-    return tuple(tf.RaggedTensor.from_row_lengths(column, counts) for column in columns)
+    texts = array_ops.constant([answer["text"] for answer in given], array_ops.string)
+    counts = array_ops.constant([len(row) for row in answers], array_ops.int64)
+    columns = texts, array_ops.constant(starts, array_ops.int32)
+    return tuple(array_ops.RaggedTensor.from_row_lengths(column, counts) for column in columns)
 
 
-def _answer_tensors(y: dict) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+def _answer_tensors(y: dict) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
     """Return texts and first characters of answers in tensors, each ragged (N, None)."""
-    text, start = y["text"], tf.cast(y["answer_start"], tf.int32)
+    text, start = y["text"], array_ops.cast(y["answer_start"], array_ops.int32)
     if len(text.shape) == 1:
         text, start = text[:, None], start[:, None]
-    text, start = (v.to_tensor() if isinstance(v, tf.RaggedTensor) else v for v in (text, start))
-    text = tf.RaggedTensor.from_tensor(text, padding="")
-    return text, tf.RaggedTensor.from_tensor(start, lengths=text.row_lengths())
+    text, start = (
+        v.to_tensor() if isinstance(v, array_ops.RaggedTensor) else v for v in (text, start)
+    )
+    text = array_ops.RaggedTensor.from_tensor(text, padding="")
+    return text, array_ops.RaggedTensor.from_tensor(start, lengths=text.row_lengths())
 
 
 def without_white_space(
-    contexts: tf.Tensor, start: tf.Tensor, end: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+    contexts: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return the bounds of answers without the white space, as in `str.strip`, at their ends.
 
     Args:
@@ -314,8 +326,10 @@ def without_white_space(
         >>> [bound.numpy().tolist() for bound in bounds]
         [[3], [7]]
     """
-    answer = tf.strings.substr(contexts, tf.maximum(start, 0), end - start, unit="UTF8_CHAR")
-    answer = tf.strings.regex_replace(answer, f"^{_WHITE_SPACE}", "")
-    start = end - tf.strings.length(answer, unit="UTF8_CHAR")
-    answer = tf.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
-    return start, start + tf.strings.length(answer, unit="UTF8_CHAR")
+    answer = array_ops.strings.substr(
+        contexts, array_ops.maximum(start, 0), end - start, unit="UTF8_CHAR"
+    )
+    answer = array_ops.strings.regex_replace(answer, f"^{_WHITE_SPACE}", "")
+    start = end - array_ops.strings.length(answer, unit="UTF8_CHAR")
+    answer = array_ops.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
+    return start, start + array_ops.strings.length(answer, unit="UTF8_CHAR")

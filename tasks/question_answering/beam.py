@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import MAX_TOP, TOP, BeamHead
@@ -216,9 +216,9 @@ def make_span_beam(
 
 
 def beam_spans(
-    outputs: tf.Tensor,
-    columns: tf.Tensor,
-    tokens: tf.Tensor,
+    outputs: array_ops.Tensor,
+    columns: array_ops.Tensor,
+    tokens: array_ops.Tensor,
     max_answer_length: int,
     n_best: int,
 ) -> Candidates:
@@ -246,15 +246,15 @@ def beam_spans(
         [[[-2.25]], [[1]], [[2]], [-2.25], [-1.5]]
     """
     no_answer, spans = outputs[:, 0, 2], outputs[:, 1:]
-    first, last = (tf.cast(spans[:, :, i], tf.int32) for i in (0, 1))  # (W, n m)
+    first, last = (array_ops.cast(spans[:, :, i], array_ops.int32) for i in (0, 1))  # (W, n m)
     inside = context_mask(columns, tokens, first) & context_mask(columns, tokens, last)
     right = inside & (first <= last) & (last - first < max_answer_length)
-    scores = tf.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
-    total = tf.reduce_logsumexp(scores, axis=1)
-    scores = tf.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
-    best, index = tf.math.top_k(scores, n_best)
+    scores = array_ops.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
+    total = array_ops.reduce_logsumexp(scores, axis=1)
+    scores = array_ops.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    best, index = array_ops.math.top_k(scores, n_best)
     first, last = (
-        tf.gather(tf.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)
+        array_ops.gather(array_ops.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)
         for values in (first, last)
     )
     return Candidates(best, first, last, total, no_answer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.base.attributions import (
     Attributions,
     attributions,
@@ -50,7 +50,7 @@ def explain_answers(
     preprocessor = model.preprocessor
     marks = model.graphs.get("word_marks", lambda: word_marks(preprocessor.tokenizer))
     asked, told = (
-        tokenize_texts(preprocessor.tokenizer, tf.constant(texts, tf.string), marks)
+        tokenize_texts(preprocessor.tokenizer, array_ops.constant(texts, array_ops.string), marks)
         for texts in ([question.strip() for question in questions], contexts)
     )
     encoded = preprocessor.contexts(asked.texts, told.texts)

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
@@ -526,7 +526,7 @@ class SpanQA(Task):
                 found.end[:, 0],
                 answer_ranking.answer_scores(found),
             )
-            text = tf.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+            text = array_ops.strings.substr(context, start, end - start, unit="UTF8_CHAR")
             return {"text": text, "start": start, "end": end, "score": score[:, 0]}
 
         return {"serving_default": answer}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -40,15 +40,15 @@ class Contexts(NamedTuple):
         windows: of the contexts.
     """
 
-    texts: tf.Tensor
-    questions: tf.RaggedTensor
-    ids: tf.RaggedTensor
-    starts: tf.RaggedTensor
-    ends: tf.RaggedTensor
+    texts: array_ops.Tensor
+    questions: array_ops.RaggedTensor
+    ids: array_ops.RaggedTensor
+    starts: array_ops.RaggedTensor
+    ends: array_ops.RaggedTensor
     windows: Windows
 
     @property
-    def has_characters(self) -> tf.RaggedTensor:
+    def has_characters(self) -> array_ops.RaggedTensor:
         """Return ragged (N, None) bool: false for a space that is a token of its own in RoBERTa."""
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
@@ -135,7 +135,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     @validate_arguments
     def contexts(
-        self, questions: tf.Tensor, contexts: tf.Tensor, allow_empty: bool = False
+        self, questions: array_ops.Tensor, contexts: array_ops.Tensor, allow_empty: bool = False
     ) -> Contexts:
         """Tokenize questions (N,) and contexts (N,), and divide the contexts into windows.
 
@@ -143,17 +143,19 @@ class SpanQAPreprocessor(Preprocessor):
             ValueError: "Example 3: the context is empty.", "Example 3: the question has 38 tokens,
                 which leaves no room for its context ..."
         """
-        question_ids = self.tokenizer.tokenize(tf.strings.strip(questions))
+        question_ids = self.tokenizer.tokenize(array_ops.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)
         lengths, most = question_ids.row_lengths(), self._longest_question
         message = ": the question has ", lengths, " tokens, which leaves no room for its context "
         expected = f"in examples of {self.max_sequence_length}. Expected at most {most}."
         lengths = check_each(lengths, lengths <= most, *message, expected, unit="Example")
         capacity = self.max_sequence_length - self._specials - lengths  # (N,)
-        doc_stride = tf.minimum(tf.cast(self.doc_stride, tf.int64), capacity // 2)
+        doc_stride = array_ops.minimum(
+            array_ops.cast(self.doc_stride, array_ops.int64), capacity // 2
+        )
         windows = make_windows(ids.row_lengths(), capacity, doc_stride)
         found = Contexts(contexts, question_ids, ids, starts, ends, windows)
-        right = tf.reduce_any(found.has_characters, axis=1) | allow_empty
+        right = array_ops.reduce_any(found.has_characters, axis=1) | allow_empty
         return check_each(found, right, ": the context is empty.", unit="Example")
 
     @property
@@ -167,28 +169,28 @@ class SpanQAPreprocessor(Preprocessor):
     def examples(self, contexts: Contexts) -> dict:
         """Return one example for every window: question and a part of the context."""
         windows = contexts.windows
-        texts = [tf.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
+        texts = [array_ops.gather(contexts.questions, windows.example), take(contexts.ids, windows)]
         examples = self.pack(texts[::-1] if self.context_first else texts)
         return {**examples, "text_index": windows.example}
 
-    def context_column(self, examples: dict) -> tf.Tensor:
+    def context_column(self, examples: dict) -> array_ops.Tensor:
         """Return (W,) int32, the position of the context's first token."""
         return self._text_columns(examples)[0 if self.context_first else 1]
 
-    def question_column(self, examples: dict) -> tf.Tensor:
+    def question_column(self, examples: dict) -> array_ops.Tensor:
         """Return (W,) int32, the position of the question's first token."""
         return self._text_columns(examples)[1 if self.context_first else 0]
 
-    def _text_columns(self, examples: dict) -> tuple[tf.Tensor, tf.Tensor]:
+    def _text_columns(self, examples: dict) -> tuple[array_ops.Tensor, array_ops.Tensor]:
         """Return the positions of the first tokens of the first and the second text."""
         lengths = examples["first_length"]
-        first = tf.zeros_like(lengths) + self.tokenizer.first_column
+        first = array_ops.zeros_like(lengths) + self.tokenizer.first_column
         return first, lengths + self.tokenizer.pair_separators - 1
 
-    def null_column(self, examples: dict) -> tf.Tensor:
+    def null_column(self, examples: dict) -> array_ops.Tensor:
         """Return (W,) int32, the position of the start token, which says "no answer"."""
-        lengths = tf.cast(examples["token_ids"].row_lengths(), tf.int32)
-        return tf.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
+        lengths = array_ops.cast(examples["token_ids"].row_lengths(), array_ops.int32)
+        return array_ops.zeros_like(lengths) if self.tokenizer.first_column else lengths - 1
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         questions, texts, y = split_examples(x, y)
@@ -200,33 +202,39 @@ class SpanQAPreprocessor(Preprocessor):
         if sample_weight is not None:
             weight = as_weights(sample_weight)
             check_same_count({"token_ids": contexts.ids, "sample_weight": weight})
-            examples["sample_weight"] = tf.gather(weight, contexts.windows.example)
+            examples["sample_weight"] = array_ops.gather(weight, contexts.windows.example)
         return examples
 
-    def _labels(self, contexts: Contexts, examples: dict, start, end) -> tf.Tensor:
+    def _labels(self, contexts: Contexts, examples: dict, start, end) -> array_ops.Tensor:
         """Return (W, 2) int32 positions, from the answers' first character and the one after the
         last."""
         first, last = _answer_tokens(contexts, start, end)
         windows = contexts.windows
-        begin = tf.cast(windows.begin, tf.int32)
-        first, last, known = (tf.gather(v, windows.example) for v in (first, last, start >= 0))
-        inside = known & (first >= begin) & (last < begin + tf.cast(windows.length, tf.int32))
+        begin = array_ops.cast(windows.begin, array_ops.int32)
+        first, last, known = (
+            array_ops.gather(v, windows.example) for v in (first, last, start >= 0)
+        )
+        inside = (
+            known
+            & (first >= begin)
+            & (last < begin + array_ops.cast(windows.length, array_ops.int32))
+        )
         shift = self.context_column(examples) - begin
-        columns = tf.stack([first + shift, last + shift], axis=1)
-        return tf.where(inside[:, None], columns, self.null_column(examples)[:, None])
+        columns = array_ops.stack([first + shift, last + shift], axis=1)
+        return array_ops.where(inside[:, None], columns, self.null_column(examples)[:, None])
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
         inputs = super().pad(examples, bucketed)
         if self.marks_answers:
-            columns = tf.range(tf.shape(inputs["token_ids"])[1])
+            columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
             null = self.null_column(examples)[:, None]
             inputs["answer_mask"] = (columns < examples["first_length"][:, None] - 1) | (
                 columns == null
             )  # (B, L)
         return inputs
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         batch = super().collate(examples, seed, bucketed)
         if not self.marks_answers or "labels" not in examples:
             return batch
@@ -241,21 +249,27 @@ class SpanQAPreprocessor(Preprocessor):
         return dataset.ragged_batch(batch_size) if question.shape.rank == 0 else dataset
 
 
-def _answer_tokens(contexts: Contexts, start, end) -> tuple[tf.Tensor, tf.Tensor]:
+def _answer_tokens(contexts: Contexts, start, end) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return (N,) int32 indices of the first and last token of the answers' characters.
 
     White space at an answer's ends, which may be a token of its own, does not count.
     """
     first_character, stop = without_white_space(contexts.texts, start, end)
-    row = tf.range(tf.size(start), dtype=tf.int64) * ROW
-    begins = tf.cast(contexts.ids.row_starts(), tf.int32)
-    start_keys, end_keys = row + tf.cast(first_character, tf.int64), row + tf.cast(stop, tf.int64)
+    row = array_ops.range(array_ops.size(start), dtype=array_ops.int64) * ROW
+    begins = array_ops.cast(contexts.ids.row_starts(), array_ops.int32)
+    start_keys, end_keys = (
+        row + array_ops.cast(first_character, array_ops.int64),
+        row + array_ops.cast(stop, array_ops.int64),
+    )
     # The first token that ends after the answer's start, the last that starts before its end.
-    first = tf.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
-    last = tf.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
+    first = array_ops.searchsorted(keys(contexts.ends), start_keys, side="right") - begins
+    last = array_ops.searchsorted(keys(contexts.starts), end_keys, side="left") - 1 - begins
     empty = (start >= 0) & ((first_character == stop) | (first > last))
-    answer = tf.strings.substr(
-        contexts.texts, tf.maximum(start, 0), tf.maximum(end - start, 0), unit="UTF8_CHAR"
+    answer = array_ops.strings.substr(
+        contexts.texts,
+        array_ops.maximum(start, 0),
+        array_ops.maximum(end - start, 0),
+        unit="UTF8_CHAR",
     )
     expected = ": the tokenizer drops all of it. Correct the answer, or leave the example out."
     message = ": the answer ", answer, " has no token", expected

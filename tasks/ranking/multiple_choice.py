@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
@@ -290,13 +290,18 @@ class MultipleChoice(ListScores):
 
         def answer(question, choices, *context):
             present = has_text_in_rows(choices)
-            lists = tf.ragged.boolean_mask(choices, present)
+            lists = array_ops.ragged.boolean_mask(choices, present)
             logits = self._logits_in_graph((question, lists, *context))
-            logits = tf.tensor_scatter_nd_update(
-                tf.fill(tf.shape(choices), MASKED_LOGIT), tf.where(present), logits
+            logits = array_ops.tensor_scatter_nd_update(
+                array_ops.fill(array_ops.shape(choices), MASKED_LOGIT),
+                array_ops.where(present),
+                logits,
             )
-            score = tf.where(present, tf.nn.softmax(logits), 0.0)
-            return {"index": tf.argmax(logits, axis=1, output_type=tf.int32), "score": score}
+            score = array_ops.where(present, array_ops.nn.softmax(logits), 0.0)
+            return {
+                "index": array_ops.argmax(logits, axis=1, output_type=array_ops.int32),
+                "score": score,
+            }
 
         def with_context(context, question, choices):
             return answer(question, choices, context)
@@ -310,11 +315,11 @@ class MultipleChoice(ListScores):
             function.ranks = {"choices": 2}
         return functions
 
-    def _logits_in_graph(self, x: tuple) -> tf.Tensor:
+    def _logits_in_graph(self, x: tuple) -> array_ops.Tensor:
         """Return the logits of all choices (T,), inside `tf.function`."""
         examples, _ = self.preprocessor.encode_choices(x)
         index = examples.pop("text_index")
-        ones = tf.ones_like(examples["token_ids"].row_lengths())
+        ones = array_ops.ones_like(examples["token_ids"].row_lengths())
         logits = in_graph_batches(self._logits_of_examples, examples, ones, 1).flat_values
         return pooled_by_text(logits, index, self.window_pooling)[:, 0]
 
@@ -322,9 +327,9 @@ class MultipleChoice(ListScores):
         return self(self.preprocessor.pad(examples), training=False)
 
 
-def has_text_in_rows(choices: tf.Tensor) -> tf.Tensor:
+def has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
     """Return which of the choices (N, K) are there, bool."""
-    return tf.reshape(has_text(tf.reshape(choices, [-1])), tf.shape(choices))
+    return array_ops.reshape(has_text(array_ops.reshape(choices, [-1])), array_ops.shape(choices))
 
 
 def _ranked(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:

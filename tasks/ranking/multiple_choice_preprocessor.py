@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 
 import keras
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -43,9 +43,9 @@ class ChoicePairs(NamedTuple):
         counts: (N,) int64, the number of choices of each question.
     """
 
-    first: tf.Tensor
-    second: tf.Tensor
-    counts: tf.Tensor
+    first: array_ops.Tensor
+    second: array_ops.Tensor
+    counts: array_ops.Tensor
 
 
 def columns_of(x, names: Sequence[str] | None = None) -> tuple:
@@ -135,14 +135,14 @@ def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
         raise ValueError(f"Expected as many lists of choices as questions. Received: {found}.")
     choices = columns["choices"]
     row = choices.value_rowids()
-    first, second = tf.gather(columns["questions"], row), choices.values
+    first, second = array_ops.gather(columns["questions"], row), choices.values
     if "contexts" in columns:
-        second = tf.strings.join([first, second], separator=" ")
-        first = tf.gather(columns["contexts"], row)
+        second = array_ops.strings.join([first, second], separator=" ")
+        first = array_ops.gather(columns["contexts"], row)
     return ChoicePairs(first, second, choices.row_lengths())
 
 
-def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
+def choice_numbers(y, counts: array_ops.Tensor) -> array_ops.Tensor:
     """Return the index of the right choice of each question, (N,) int32, checked.
 
     Args:
@@ -161,13 +161,13 @@ def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
         ValueError: Row 1 has the label 2, but 2 choices: labels are indices, from 0 on.
     """
     check_no_iterator(y, "y")
-    labels = tf.convert_to_tensor(plain(check_given(y)))
-    if not tf.as_dtype(labels.dtype).is_integer:
+    labels = array_ops.convert_to_tensor(plain(check_given(y)))
+    if not array_ops.as_dtype(labels.dtype).is_integer:
         raise ValueError(
             f"y has values of type {labels.dtype.name}. Expected the index of the right choice of "
             "each question, an integer from 0 on."
         )
-    rank = tf.TensorShape(labels.shape).rank
+    rank = array_ops.TensorShape(labels.shape).rank
     if rank == 2 and labels.shape[1] == 1:
         labels, rank = labels[:, 0], 1
     if rank not in (1, None):
@@ -180,11 +180,11 @@ def choice_numbers(y, counts: tf.Tensor) -> tf.Tensor:
             "Expected one label for each question. Received: "
             f"{sizes[0]} labels for {sizes[1]} questions."
         )
-    labels = tf.cast(labels, tf.int64)
+    labels = array_ops.cast(labels, array_ops.int64)
     right = (labels >= 0) & (labels < counts)
     expected = " choices: labels are indices, from 0 on."
     labels = check_each(labels, right, " has the label ", labels, ", but ", counts, expected)
-    return tf.cast(labels, tf.int32)
+    return array_ops.cast(labels, array_ops.int32)
 
 
 ColumnNames = Annotated[
@@ -266,20 +266,23 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             ragged (N, None) int32; and where given "labels" and "sample_weight".
         """
         windows, counts = self.encode_choices(x)
-        choice = tf.cast(windows.pop("text_index"), tf.int64)  # (W,) of T
-        row = tf.gather(tf.repeat(tf.range(tf.size(counts, tf.int64)), counts), choice)
-        first_choice = tf.cumsum(counts, exclusive=True)  # (N,)
-        number = tf.RaggedTensor.from_value_rowids(
-            tf.range(tf.size(row)), row, nrows=tf.size(counts, tf.int64)
+        choice = array_ops.cast(windows.pop("text_index"), array_ops.int64)  # (W,) of T
+        row = array_ops.gather(
+            array_ops.repeat(array_ops.range(array_ops.size(counts, array_ops.int64)), counts),
+            choice,
+        )
+        first_choice = array_ops.cumsum(counts, exclusive=True)  # (N,)
+        number = array_ops.RaggedTensor.from_value_rowids(
+            array_ops.range(array_ops.size(row)), row, nrows=array_ops.size(counts, array_ops.int64)
         )  # (N, None) of the windows
         firsts, others = number.row_starts(), number[:, 1:]
         examples = with_candidates(windows, firsts, others)
-        index = tf.cast(choice - tf.gather(first_choice, row), tf.int32)
+        index = array_ops.cast(choice - array_ops.gather(first_choice, row), array_ops.int32)
         examples[CHOICE_INDEX] = number.with_values(index)
         labels = None if y is None else choice_numbers(y, counts)
         return self.with_labels(examples, labels, sample_weight)
 
-    def encode_choices(self, x) -> tuple[dict, tf.Tensor]:
+    def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:
         """Return examples of all choices, and the number of choices of each question.
 
         Args:
@@ -294,18 +297,21 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         if self.pools_windows:
             return self.encode_windows(texts), pairs.counts
         examples = self.pack([self.tokenizer.tokenize(text) for text in texts])
-        return {**examples, "text_index": tf.range(tf.size(pairs.first))}, pairs.counts
+        return {
+            **examples,
+            "text_index": array_ops.range(array_ops.size(pairs.first)),
+        }, pairs.counts
 
-    def texts_of(self, x) -> list[tf.Tensor]:
+    def texts_of(self, x) -> list[array_ops.Tensor]:
         """Return the two columns of texts (T,) of pairs, which `choice_pairs` has checked."""
         return list(x)
 
-    def encode_labels(self, y) -> tf.Tensor:
+    def encode_labels(self, y) -> array_ops.Tensor:
         """Return labels, which `encode` has checked."""
         return y
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, tf.Tensor]:
+    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L), (B, M - 1, L) and (B, M)."""
         inputs = super().pad(examples, bucketed)
         if CHOICE_INDEX in examples:

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
@@ -285,19 +285,21 @@ class Reranker(ListScores):
 
         def logits_of(query, text):
             examples = self.preprocessor.encode((query, text))
-            ones = tf.ones_like(examples["token_ids"].row_lengths())
+            ones = array_ops.ones_like(examples["token_ids"].row_lengths())
             return in_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
 
         def shown(logits):
-            return tf.sigmoid(logits) if self.activation == "sigmoid" else logits
+            return array_ops.sigmoid(logits) if self.activation == "sigmoid" else logits
 
         def score(query, text):
             return {"score": shown(logits_of(query, text))}
 
         def rank(query, text):
-            logits = logits_of(tf.broadcast_to(query, tf.shape(text)), text)
-            order = tf.argsort(logits, direction="DESCENDING", stable=True)  # they do not saturate
-            return {"order": order, "score": shown(tf.gather(logits, order))}
+            logits = logits_of(array_ops.broadcast_to(query, array_ops.shape(text)), text)
+            order = array_ops.argsort(
+                logits, direction="DESCENDING", stable=True
+            )  # they do not saturate
+            return {"order": order, "score": shown(array_ops.gather(logits, order))}
 
         rank.takes_other_shapes = True
         return {"serving_default": score, "rank": rank}
@@ -438,16 +440,16 @@ class Reranker(ListScores):
             1.0
         """
         queries, texts = queries_and_texts((queries, texts))
-        if not isinstance(texts, tf.RaggedTensor):
+        if not isinstance(texts, array_ops.RaggedTensor):
             raise ValueError("evaluate_ranking takes a list of texts for each query.")
         relevance = list_scores(relevance, texts.row_lengths())
         row, expected = texts.value_rowids(), ". Expected 0 or more."
         values = relevance.values
         check_each(values, values >= 0, " has the relevance ", values, expected, index=row)
-        useful = tf.reduce_any(relevance > 0, axis=1).numpy()
+        useful = array_ops.reduce_any(relevance > 0, axis=1).numpy()
         if not useful.any():
             raise ValueError("No query has a relevant text. Expected numbers above 0 for some.")
-        logits = self._logits(tf.gather(queries, row), texts.values, batch_size)
+        logits = self._logits(array_ops.gather(queries, row), texts.values, batch_size)
         rows = np.split(logits, texts.row_splits[1:-1].numpy())
         rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]
         orders = [np.argsort(-scores, kind="stable") for scores in rows]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.inputs import CANDIDATE
@@ -91,7 +91,7 @@ def are_lists(texts) -> bool:
     return shape is not None and len(shape) > 1
 
 
-def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
+def queries_and_texts(x) -> tuple[array_ops.Tensor, array_ops.Tensor | array_ops.RaggedTensor]:
     """Return checked queries (N,) and texts, (N,) or ragged (N, None), strings.
 
     Raises:
@@ -118,7 +118,7 @@ def queries_and_texts(x) -> tuple[tf.Tensor, tf.Tensor | tf.RaggedTensor]:
     return check_each(queries, has_text(queries), f" of queries is empty. {ADVICE}"), texts
 
 
-def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
+def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
     """Return the scores of pairs, float32 (N,), checked.
 
     Args:
@@ -142,7 +142,7 @@ def pair_scores(y, probabilities: bool = False) -> tf.Tensor:
     return _checked(scores, probabilities)
 
 
-def list_scores(y, lengths: tf.Tensor, as_gains: bool = False) -> tf.RaggedTensor:
+def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:
     """Return the scores of lists, ragged float32 (N, None), checked.
 
     Args:
@@ -162,10 +162,10 @@ def list_scores(y, lengths: tf.Tensor, as_gains: bool = False) -> tf.RaggedTenso
     """
     check_no_iterator(y, "y")
     y = plain(check_given(y))
-    if isinstance(y, tf.RaggedTensor):
+    if isinstance(y, array_ops.RaggedTensor):
         scores = y.with_values(as_numbers(y.values, "y", EXPECTED))
-    elif tf.is_tensor(y):
-        scores = tf.RaggedTensor.from_tensor(as_numbers(y, "y", EXPECTED))
+    elif array_ops.is_tensor(y):
+        scores = array_ops.RaggedTensor.from_tensor(as_numbers(y, "y", EXPECTED))
     else:
         for i, row in enumerate(y):
             if not isinstance(row, ROWS):
@@ -174,25 +174,25 @@ def list_scores(y, lengths: tf.Tensor, as_gains: bool = False) -> tf.RaggedTenso
                     "one for each text."
                 )
         values = as_numbers([score for row in y for score in row], "y", EXPECTED)
-        scores = tf.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
+        scores = array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
     counts = scores.row_lengths(), lengths
     if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
         raise ValueError(
             f"Expected a list of scores for each query. Received: {known[0]} lists of scores for "
             f"{known[1]} queries."
         )
-    right = tf.equal(*counts)
+    right = array_ops.equal(*counts)
     expected = " texts. Expected one for each text."
     scores = check_each(scores, right, " has ", counts[0], " scores for ", counts[1], expected)
     scores = scores.with_values(_checked(scores.values, row=scores.value_rowids()))
     return _checked_gains(scores) if as_gains else scores
 
 
-def _checked_gains(scores: tf.RaggedTensor) -> tf.RaggedTensor:
+def _checked_gains(scores: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
     """Return the scores of lists, or raise an error for a list that `LambdaLoss` cannot order."""
-    highest = tf.reduce_max(scores.to_tensor(float("-inf")), axis=1)
-    lowest = tf.reduce_min(scores.to_tensor(float("inf")), axis=1)
-    right = (highest <= HIGHEST_GAIN) & ((highest > 0) | tf.equal(highest, lowest))
+    highest = array_ops.reduce_max(scores.to_tensor(float("-inf")), axis=1)
+    lowest = array_ops.reduce_min(scores.to_tensor(float("inf")), axis=1)
+    right = (highest <= HIGHEST_GAIN) & ((highest > 0) | array_ops.equal(highest, lowest))
     expected = (
         ". LambdaLoss, the default for lists, expects one above 0 and none above "
         f"{HIGHEST_GAIN:g}, as the gain of a score is 2 ** score - 1, below 0 none. For the scores "
@@ -201,8 +201,10 @@ def _checked_gains(scores: tf.RaggedTensor) -> tf.RaggedTensor:
     return check_each(scores, right, " has the highest score ", highest, expected)
 
 
-def _checked(scores: tf.Tensor, probabilities: bool = False, row: tf.Tensor | None = None):
-    right, expected = tf.math.is_finite(scores), "a finite number"
+def _checked(
+    scores: array_ops.Tensor, probabilities: bool = False, row: array_ops.Tensor | None = None
+):
+    right, expected = array_ops.math.is_finite(scores), "a finite number"
     if probabilities:
         right = right & (scores >= 0) & (scores <= 1)
         expected = "a number from 0 to 1 for binary cross-entropy; other scores need another loss"
@@ -283,7 +285,7 @@ class RerankerPreprocessor(Preprocessor):
             (N, None, None), "candidate_first_length" and "labels", ragged (N, None).
         """
         queries, texts = queries_and_texts(x)
-        if isinstance(texts, tf.RaggedTensor):
+        if isinstance(texts, array_ops.RaggedTensor):
             examples = self._encode_lists(queries, texts, y)
         else:
             tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
@@ -295,22 +297,24 @@ class RerankerPreprocessor(Preprocessor):
         check_same_count(examples)
         return examples
 
-    def _encode_lists(self, queries: tf.Tensor, texts: tf.RaggedTensor, y) -> dict:
+    def _encode_lists(self, queries: array_ops.Tensor, texts: array_ops.RaggedTensor, y) -> dict:
         """Return examples of lists, in each the longest text first."""
         row = texts.value_rowids()
-        tokens = tf.gather(self.tokenizer.tokenize(queries), row)
+        tokens = array_ops.gather(self.tokenizer.tokenize(queries), row)
         packed = self.pack([tokens, self.tokenizer.tokenize(texts.values)])  # of T pairs
         lengths = packed["token_ids"].row_lengths()
-        order = tf.argsort(row * (self.max_sequence_length + 1) - lengths, stable=True)  # (T,)
-        firsts = tf.gather(order, texts.row_starts())
+        order = array_ops.argsort(
+            row * (self.max_sequence_length + 1) - lengths, stable=True
+        )  # (T,)
+        firsts = array_ops.gather(order, texts.row_starts())
         others = texts.with_values(order)[:, 1:]  # ragged (N, None)
         examples = with_candidates(packed, firsts, others)
         if y is not None:
             scores = list_scores(y, texts.row_lengths(), self._learns_gains)
-            examples["labels"] = texts.with_values(tf.gather(scores.values, order))
+            examples["labels"] = texts.with_values(array_ops.gather(scores.values, order))
         return examples
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         if CANDIDATE + "token_ids" not in examples:
             return super().collate(examples, seed, bucketed)
         labels = examples.get("labels")

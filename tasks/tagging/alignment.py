@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
@@ -39,8 +39,11 @@ ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
 
 
 def labels_of_words(
-    tokens: TokenizedTexts, tags: tf.RaggedTensor, names: Sequence[str] | None, all_tokens: bool
-) -> tuple[tf.Tensor, tf.Tensor]:
+    tokens: TokenizedTexts,
+    tags: array_ops.RaggedTensor,
+    names: Sequence[str] | None,
+    all_tokens: bool,
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return labels of tokens from tags of words.
 
     Args:
@@ -53,15 +56,17 @@ def labels_of_words(
         Labels (P,) int32, and (P,) bool whether a token has one.
     """
     row = tokens.ids.value_rowids()
-    index = tf.gather(tags.row_starts(), row) + tf.cast(tokens.words.flat_values, tf.int64)
-    labels = tf.gather(tf.cast(tags.flat_values, tf.int32), index)
+    index = array_ops.gather(tags.row_starts(), row) + array_ops.cast(
+        tokens.words.flat_values, array_ops.int64
+    )
+    labels = array_ops.gather(array_ops.cast(tags.flat_values, array_ops.int32), index)
     begins = word_begins(tokens)
     if not all_tokens:
         return labels, begins
     if names is not None:
-        index = tf.stack([labels, _span_position(begins, following(begins, True))], axis=1)
-        labels = tf.gather_nd(subword_tags(names), index)
-    return labels, tf.ones_like(begins)
+        index = array_ops.stack([labels, _span_position(begins, following(begins, True))], axis=1)
+        labels = array_ops.gather_nd(subword_tags(names), index)
+    return labels, array_ops.ones_like(begins)
 
 
 def tags_of_tokens(
@@ -90,7 +95,9 @@ def tags_of_tokens(
     begins, row = word_begins(tokens).numpy(), tokens.ids.value_rowids().numpy()
     units = np.ones_like(begins) if by_all_tokens else begins
     best = np.zeros(len(units), "int32")
-    best[units] = best_tags(tf.constant(softmax(logits[units])), tf.constant(row[units]), allowed)
+    best[units] = best_tags(
+        array_ops.constant(softmax(logits[units])), array_ops.constant(row[units]), allowed
+    )
     found = best[begins]
     if by_all_tokens:
         # The first token of all begins a word, so the last one ends a word.
@@ -103,10 +110,10 @@ def tags_of_tokens(
 
 def labels_of_spans(
     tokens: TokenizedTexts,
-    spans: dict[str, tf.RaggedTensor],
+    spans: dict[str, array_ops.RaggedTensor],
     names: Sequence[str],
     all_tokens: bool,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
     """Return labels of tokens from spans of characters.
 
     A token is in a span if they share a character. The rest of a word that a span cuts counts as a
@@ -122,36 +129,41 @@ def labels_of_spans(
     Returns:
         Labels (P,) int32, and (P,) bool whether a token has one.
     """
-    order = tf.argsort(keys(spans["start"]))
-    start_keys = tf.gather(keys(spans["start"]), order)
-    row = tf.gather(spans["start"].value_rowids(), order)
+    order = array_ops.argsort(keys(spans["start"]))
+    start_keys = array_ops.gather(keys(spans["start"]), order)
+    row = array_ops.gather(spans["start"].value_rowids(), order)
     end, kind = (
-        tf.cast(tf.gather(spans[k].flat_values, order), tf.int32) for k in ("end", "label")
+        array_ops.cast(array_ops.gather(spans[k].flat_values, order), array_ops.int32)
+        for k in ("end", "label")
     )
 
     # The last span that starts before the token's end, if it ends after the token's start.
-    span = tf.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
-    known = tf.maximum(span, 0)
-    row, end, kind = (tf.concat([values, [-1]], 0) for values in (row, end, kind))
-    inside = (span >= 0) & (tf.gather(row, known) == tokens.ids.value_rowids())
-    inside &= tf.gather(end, known) > tokens.starts.flat_values
-    span = tf.where(inside, span, -1)
-    if not tf.is_symbolic_tensor(span):
+    span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
+    known = array_ops.maximum(span, 0)
+    row, end, kind = (array_ops.concat([values, [-1]], 0) for values in (row, end, kind))
+    inside = (span >= 0) & (array_ops.gather(row, known) == tokens.ids.value_rowids())
+    inside &= array_ops.gather(end, known) > tokens.starts.flat_values
+    span = array_ops.where(inside, span, -1)
+    if not array_ops.is_symbolic_tensor(span):
         _report_lost(spans, order.numpy(), span.numpy())
 
     # Where a span, or text outside of spans, begins.
     other = (span != previous(span, -2)) | row_begins(tokens.ids)
-    units = tf.ones_like(other) if all_tokens else other | word_begins(tokens)
+    units = array_ops.ones_like(other) if all_tokens else other | word_begins(tokens)
     # Of a unit only the first token is labelled, so the unit's last token tells where it ends.
-    unit = tf.cumsum(tf.cast(units, tf.int32)) - 1
-    span_ends = tf.cast(following(other, True), tf.int32)
-    ends = tf.gather(tf.math.segment_max(span_ends, unit), unit) > 0
-    table = tf.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
-    kind = tf.where(inside, tf.gather(kind, known), -1) % tf.shape(table)[0]
-    return tf.gather_nd(table, tf.stack([kind, _span_position(other, ends)], axis=1)), units
+    unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
+    span_ends = array_ops.cast(following(other, True), array_ops.int32)
+    ends = array_ops.gather(array_ops.math.segment_max(span_ends, unit), unit) > 0
+    table = array_ops.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
+    kind = array_ops.where(inside, array_ops.gather(kind, known), -1) % array_ops.shape(table)[0]
+    return array_ops.gather_nd(
+        table, array_ops.stack([kind, _span_position(other, ends)], axis=1)
+    ), units
 
 
-def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.ndarray) -> None:
+def _report_lost(
+    spans: dict[str, array_ops.RaggedTensor], order: np.ndarray, span: np.ndarray
+) -> None:
     """Log how many spans are white space, or inside a token that belongs to another span."""
     lost = order[np.setdiff1d(np.arange(len(order)), span)]
     if len(lost):
@@ -165,9 +177,11 @@ def _report_lost(spans: dict[str, tf.RaggedTensor], order: np.ndarray, span: np.
         )
 
 
-def _span_position(begins: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+def _span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_ops.Tensor:
     """Return ONLY, FIRST, MIDDLE or LAST for each word."""
-    return tf.where(begins, tf.where(ends, ONLY, FIRST), tf.where(ends, LAST, MIDDLE))
+    return array_ops.where(
+        begins, array_ops.where(ends, ONLY, FIRST), array_ops.where(ends, LAST, MIDDLE)
+    )
 
 
 def _tags_of_types(names: Sequence[str]) -> np.ndarray:
@@ -208,11 +222,11 @@ def symbol_table(tokenizer) -> np.ndarray:
         >>> symbol_table(BertTokenizer([*special, "a", "-", "'"]))[-3:].tolist()
         [[False, False, False], [True, True, True], [True, True, False]]
     """
-    ids = tf.range(tokenizer.vocabulary_size)[:, None]
+    ids = array_ops.range(tokenizer.vocabulary_size)[:, None]
     spelled = tokenizer.detokenize(ids, skip_special_tokens=False)
     symbol = r"[^\p{L}\p{M}\p{N}\s]"
     patterns = (rf"(?s)\s*{symbol}.*", rf"(?s).*{symbol}\s*", r"[^\p{L}\p{M}\p{N}\s'’]+")
-    columns = [tf.strings.regex_full_match(spelled, pattern).numpy() for pattern in patterns]
+    columns = [array_ops.strings.regex_full_match(spelled, pattern).numpy() for pattern in patterns]
     return np.stack(columns, axis=1)
 
 
@@ -227,7 +241,9 @@ def words_split_at_symbols(
         inside: whether to cut also at a symbol between letters or digits; if not, "Rhein-Main" is
             one word, also where the vocabulary has three.
     """
-    begins_so, ends_so, joins = tf.unstack(tf.gather(table, tokens.ids.flat_values), axis=1)
+    begins_so, ends_so, joins = array_ops.unstack(
+        array_ops.gather(table, tokens.ids.flat_values), axis=1
+    )
     begins = word_begins(tokens) | begins_so | previous(ends_so, False)
     if not inside:
         touches = tokens.starts.flat_values <= previous(tokens.ends.flat_values, -1)

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import one_of
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
@@ -71,10 +71,14 @@ def transitions(tags: TagSet) -> Transitions:
 
 def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bool:
     """Return whether tags (U,) of words, with the text of each, are sequences that can be."""
-    return bool(tf.reduce_all(_fits(tf.constant(labels), tf.constant(row), allowed)))
+    return bool(
+        array_ops.reduce_all(_fits(array_ops.constant(labels), array_ops.constant(row), allowed))
+    )
 
 
-def best_tags(probabilities: tf.Tensor, row: tf.Tensor, allowed: Transitions | None) -> tf.Tensor:
+def best_tags(
+    probabilities: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions | None
+) -> array_ops.Tensor:
     """Return the tags whose product of probabilities is the largest, text by text.
 
     Args:
@@ -97,60 +101,77 @@ def best_tags(probabilities: tf.Tensor, row: tf.Tensor, allowed: Transitions | N
         >>> best_tags(probabilities, tf.constant([0, 0], tf.int64), allowed).numpy().tolist()
         [1, 2]
     """
-    best = tf.argmax(probabilities, axis=1, output_type=tf.int32)
+    best = array_ops.argmax(probabilities, axis=1, output_type=array_ops.int32)
     if allowed is None or allowed.between.all():
         return best
     # The most probable tags of a text are the answer, unless they cannot be.
-    number = tf.cumsum(tf.cast(row != previous(row, -1), tf.int64)) - 1
-    wrong = tf.math.segment_max(tf.cast(~_fits(best, row, allowed), tf.int32), number) > 0
-    chosen = tf.gather(wrong, number)  # (U,)
-    row = tf.boolean_mask(row, chosen)
-    number = tf.cumsum(tf.cast(row != previous(row, -1), tf.int64)) - 1
-    scores = tf.cast(tf.boolean_mask(probabilities, chosen), tf.float32)
-    scores = tf.math.log(tf.maximum(scores, LEAST))
-    scores = tf.RaggedTensor.from_value_rowids(scores, number)
+    number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
+    wrong = (
+        array_ops.math.segment_max(
+            array_ops.cast(~_fits(best, row, allowed), array_ops.int32), number
+        )
+        > 0
+    )
+    chosen = array_ops.gather(wrong, number)  # (U,)
+    row = array_ops.boolean_mask(row, chosen)
+    number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
+    scores = array_ops.cast(array_ops.boolean_mask(probabilities, chosen), array_ops.float32)
+    scores = array_ops.math.log(array_ops.maximum(scores, LEAST))
+    scores = array_ops.RaggedTensor.from_value_rowids(scores, number)
     lengths = scores.row_lengths()
-    found = tf.RaggedTensor.from_tensor(_viterbi(scores.to_tensor(), lengths, allowed), lengths)
-    return tf.tensor_scatter_nd_update(best, tf.where(chosen), found.flat_values)
+    found = array_ops.RaggedTensor.from_tensor(
+        _viterbi(scores.to_tensor(), lengths, allowed), lengths
+    )
+    return array_ops.tensor_scatter_nd_update(best, array_ops.where(chosen), found.flat_values)
 
 
-def _fits(labels: tf.Tensor, row: tf.Tensor, allowed: Transitions) -> tf.Tensor:
+def _fits(
+    labels: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions
+) -> array_ops.Tensor:
     """Return (U,) bool: whether each tag may stand behind the one before, or begin its text; and
     at its end."""
     begins = row != previous(row, -1)
     ends = following(begins, True)
-    pairs = tf.stack([previous(labels, 0), labels], axis=1)
-    right = tf.where(begins, tf.gather(allowed.first, labels), tf.gather_nd(allowed.between, pairs))
-    return right & (tf.gather(allowed.last, labels) | ~ends)
+    pairs = array_ops.stack([previous(labels, 0), labels], axis=1)
+    right = array_ops.where(
+        begins, array_ops.gather(allowed.first, labels), array_ops.gather_nd(allowed.between, pairs)
+    )
+    return right & (array_ops.gather(allowed.last, labels) | ~ends)
 
 
-def _viterbi(scores: tf.Tensor, lengths: tf.Tensor, allowed: Transitions) -> tf.Tensor:
+def _viterbi(
+    scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
+) -> array_ops.Tensor:
     """Return the tags (N, L + 1) of the sequences with the largest sums of scores (N, L, C)."""
-    first, between, last = (tf.where(a, 0.0, tf.constant(FORBIDDEN)) for a in allowed)
-    scores = tf.pad(scores, [[0, 0], [0, 1], [0, 0]])  # loops have a step also where L is 0
-    shape = tf.shape(scores)
-    scores, same = tf.transpose(scores, (1, 0, 2)), tf.range(shape[2])  # (L, N, C)
-    stay = tf.where(same[:, None] == same, 0.0, tf.constant(FORBIDDEN))
+    first, between, last = (array_ops.where(a, 0.0, array_ops.constant(FORBIDDEN)) for a in allowed)
+    scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])  # loops have a step also where L is 0
+    shape = array_ops.shape(scores)
+    scores, same = array_ops.transpose(scores, (1, 0, 2)), array_ops.range(shape[2])  # (L, N, C)
+    stay = array_ops.where(same[:, None] == same, 0.0, array_ops.constant(FORBIDDEN))
 
     def forward(i, total, pointers):
         """Add the unit i: (N, C) the best sum that ends with each tag, and the tag before it."""
-        inside = (i < tf.cast(lengths, tf.int32))[:, None]
-        sums = total[:, :, None] + tf.where(i == 0, stay, between)  # (N, C, C)
-        pointer = tf.where(inside, tf.argmax(sums, axis=1, output_type=tf.int32), same)
-        total = tf.where(inside, tf.reduce_max(sums, axis=1) + scores[i], total)
+        inside = (i < array_ops.cast(lengths, array_ops.int32))[:, None]
+        sums = total[:, :, None] + array_ops.where(i == 0, stay, between)  # (N, C, C)
+        pointer = array_ops.where(
+            inside, array_ops.argmax(sums, axis=1, output_type=array_ops.int32), same
+        )
+        total = array_ops.where(inside, array_ops.reduce_max(sums, axis=1) + scores[i], total)
         return i + 1, total, pointers.write(i, pointer)
 
     def backward(i, tag, tags):
-        before = tf.gather(pointers.read(i), tag, batch_dims=1)
+        before = array_ops.gather(pointers.read(i), tag, batch_dims=1)
         return i - 1, before, tags.write(i, tag)
 
-    total = tf.broadcast_to(first, (shape[0], shape[2]))
-    pointers, tags = (tf.TensorArray(tf.int32, shape[1], clear_after_read=False) for _ in range(2))
+    total = array_ops.broadcast_to(first, (shape[0], shape[2]))
+    pointers, tags = (
+        array_ops.TensorArray(array_ops.int32, shape[1], clear_after_read=False) for _ in range(2)
+    )
     loop = (0, total, pointers)
-    _, total, pointers = tf.while_loop(lambda i, *_: i < shape[1], forward, loop)
-    tag = tf.argmax(total + last, axis=1, output_type=tf.int32)
-    _, _, tags = tf.while_loop(lambda i, *_: i >= 0, backward, (shape[1] - 1, tag, tags))
-    return tf.transpose(tf.reshape(tags.stack(), (shape[1], shape[0])))
+    _, total, pointers = array_ops.while_loop(lambda i, *_: i < shape[1], forward, loop)
+    tag = array_ops.argmax(total + last, axis=1, output_type=array_ops.int32)
+    _, _, tags = array_ops.while_loop(lambda i, *_: i >= 0, backward, (shape[1] - 1, tag, tags))
+    return array_ops.transpose(array_ops.reshape(tags.stack(), (shape[1], shape[0])))
 
 
 Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]
@@ -177,11 +198,11 @@ class Units(NamedTuple):
         probabilities: (U, C) float32.
     """
 
-    row: tf.Tensor
-    start: tf.Tensor
-    end: tf.Tensor
-    first: tf.Tensor
-    probabilities: tf.Tensor
+    row: array_ops.Tensor
+    start: array_ops.Tensor
+    end: array_ops.Tensor
+    first: array_ops.Tensor
+    probabilities: array_ops.Tensor
 
 
 class Entities(NamedTuple):
@@ -195,15 +216,15 @@ class Entities(NamedTuple):
         score: float32.
     """
 
-    row: tf.Tensor
-    label: tf.Tensor
-    start: tf.Tensor
-    end: tf.Tensor
-    score: tf.Tensor
+    row: array_ops.Tensor
+    label: array_ops.Tensor
+    start: array_ops.Tensor
+    end: array_ops.Tensor
+    score: array_ops.Tensor
 
 
 def find_entities(
-    probabilities: tf.Tensor,
+    probabilities: array_ops.Tensor,
     tokens: TokenizedTexts,
     tags: TagSet,
     strategy: str = "simple",
@@ -229,21 +250,23 @@ def find_entities(
     if strategy in ("first", "average", "max"):
         units = _words(units, tokens, strategy)
     label = best_tags(units.probabilities, units.row, None if strategy == "none" else allowed)
-    score = tf.gather(units.probabilities, label, batch_dims=1)
-    prefix, kind = tf.gather(tags.prefixes, label), tf.gather(tags.types, label)
+    score = array_ops.gather(units.probabilities, label, batch_dims=1)
+    prefix, kind = array_ops.gather(tags.prefixes, label), array_ops.gather(tags.types, label)
     inside = prefix != OUTSIDE
     if strategy == "none":
         fields = units.row, label, units.start, units.end, score
-        return Entities(*(tf.boolean_mask(field, inside) for field in fields))
-    before = tf.where(units.first, OUTSIDE, previous(prefix, OUTSIDE))
+        return Entities(*(array_ops.boolean_mask(field, inside) for field in fields))
+    before = array_ops.where(units.first, OUTSIDE, previous(prefix, OUTSIDE))
     begins = begins_span(prefix, kind, before, previous(kind, -1))
-    group = tf.boolean_mask(tf.cumsum(tf.cast(begins, tf.int32)) - 1, inside)
+    group = array_ops.boolean_mask(
+        array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1, inside
+    )
     return Entities(
-        tf.boolean_mask(units.row, begins),
-        tf.boolean_mask(kind, begins),
-        tf.boolean_mask(units.start, begins),
-        tf.math.segment_max(tf.boolean_mask(units.end, inside), group),
-        tf.math.segment_mean(tf.boolean_mask(score, inside), group),
+        array_ops.boolean_mask(units.row, begins),
+        array_ops.boolean_mask(kind, begins),
+        array_ops.boolean_mask(units.start, begins),
+        array_ops.math.segment_max(array_ops.boolean_mask(units.end, inside), group),
+        array_ops.math.segment_mean(array_ops.boolean_mask(score, inside), group),
     )
 
 
@@ -251,12 +274,12 @@ def above(found: Entities, threshold: float | None) -> Entities:
     """Return the entities whose score is not lower than a threshold; None: all."""
     if threshold is None:
         return found
-    return Entities(*(tf.boolean_mask(field, found.score >= threshold) for field in found))
+    return Entities(*(array_ops.boolean_mask(field, found.score >= threshold) for field in found))
 
 
 def entity_columns(
-    found: Entities, texts: tf.Tensor, names: tf.Tensor
-) -> dict[str, tf.RaggedTensor]:
+    found: Entities, texts: array_ops.Tensor, names: array_ops.Tensor
+) -> dict[str, array_ops.RaggedTensor]:
     """Return "label", "text", "start", "end" and "score" of the entities, each ragged (N, None).
 
     Args:
@@ -271,14 +294,16 @@ def entity_columns(
         >>> columns["text"][1, 0].numpy().decode(), columns["label"].to_list()
         ('Zoé', [[], [b'PER']])
     """
-    row = tf.cast(found.row, tf.int64)
-    text = tf.strings.substr(
-        tf.gather(texts, row), found.start, found.end - found.start, unit="UTF8_CHAR"
+    row = array_ops.cast(found.row, array_ops.int64)
+    text = array_ops.strings.substr(
+        array_ops.gather(texts, row), found.start, found.end - found.start, unit="UTF8_CHAR"
     )
-    fields = {"label": tf.gather(names, found.label), "text": text}
+    fields = {"label": array_ops.gather(names, found.label), "text": text}
     fields |= {"start": found.start, "end": found.end, "score": found.score}
     return {
-        name: tf.RaggedTensor.from_value_rowids(values, row, tf.size(texts, tf.int64))
+        name: array_ops.RaggedTensor.from_value_rowids(
+            values, row, array_ops.size(texts, array_ops.int64)
+        )
         for name, values in fields.items()
     }
 
@@ -286,22 +311,24 @@ def entity_columns(
 def _words(units: Units, tokens: TokenizedTexts, strategy: str) -> Units:
     """Return the words (U,) of tokens."""
     begins, probabilities = word_begins(tokens), units.probabilities
-    word = tf.cumsum(tf.cast(begins, tf.int32)) - 1  # (P,)
-    indices = tf.where(begins)[:, 0]  # (U,) first tokens
+    word = array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1  # (P,)
+    indices = array_ops.where(begins)[:, 0]  # (U,) first tokens
     if strategy == "average":
-        probabilities = tf.math.segment_mean(probabilities, word)
+        probabilities = array_ops.math.segment_mean(probabilities, word)
     elif strategy == "first":
-        probabilities = tf.gather(probabilities, indices)
+        probabilities = array_ops.gather(probabilities, indices)
     else:
-        score = tf.reduce_max(probabilities, axis=1)
-        best = tf.gather(tf.math.segment_max(score, word), word)
-        here = tf.range(tf.size(word))
-        surest = tf.math.segment_min(tf.where(score == best, here, tf.size(word)), word)
-        probabilities = tf.gather(probabilities, surest)
+        score = array_ops.reduce_max(probabilities, axis=1)
+        best = array_ops.gather(array_ops.math.segment_max(score, word), word)
+        here = array_ops.range(array_ops.size(word))
+        surest = array_ops.math.segment_min(
+            array_ops.where(score == best, here, array_ops.size(word)), word
+        )
+        probabilities = array_ops.gather(probabilities, surest)
     return Units(
-        tf.gather(units.row, indices),
-        tf.gather(units.start, indices),
-        tf.math.segment_max(units.end, word),
-        tf.boolean_mask(units.first, begins),
+        array_ops.gather(units.row, indices),
+        array_ops.gather(units.start, indices),
+        array_ops.math.segment_max(units.end, word),
+        array_ops.boolean_mask(units.first, begins),
         probabilities,
     )

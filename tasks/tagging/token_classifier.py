@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.layer_arguments import LayerArguments
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
@@ -275,11 +275,11 @@ class TokenClassifier(LabelledTask):
         def outputs_of(examples):
             outputs = unpadded_outputs(self, examples, batch_size)
             lengths = examples["token_ids"].row_lengths()
-            return tf.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+            return array_ops.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
 
         return tokens, self._merged(tokens, outputs_of).numpy()
 
-    def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> tf.Tensor:
+    def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> array_ops.Tensor:
         """Return the logits (P, C) of all tokens, merged from the windows' examples."""
         windows = self.preprocessor.windows(tokens)
         outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
@@ -337,7 +337,7 @@ class TokenClassifier(LabelledTask):
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self._token_logits(texts, batch_size)
-        tags, scores = parse_tags(self.tag_names), tf.constant(softmax(logits))
+        tags, scores = parse_tags(self.tag_names), array_ops.constant(softmax(logits))
         found = above(find_entities(scores, tokens, tags, strategy, self._allowed()), threshold)
         return records(entity_columns(found, tokens.texts, self._entity_names(strategy)))
 
@@ -349,10 +349,10 @@ class TokenClassifier(LabelledTask):
         """Return the given strategy, or the one of the last training."""
         return given or self.strategy or "simple"
 
-    def _entity_names(self, strategy: str) -> tf.Tensor:
+    def _entity_names(self, strategy: str) -> array_ops.Tensor:
         """Return the names that the labels of `find_entities` index, (T,) strings."""
         names = self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
-        return tf.constant(names, tf.string)
+        return array_ops.constant(names, array_ops.string)
 
     @validate_arguments
     def signatures(
@@ -376,7 +376,7 @@ class TokenClassifier(LabelledTask):
         def entities(text):
             tokens = self.preprocessor.tokens(as_valid_text(text))
             logits = self._merged(tokens, outputs_of)
-            found = find_entities(tf.nn.softmax(logits), tokens, tags, strategy, allowed)
+            found = find_entities(array_ops.nn.softmax(logits), tokens, tags, strategy, allowed)
             found = above(found, threshold)
             return padded_columns(entity_columns(found, tokens.texts, names))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -145,27 +145,27 @@ class TokenClassifierPreprocessor(Preprocessor):
         return {**self.examples(tokens, windows), "label_weights": weights}
 
     def _label_weights(
-        self, tokens: TokenizedTexts, windows: Windows, labelled: tf.Tensor, sample_weight
-    ) -> tf.RaggedTensor:
+        self, tokens: TokenizedTexts, windows: Windows, labelled: array_ops.Tensor, sample_weight
+    ) -> array_ops.RaggedTensor:
         """Return the weight of each token in the windows: 0 without a label, or in two windows."""
-        weights = tf.cast(labelled, "float32")
+        weights = array_ops.cast(labelled, "float32")
         if sample_weight is not None:
             sample_weight = as_weights(sample_weight)
             check_same_count({"token_ids": tokens.ids, "sample_weight": sample_weight})
-            weights *= tf.gather(sample_weight, tokens.ids.value_rowids())
+            weights *= array_ops.gather(sample_weight, tokens.ids.value_rowids())
         weights = take(tokens.ids.with_flat_values(weights), windows)
-        counted = tf.cast(owned(windows).flat_values, "float32")
+        counted = array_ops.cast(owned(windows).flat_values, "float32")
         return self._framed(weights.with_flat_values(weights.flat_values * counted))
 
-    def _framed(self, values: tf.RaggedTensor) -> tf.RaggedTensor:
+    def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
         """Return every row with a 0 at the start and end tokens."""
-        zeros = tf.zeros([values.nrows(), 2], values.dtype)
+        zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
-        return tf.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
+        return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
-    def _align(self, x, tokens: TokenizedTexts, y) -> tuple[tf.Tensor, tf.Tensor]:
+    def _align(self, x, tokens: TokenizedTexts, y) -> tuple[array_ops.Tensor, array_ops.Tensor]:
         """Return labels (P,) and whether each token has one."""
-        words, in_graph = is_words(x), tf.is_symbolic_tensor(tokens.texts)
+        words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
                 "Words need tags, and texts spans {start, end, label}. "
@@ -182,26 +182,26 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _word_marks(self) -> np.ndarray:
-        with tf.init_scope():
+        with array_ops.init_scope():
             return word_marks(self.tokenizer)
 
     @functools.cached_property
     def _symbols(self) -> np.ndarray:
-        with tf.init_scope():
+        with array_ops.init_scope():
             return symbol_table(self.tokenizer)
 
     @property
     def _most_classes(self) -> int:
         return self.num_classes or np.iinfo("int32").max
 
-    def collate(self, examples: dict, seed: tf.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
         inputs = self.pad(examples, bucketed)
         if "labels" not in examples:
             return inputs
         ids = inputs["token_ids"]
-        shape = tf.shape(ids, tf.int64)
+        shape = array_ops.shape(ids, array_ops.int64)
         y, weights = (
-            tf.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
+            array_ops.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
             for name in ("labels", "label_weights")
         )
         return inputs, y, weights

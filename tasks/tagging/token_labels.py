@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column
@@ -34,7 +34,9 @@ from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sorted_tags
 SPAN = ("start", "end", "label")
 
 
-def check_spans(y, texts: tf.Tensor, labels: list[str] | None) -> dict[str, tf.RaggedTensor]:
+def check_spans(
+    y, texts: array_ops.Tensor, labels: list[str] | None
+) -> dict[str, array_ops.RaggedTensor]:
     """Return spans of characters as numbers, in memory or inside `tf.data`.
 
     Args:
@@ -58,7 +60,7 @@ def check_spans(y, texts: tf.Tensor, labels: list[str] | None) -> dict[str, tf.R
     kind = label_indices(given, types)
     check = functools.partial(check_each, unit="Example")
 
-    length = tf.gather(tf.strings.length(texts, unit="UTF8_CHAR"), row)
+    length = array_ops.gather(array_ops.strings.length(texts, unit="UTF8_CHAR"), row)
     right = (starts >= 0) & (starts < ends) & (ends <= length)
     message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
     expected = " characters, or empty. Expected 0 <= start < end <= length."
@@ -68,8 +70,8 @@ def check_spans(y, texts: tf.Tensor, labels: list[str] | None) -> dict[str, tf.R
     expected = f". Expected one of {types}."
     kind = check(kind, right, ": unknown label ", given, expected, index=row)
 
-    order = tf.argsort(keys(start))
-    starts, ends, sorted_row = (tf.gather(values, order) for values in (starts, ends, row))
+    order = array_ops.argsort(keys(start))
+    starts, ends, sorted_row = (array_ops.gather(values, order) for values in (starts, ends, row))
     right = (sorted_row[1:] != sorted_row[:-1]) | (starts[1:] >= ends[:-1])
     message = ": the spans from ", starts[:-1], " to ", ends[:-1], " and from ", starts[1:], " to "
     start = check(start, right, *message, ends[1:], " overlap.", index=sorted_row[1:])
@@ -127,17 +129,17 @@ def _types(labels: Sequence[str] | None) -> list[str]:
     return parse_tags(labels).type_names
 
 
-def _columns(y: Sequence[Sequence[dict]], texts: tf.Tensor) -> tuple:
+def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
     """Return starts and ends, ragged (N, None) int32, and the list of all labels."""
     if len(y) != len(texts):
         raise ValueError(f"Received {len(texts)} texts, but spans for {len(y)}.")
     for example, spans in enumerate(y):
         for span in spans:
             _check_type(example, span)
-    counts = tf.constant([len(spans) for spans in y], tf.int64)
+    counts = array_ops.constant([len(spans) for spans in y], array_ops.int64)
     start, end, label = ([span[name] for spans in y for span in spans] for name in SPAN)
     bounds = (np.clip(values, -1, 2**31 - 1).astype("int32") for values in (start, end))
-    return *(tf.RaggedTensor.from_row_lengths(values, counts) for values in bounds), label
+    return *(array_ops.RaggedTensor.from_row_lengths(values, counts) for values in bounds), label
 
 
 def _check_type(example: int, span: object) -> None:
@@ -153,17 +155,17 @@ def _check_type(example: int, span: object) -> None:
 def _ragged_spans(y: dict) -> tuple:
     """Return starts and ends, ragged (N, None) int32, and all labels, without the padding."""
     label = y["label"]
-    if not isinstance(label, tf.RaggedTensor):
-        padding = "" if label.dtype == tf.string else None
-        label = tf.RaggedTensor.from_tensor(label, padding=padding)
+    if not isinstance(label, array_ops.RaggedTensor):
+        padding = "" if label.dtype == array_ops.string else None
+        label = array_ops.RaggedTensor.from_tensor(label, padding=padding)
     bounds = []
     for name in ("start", "end"):
         values = y[name]
-        if not isinstance(values, tf.RaggedTensor):
-            values = tf.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
+        if not isinstance(values, array_ops.RaggedTensor):
+            values = array_ops.RaggedTensor.from_tensor(values, lengths=label.row_lengths())
         same = values.row_lengths() == label.row_lengths()
         values = check_each(values, same, f" has not one {name} per label.", unit="Example")
-        bounds.append(tf.cast(values, tf.int32))
+        bounds.append(array_ops.cast(values, array_ops.int32))
     return *bounds, label.flat_values
 
 
@@ -264,9 +266,9 @@ def _lists_of_columns(y: dict) -> list[list[dict]]:
 
 def _plain(value):
     """Return tensors as lists, numbers or bytes, and bytes as str."""
-    if isinstance(value, tf.RaggedTensor):
+    if isinstance(value, array_ops.RaggedTensor):
         return value.to_list()
-    if tf.is_tensor(value):
+    if array_ops.is_tensor(value):
         value = value.numpy()
         value = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(value, dict):
@@ -348,13 +350,13 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
     if is_words(x):
         return check_tags(y, as_word_tensor(x).row_lengths(), labels, num_classes)
     texts = as_column(x)
-    in_graph = tf.is_symbolic_tensor(texts)
+    in_graph = array_ops.is_symbolic_tensor(texts)
     return check_spans(y if in_graph else label_lists(check_given(y, x)), texts, labels)
 
 
 def check_tags(
-    y, word_counts: tf.Tensor, labels: list[str] | None, num_classes: int
-) -> tf.RaggedTensor:
+    y, word_counts: array_ops.Tensor, labels: list[str] | None, num_classes: int
+) -> array_ops.RaggedTensor:
     """Return tags of words as numbers, in memory or inside `tf.data`.
 
     Args:
@@ -370,35 +372,44 @@ def check_tags(
         ValueError: "Example 3 has 7 words but 6 tags.", "Example 3, word 2: unknown tag 'B-ORG'.
             ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
     """
-    if tf.is_symbolic_tensor(word_counts):
+    if array_ops.is_symbolic_tensor(word_counts):
         y = check_given(_ragged_tags(y, word_counts))
         counts, given = y.row_lengths(), y.flat_values
     else:
         y = label_lists(check_given(y))
         if len(y) != len(word_counts):
             raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
-        counts, given = tf.constant([*map(len, y)], tf.int64), [tag for row in y for tag in row]
+        counts, given = (
+            array_ops.constant([*map(len, y)], array_ops.int64),
+            [tag for row in y for tag in row],
+        )
         given = [*map(str, given)] if numbers_are_names(labels) else given
     message = " has ", word_counts, " words but ", counts, " tags."
     counts = check_each(counts, counts == word_counts, *message, unit="Example")
-    tags = tf.RaggedTensor.from_row_lengths(label_indices(given, labels), counts)
+    tags = array_ops.RaggedTensor.from_row_lengths(label_indices(given, labels), counts)
     right = (tags.flat_values >= 0) & (tags.flat_values < num_classes)
     expected = (
         f". Expected {f'one of {labels}' if labels else f'a number from 0 to {num_classes - 1}'}."
     )
-    message = ", word ", tf.ragged.range(counts).flat_values, ": unknown tag ", given, expected
+    message = (
+        ", word ",
+        array_ops.ragged.range(counts).flat_values,
+        ": unknown tag ",
+        given,
+        expected,
+    )
     return check_each(tags, right, *message, unit="Example", index=tags.value_rowids())
 
 
-def _ragged_tags(y: tf.Tensor, word_counts: tf.Tensor) -> tf.RaggedTensor:
+def _ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_ops.RaggedTensor:
     """Return tags without the padding: "" after names, 0 or less after numbers."""
-    if isinstance(y, tf.RaggedTensor):
+    if isinstance(y, array_ops.RaggedTensor):
         return y
-    if y.dtype == tf.string:
-        return tf.RaggedTensor.from_tensor(y, padding="")
+    if y.dtype == array_ops.string:
+        return array_ops.RaggedTensor.from_tensor(y, padding="")
     # 0 is also a tag, so there are at least as many as there are words.
-    counts = tf.RaggedTensor.from_tensor(tf.maximum(y, 0), padding=0).row_lengths()
-    return tf.RaggedTensor.from_tensor(y, lengths=tf.maximum(counts, word_counts))
+    counts = array_ops.RaggedTensor.from_tensor(array_ops.maximum(y, 0), padding=0).row_lengths()
+    return array_ops.RaggedTensor.from_tensor(y, lengths=array_ops.maximum(counts, word_counts))
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
@@ -407,9 +418,9 @@ def labels_of_dataset(dataset: tf.data.Dataset) -> list:
     for element in dataset:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]
         if isinstance(y, dict):
-            names = tf.reshape(getattr(y["label"], "flat_values", y["label"]), [-1])
+            names = array_ops.reshape(getattr(y["label"], "flat_values", y["label"]), [-1])
             labels.append([{"label": _plain(n)} for n in names.numpy().tolist() if n != b""])
         else:
-            tags = tf.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
+            tags = array_ops.reshape(getattr(y, "flat_values", y), [-1]).numpy().tolist()
             labels.append([tag for tag in tags if tag != b""])
     return labels

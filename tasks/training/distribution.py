@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.keras_private import clip_summed_gradients
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
 
 
@@ -100,7 +100,11 @@ def part_of_batch(batch, number, count: int):
     """
 
     def part(rows):
-        size = len(rows) if not tf.is_symbolic_tensor(rows) else tf.shape(rows, tf.int64)[0]
+        size = (
+            len(rows)
+            if not array_ops.is_symbolic_tensor(rows)
+            else array_ops.shape(rows, array_ops.int64)[0]
+        )
         return rows[size * number // count : size * (number + 1) // count]
 
     return keras.tree.map_structure(part, batch)
@@ -186,7 +190,7 @@ def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     check = optimizer.check_finite
 
     def check_everywhere(grads: list):
-        bad = tf.cast(tf.logical_not(check(grads)), tf.float32)
+        bad = array_ops.cast(array_ops.logical_not(check(grads)), array_ops.float32)
         return tf.distribute.get_replica_context().all_reduce("SUM", bad) == 0
 
     optimizer.check_finite = check_everywhere
@@ -363,7 +367,7 @@ class Distribution:
         if not self.in_replica():
             return result()
         # Keras would take the mean of the replicas' own results.
-        values = [tf.identity(v.value) for v in variables]  # on the replica's device
+        values = [array_ops.identity(v.value) for v in variables]  # on the replica's device
         sums = tf.distribute.get_replica_context().all_reduce("SUM", values)
         with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
             results = result()
@@ -381,7 +385,7 @@ def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) 
         return multihost_utils.process_allgather(np.array(numbers)).tolist()
     if not is_multi_worker(strategy):
         return [numbers]
-    mine = strategy.run(tf.function(lambda: tf.constant([numbers], tf.int64)))
+    mine = strategy.run(tf.function(lambda: array_ops.constant([numbers], array_ops.int64)))
     return strategy.gather(mine, axis=0).numpy().tolist()
 
 

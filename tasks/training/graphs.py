@@ -18,7 +18,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.keras_private import compiled_metrics
-from encoder_zoo.common.lazy import in_numpy, tf
+from encoder_zoo.common.lazy import array_ops, in_numpy, tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.inputs import CANDIDATE
@@ -260,7 +260,7 @@ class GraphCache:
         )
 
     def _choose_lengths(self, examples: dict) -> None:
-        longest = int(tf.reduce_max(examples["token_ids"].row_lengths()))
+        longest = int(array_ops.reduce_max(examples["token_ids"].row_lengths()))
         self._lengths = choose_lengths(longest, self._lengths)
 
     def _packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import in_numpy, tf
+from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
@@ -58,7 +58,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     examples = task.preprocess(texts)
     count = examples["token_ids"].shape[0]
     if not count:
-        return task.graphs.predict_few(tuple(tf.constant([""]) for _ in texts))[:0]
+        return task.graphs.predict_few(tuple(array_ops.constant([""]) for _ in texts))[:0]
     batcher = task.graphs.batcher(examples, batch_size, task.graphs.compiles_shapes())
     batches = batcher.ordered(examples, batch_size)
     index = np.argsort(batches.order)[:count]
@@ -105,7 +105,7 @@ def unpadded_outputs(
     return [outputs[i] for i in range(len(lengths))]
 
 
-def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> tf.RaggedTensor:
+def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> array_ops.RaggedTensor:
     """Return the outputs for every example, ragged (N, None, C), inside `tf.function`.
 
     Args:
@@ -116,7 +116,7 @@ def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> tf.R
 
     def outputs(examples):
         inputs = task.preprocessor.pad(examples)
-        return tf.boolean_mask(token_logits(inputs), inputs["padding_mask"])
+        return array_ops.boolean_mask(token_logits(inputs), inputs["padding_mask"])
 
     lengths = examples["token_ids"].row_lengths()
     return in_graph_batches(outputs, examples, lengths, task.head.units)

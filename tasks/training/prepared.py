@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.inputs import OTHER_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.checks import assert_right
 
@@ -118,7 +118,7 @@ def checked_dataset(task: TextModel, dataset: tf.data.Dataset) -> tf.data.Datase
 
     @tf.autograph.experimental.do_not_convert
     def check(x, *labels):
-        length = tf.shape(x["token_ids"], tf.int64)[1]
+        length = array_ops.shape(x["token_ids"], array_ops.int64)[1]
         checks = [
             assertion
             for name, values in x.items()
@@ -126,26 +126,26 @@ def checked_dataset(task: TextModel, dataset: tf.data.Dataset) -> tf.data.Datase
             for assertion in _assertions(name, values, *task.input_ranges(length)[name])
         ]
         with tf.control_dependencies(checks):
-            x = {name: tf.identity(values) for name, values in x.items()}
+            x = {name: array_ops.identity(values) for name, values in x.items()}
         return (x, *labels) if labels else x
 
     return dataset.map(check)
 
 
-def _assertions(name: str, values: tf.Tensor, least: int, most: int) -> list[tf.Operation]:
-    row = tf.range(tf.shape(values)[0])
+def _assertions(name: str, values: array_ops.Tensor, least: int, most: int) -> list[tf.Operation]:
+    row = array_ops.range(array_ops.shape(values)[0])
     where = ("Row ", row, " of the batch: ", name)
     checks = []
-    if values.dtype != tf.bool:
-        values = tf.cast(values, tf.int64)
-        wrong = (values < least) | (values > tf.cast(most, tf.int64))
-        worst = tf.reduce_max(tf.where(wrong, values, tf.int64.min), axis=1)
-        most = tf.fill(tf.shape(row), tf.cast(most, tf.int64))
+    if values.dtype != array_ops.bool:
+        values = array_ops.cast(values, array_ops.int64)
+        wrong = (values < least) | (values > array_ops.cast(most, array_ops.int64))
+        worst = array_ops.reduce_max(array_ops.where(wrong, values, array_ops.int64.min), axis=1)
+        most = array_ops.fill(array_ops.shape(row), array_ops.cast(most, array_ops.int64))
         expected = (f". Expected integers from {least} to ", most, ".")
-        right = ~tf.reduce_any(wrong, axis=1)
+        right = ~array_ops.reduce_any(wrong, axis=1)
         checks.append(assert_right(right, *where, " has ", worst, *expected))
     if name.endswith("padding_mask"):
         expected = " has no token. Expected 1 at one token or more."
-        right = tf.reduce_any(tf.cast(values, tf.bool), axis=1)
+        right = array_ops.reduce_any(array_ops.cast(values, array_ops.bool), axis=1)
         checks.append(assert_right(right, *where, expected))
     return checks

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.keras_private import compiled_parts, learning_rate_at
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.tasks.training.fine_tuning_optimizer import (
     FrozenLayers,
@@ -360,7 +360,7 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     y_pred = task.compute_output_spec(keras.tree.map_structure(_symbol, x))
-    x, y, y_pred, weight = tf.nest.map_structure(_smallest, (x, y, y_pred, weight))
+    x, y, y_pred, weight = array_ops.nest.map_structure(_smallest, (x, y, y_pred, weight))
     task.compute_loss(x, y, y_pred, weight, training=False)
     task.compute_metrics(x, y, y_pred, weight)
     task.reset_metrics()
@@ -370,7 +370,7 @@ def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
     return keras.KerasTensor(spec.shape, spec.dtype.name)
 
 
-def _smallest(spec) -> tf.Tensor | None:
+def _smallest(spec) -> array_ops.Tensor | None:
     """Return zeros of a shape; two where any size may be, as Keras drops axes of one.
 
     The number of examples is two, too: labels may have one that is fixed where outputs have none.
@@ -378,7 +378,7 @@ def _smallest(spec) -> tf.Tensor | None:
     if spec is None:
         return None
     sizes = [size or 2 for size in spec.shape]
-    return tf.zeros([2, *sizes[1:]] if sizes else [], spec.dtype)
+    return array_ops.zeros([2, *sizes[1:]] if sizes else [], spec.dtype)
 
 
 def has_accelerator() -> bool:

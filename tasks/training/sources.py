@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
@@ -181,8 +181,10 @@ class DatasetBatches(TrainingData):
         if isinstance(batched, tf.data.Dataset) and (
             batched.cardinality() != tf.data.INFINITE_CARDINALITY
         ):
-            sizes = batched.map(lambda *data: tf.shape(keras.tree.flatten(data)[0])[0])
-            return int(sizes.reduce(np.int64(0), lambda n, size: n + tf.cast(size, tf.int64)))
+            sizes = batched.map(lambda *data: array_ops.shape(keras.tree.flatten(data)[0])[0])
+            return int(
+                sizes.reduce(np.int64(0), lambda n, size: n + array_ops.cast(size, array_ops.int64))
+            )
         return self._rows() * (self.plan.steps_per_epoch or 1)
 
     def check(self) -> None:
@@ -215,7 +217,7 @@ class DatasetBatches(TrainingData):
 
         def prepare(data, number):
             examples = preprocessor.encode(*keras.utils.unpack_x_y_sample_weight(data))
-            seeds = tf.stack([tf.cast(seed, tf.int64), number])
+            seeds = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
             return filled_batch(collate, examples, seeds, rows, multiple)
 
         numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
@@ -356,7 +358,7 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
         ValueError: as of `first_count`.
     """
     if "text_index" in examples:  # in order, and perhaps with several examples each
-        count = int(tf.reduce_max(examples["text_index"])) + 1
+        count = int(array_ops.reduce_max(examples["text_index"])) + 1
         first = int(np.searchsorted(examples["text_index"], first_count(count, share)))
     else:
         first = first_count(examples["token_ids"].shape[0], share)

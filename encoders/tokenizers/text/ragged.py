@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 
 
-def row_ids(splits: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
+def row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor:
     """Return the row index (num,) of every value, given row splits (B + 1,).
 
     It is faster than `value_rowids` for rows of very different lengths.
@@ -15,16 +15,22 @@ def row_ids(splits: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
         >>> row_ids(tf.constant([0, 2, 2, 3]), 3).numpy().tolist()
         [0, 0, 2]
     """
-    ends = tf.cast(splits[1:, None], tf.int32)
-    return tf.cumsum(tf.scatter_nd(ends, tf.ones_like(ends[:, 0]), [num + 1])[:num])
+    ends = array_ops.cast(splits[1:, None], array_ops.int32)
+    return array_ops.cumsum(
+        array_ops.scatter_nd(ends, array_ops.ones_like(ends[:, 0]), [num + 1])[:num]
+    )
 
 
-def index_mask(indices: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+def index_mask(indices: array_ops.Tensor, size: array_ops.Tensor) -> array_ops.Tensor:
     """Return a mask (size,) that is true at the indices; indices of `size` are ignored."""
-    return tf.scatter_nd(indices[:, None], tf.ones_like(indices), [size + 1])[:size] > 0
+    return (
+        array_ops.scatter_nd(indices[:, None], array_ops.ones_like(indices), [size + 1])[:size] > 0
+    )
 
 
-def span_indices(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def span_indices(
+    starts: array_ops.Tensor, ends: array_ops.Tensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
     """Return the indices in spans (W,), concatenated.
 
     Returns:
@@ -37,23 +43,28 @@ def span_indices(starts: tf.Tensor, ends: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
         >>> span_indices(tf.constant([1, 7]), tf.constant([3, 8]))[0].numpy().tolist()
         [1, 2, 7]
     """
-    splits = tf.concat([[0], tf.cumsum(ends - starts)], 0)
+    splits = array_ops.concat([[0], array_ops.cumsum(ends - starts)], 0)
     span = row_ids(splits, splits[-1])
-    return tf.range(splits[-1]) + tf.gather(starts - splits[:-1], span), span, splits
+    return array_ops.range(splits[-1]) + array_ops.gather(starts - splits[:-1], span), span, splits
 
 
-def in_any_span(starts: tf.Tensor, ends: tf.Tensor, which: tf.Tensor) -> tf.Tensor:
+def in_any_span(
+    starts: array_ops.Tensor, ends: array_ops.Tensor, which: array_ops.Tensor
+) -> array_ops.Tensor:
     """Return a mask (N,) of the indices in those half-open spans (N,) where `which` is true."""
-    change = tf.where(which, 1, 0)
-    num = tf.size(starts)
-    delta = tf.scatter_nd(starts[:, None], change, [num + 1])
-    delta -= tf.scatter_nd(ends[:, None], change, [num + 1])
-    return tf.cumsum(delta)[:num] > 0
+    change = array_ops.where(which, 1, 0)
+    num = array_ops.size(starts)
+    delta = array_ops.scatter_nd(starts[:, None], change, [num + 1])
+    delta -= array_ops.scatter_nd(ends[:, None], change, [num + 1])
+    return array_ops.cumsum(delta)[:num] > 0
 
 
 def replace_by_spans(
-    num: tf.Tensor, replaced: tf.Tensor, spans: tf.Tensor, splits: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    num: array_ops.Tensor,
+    replaced: array_ops.Tensor,
+    spans: array_ops.Tensor,
+    splits: array_ops.Tensor,
+) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
     """Return the indices of values (N,), some replaced by spans of others that follow them.
 
     Args:
@@ -71,26 +82,26 @@ def replace_by_spans(
         >>> replace_by_spans(tf.constant(3), *arguments)[0].numpy().tolist()
         [0, 3, 4, 2]
     """
-    splits = tf.cast(splits, tf.int32) + num
-    starts, ends = tf.gather(splits, spans), tf.gather(splits, spans + 1)
-    starts = tf.tensor_scatter_nd_update(tf.range(num), replaced[:, None], starts)
-    ends = tf.tensor_scatter_nd_update(tf.range(1, num + 1), replaced[:, None], ends)
+    splits = array_ops.cast(splits, array_ops.int32) + num
+    starts, ends = array_ops.gather(splits, spans), array_ops.gather(splits, spans + 1)
+    starts = array_ops.tensor_scatter_nd_update(array_ops.range(num), replaced[:, None], starts)
+    ends = array_ops.tensor_scatter_nd_update(array_ops.range(1, num + 1), replaced[:, None], ends)
     return span_indices(starts, ends)
 
 
-def shift_right(values: tf.Tensor, steps: int, fill: object) -> tf.Tensor:
+def shift_right(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.Tensor:
     """Shift values (N,) to higher indices, filling the start."""
-    filling = tf.fill([steps], tf.cast(fill, values.dtype))
-    return tf.concat([filling, values], 0)[: tf.size(values)]
+    filling = array_ops.fill([steps], array_ops.cast(fill, values.dtype))
+    return array_ops.concat([filling, values], 0)[: array_ops.size(values)]
 
 
-def shift_left(values: tf.Tensor, steps: int, fill: object) -> tf.Tensor:
+def shift_left(values: array_ops.Tensor, steps: int, fill: object) -> array_ops.Tensor:
     """Shift values (N,) to lower indices, filling the end."""
-    filling = tf.fill([steps], tf.cast(fill, values.dtype))
-    return tf.concat([values, filling], 0)[steps : steps + tf.size(values)]
+    filling = array_ops.fill([steps], array_ops.cast(fill, values.dtype))
+    return array_ops.concat([values, filling], 0)[steps : steps + array_ops.size(values)]
 
 
-def every_other(flags: tf.Tensor) -> tf.Tensor:
+def every_other(flags: array_ops.Tensor) -> array_ops.Tensor:
     """Keep the first, third, ... of every run of true values.
 
     Example:
@@ -99,7 +110,9 @@ def every_other(flags: tf.Tensor) -> tf.Tensor:
         [True, False, True, False, True]
     """
     run_starts = flags & ~shift_right(flags, 1, False)
-    first = tf.cast(tf.where(run_starts)[:, 0], tf.int32)
-    run = tf.maximum(tf.cumsum(tf.cast(run_starts, tf.int32)) - 1, 0)
-    within = tf.range(tf.size(flags)) - tf.gather(tf.concat([first, [0]], 0), run)
+    first = array_ops.cast(array_ops.where(run_starts)[:, 0], array_ops.int32)
+    run = array_ops.maximum(array_ops.cumsum(array_ops.cast(run_starts, array_ops.int32)) - 1, 0)
+    within = array_ops.range(array_ops.size(flags)) - array_ops.gather(
+        array_ops.concat([first, [0]], 0), run
+    )
     return flags & (within % 2 == 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 
 
 def join_spelling(
-    rows: tf.RaggedTensor, spelling: tf.Tensor, skipped: Sequence[int] = ()
-) -> tf.Tensor:
+    rows: array_ops.RaggedTensor, spelling: array_ops.Tensor, skipped: Sequence[int] = ()
+) -> array_ops.Tensor:
     """Return the texts of the tokens of each row, (B,).
 
     Args:
@@ -23,6 +23,8 @@ def join_spelling(
         array([b'ba', b'a'], dtype=object)
     """
     if skipped:
-        special = tf.reduce_any(rows.values[:, None] == list(skipped), 1)
-        rows = tf.ragged.boolean_mask(rows, rows.with_values(~special))
-    return tf.strings.reduce_join(rows.with_values(tf.gather(spelling, rows.values)), axis=1)
+        special = array_ops.reduce_any(rows.values[:, None] == list(skipped), 1)
+        rows = array_ops.ragged.boolean_mask(rows, rows.with_values(~special))
+    return array_ops.strings.reduce_join(
+        rows.with_values(array_ops.gather(spelling, rows.values)), axis=1
+    )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import in_tensorflow, tf
+from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
 from encoder_zoo.common.missing import missing_rows
 from encoder_zoo.common.wording import with_type
 
@@ -16,7 +16,7 @@ BYTES_PER_WORD = 8  # most texts have shorter words
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
+def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
     """Convert texts to a checked string tensor.
 
     Lone surrogates become U+FFFD. Symbolic tensors are not checked; the tokenizers read their
@@ -38,10 +38,10 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
         TensorShape([2])
     """
     refuse_in_fork()
-    if isinstance(texts, tf.Tensor):
+    if isinstance(texts, array_ops.Tensor):
         return _checked_tensor(texts, name)
     if isinstance(texts, str | bytes):
-        return tf.constant(_checked_text(texts, name), tf.string)
+        return array_ops.constant(_checked_text(texts, name), array_ops.string)
     if isinstance(texts, Sequence) and not hasattr(texts, "__array__"):
         texts = list(texts)  # such as a column of datasets
     if not isinstance(texts, list) and not hasattr(texts, "__array__"):
@@ -53,13 +53,13 @@ def as_text_tensor(texts: object, name: str = "texts") -> tf.Tensor:
         texts = texts.tolist()  # None in the place of what is masked
     rows = texts if isinstance(texts, list) else np.asarray(texts, dtype=object).tolist()
     if isinstance(rows, str | bytes):  # an array of rank 0
-        return tf.constant(_checked_text(rows, name), tf.string)
+        return array_ops.constant(_checked_text(rows, name), array_ops.string)
     try:
         checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
     except ValueError as error:
         hint = missing_rows(rows, name)
         raise ValueError(f"{error}.{hint}" if hint else str(error)) from None
-    return tf.constant(checked, tf.string, shape=(len(checked),))
+    return array_ops.constant(checked, array_ops.string, shape=(len(checked),))
 
 
 def _checked_text(text: object, name: str) -> bytes:
@@ -84,21 +84,21 @@ def _checked_text(text: object, name: str) -> bytes:
     )
 
 
-def _checked_tensor(texts: tf.Tensor, name: str) -> tf.Tensor:
+def _checked_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     """Check type and rank of a string tensor, and the bytes of an eager one."""
-    if texts.dtype != tf.string or (tf.TensorShape(texts.shape).rank or 0) > 1:
+    if texts.dtype != array_ops.string or (array_ops.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
             f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}; expected strings "
             "of rank 0 or 1"
         )
-    if in_tensorflow() and not tf.is_symbolic_tensor(texts):  # arrays were checked when made
-        repaired = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
+    if in_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays were checked when made
+        repaired = array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")
         for row in np.flatnonzero(np.atleast_1d(tf.not_equal(texts, repaired).numpy())):
             _checked_text(np.atleast_1d(texts.numpy())[row], f"{name}[{row}]")
     return texts
 
 
-def truncate_texts(texts: tf.Tensor, num: int) -> tf.Tensor:
+def truncate_texts(texts: array_ops.Tensor, num: int) -> array_ops.Tensor:
     """Truncate long texts (B,) after at least `num` tokens.
 
     An ASCII letter after a space always begins a word, and every word has a token. So a text is
@@ -106,18 +106,20 @@ def truncate_texts(texts: tf.Tensor, num: int) -> tf.Tensor:
     `BYTES_PER_WORD * num` bytes stays as it is.
 
     Example:
-        >>> truncate_texts(tf.constant(["one, two " + "and more " * 9]), 2).numpy().tolist()
+        >>> truncate_texts(array_ops.constant(["one, two " + "and more " * 9]), 2).numpy().tolist()
         [b'one, two and']
     """
     width = BYTES_PER_WORD * num
 
-    def cut() -> tf.Tensor:
+    def cut() -> array_ops.Tensor:
         codes = tf.io.decode_raw(texts, tf.uint8, fixed_length=width)  # (B, width)
         is_letter = tf.bitwise.bitwise_or(codes, 32) - ord("a") < 26  # lower-cased; wraps around
         begins = is_letter[:, 1:] & (codes[:, :-1] == ord(" "))
-        enough = tf.math.count_nonzero(begins, 1, dtype=tf.int32) > num
-        last = tf.reduce_max(tf.where(begins, tf.range(width - 1), 0), 1)
-        lengths = tf.where(enough, last, tf.strings.length(texts))
-        return tf.strings.substr(texts, tf.zeros_like(lengths), lengths)
+        enough = array_ops.math.count_nonzero(begins, 1, dtype=array_ops.int32) > num
+        last = array_ops.reduce_max(array_ops.where(begins, array_ops.range(width - 1), 0), 1)
+        lengths = array_ops.where(enough, last, array_ops.strings.length(texts))
+        return array_ops.strings.substr(texts, array_ops.zeros_like(lengths), lengths)
 
-    return tf.cond(tf.reduce_any(tf.strings.length(texts) > width), cut, lambda: texts)
+    return array_ops.cond(
+        array_ops.reduce_any(array_ops.strings.length(texts) > width), cut, lambda: texts
+    )
