@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import keras
 from keras import ops
 
-from encoder_zoo.common.foreign_method import ForeignMethod
-from encoder_zoo.common.hub_names import CommitMessage, Repository
+from encoder_zoo.common.arguments import (
+    BackbonePresetArguments,
+    CommitMessage,
+    Repository,
+    SaveOptions,
+)
+from encoder_zoo.common.keras_private import frozen_kernel, innermost_layers, layers_in
 from encoder_zoo.common.lazy import loading, pushing, saving
-from encoder_zoo.common.preset_arguments import BackbonePresetArguments, SaveOptions
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.common.weights_lock import (
@@ -21,13 +25,13 @@ from encoder_zoo.common.weights_lock import (
     reads_weights,
     weights_lock,
 )
+from encoder_zoo.common.wording import ForeignMethod
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.kernels.gradient_checkpointing import recomputed
-from encoder_zoo.encoders.lora import choose_layers, train_updates
 from encoder_zoo.encoders.sharding import megatron_layout
 
 if TYPE_CHECKING:
@@ -419,3 +423,64 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
         train_updates(self, choose_layers(self, layers), rank, alpha)
+
+
+def choose_layers(backbone: Backbone, names: Sequence[str] | None) -> list[keras.layers.Dense]:
+    """Return the dense layers of all blocks that have one of some names.
+
+    Args:
+        backbone: the encoder.
+        names: such as "query" or "output"; None for the attention's query and value projections.
+
+    Raises:
+        ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
+
+    Example:
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, 2, num_heads=2, hidden_dim=8, intermediate_dim=16)
+        >>> [layer.name for layer in choose_layers(backbone, ["intermediate"])]
+        ['intermediate', 'intermediate']
+    """
+    blocks = dict.fromkeys(backbone.blocks)
+    if names is None:
+        return [layer for block in blocks for layer in block.attention.lora_layers]
+    named = [
+        (layer.name.removesuffix("_dense"), layer)
+        for block in blocks
+        for layer in layers_in(block)
+        if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense)
+    ]
+    known = {name for name, _ in named}
+    unknown = sorted(set(names) - known)
+    if unknown or not names:
+        raise ValueError(
+            f"There is no layer {', '.join(unknown) or names}. Expected some of "
+            f"{', '.join(sorted(known))}."
+        )
+    return [layer for name, layer in named if name in names]
+
+
+def train_updates(
+    backbone: Backbone, layers: Iterable[keras.layers.Dense], rank: int, alpha: float | None
+) -> None:
+    """Freeze a backbone and add low-rank updates, which are trained, to some of its layers.
+
+    Biases are frozen too, as with peft's `bias="none"`.
+
+    Args:
+        backbone: the encoder.
+        layers: dense layers of its blocks.
+        rank: of the updates.
+        alpha: the updates are multiplied by alpha / rank; None for the rank.
+
+    Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
+    """
+    for layer in innermost_layers(backbone):
+        layer.trainable = False
+    for layer in layers:
+        layer.trainable = True
+        if not layer.lora_enabled:
+            layer.enable_lora(rank, lora_alpha=alpha)
+        for weight in (frozen_kernel(layer), layer.bias):
+            if weight is not None:
+                weight.trainable = False

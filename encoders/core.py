@@ -15,8 +15,8 @@ from typing import Unpack
 import keras
 from keras import ops
 
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.encoders.attention_masks import (
     AttentionMask,

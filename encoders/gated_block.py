@@ -3,6 +3,8 @@
 Comment letters: B batch, L sequence, D hidden, F intermediate.
 """
 
+from __future__ import annotations
+
 import keras
 
 from encoder_zoo.encoders.core import EncoderBlock, SelfAttention

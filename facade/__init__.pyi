@@ -25,7 +25,7 @@ from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer as Bertwe
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer as RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer as GemmaTokenizer
 from encoder_zoo.encoders.tokenizers.llama_bpe import EuroBertTokenizer as EuroBertTokenizer
-from encoder_zoo.encoders.tokenizers.modern_bpe import ModernBertTokenizer as ModernBertTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import ModernBertTokenizer as ModernBertTokenizer
 from encoder_zoo.encoders.tokenizers.mpnet import MPNetTokenizer as MPNetTokenizer
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
     AlbertTokenizer as AlbertTokenizer,
@@ -34,7 +34,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece import (
     XLMRobertaTokenizer as XLMRobertaTokenizer,
 )
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer as Tokenizer
-from encoder_zoo.encoders.tokenizers.xlnet import XLNetTokenizer as XLNetTokenizer
+from encoder_zoo.encoders.tokenizers.sentencepiece import XLNetTokenizer as XLNetTokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer as BertTokenizer
 from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary

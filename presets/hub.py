@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import pathlib
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets import adapters
-from encoder_zoo.presets.blobs import HubFile, cache_folder, download_files, missing_files
-from encoder_zoo.presets.files.folder_files import is_plain
+from encoder_zoo.presets.blobs import (
+    HubFile,
+    cache_folder,
+    check_regular,
+    download_files,
+    lock_file,
+    missing_files,
+)
+from encoder_zoo.presets.files.folder_files import FolderFiles, is_plain
+from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
 from encoder_zoo.presets.formats.preset_files import (
@@ -27,12 +36,95 @@ from encoder_zoo.presets.formats.preset_files import (
     WEIGHT_FORMATS,
     tokenizer_file_names,
 )
-from encoder_zoo.presets.hub_cache import cached_folder, drop_wrong
 from encoder_zoo.presets.hub_requests import Unreachable, endpoint, first_line, retried, within
-from encoder_zoo.presets.remote_folder import RemoteFolder
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
+
+
+def cached_folder(
+    address: str, repository: str, revision: str | None, weights: bool, why: str
+) -> pathlib.Path:
+    """Return a repository's folder in the cache; raise an error if files are missing."""
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = (
+        try_to_load_from_cache(repository, name, revision=revision)
+        for name in (CONFIG, MODULES, *tokenizer_file_names())
+    )
+    path = next((path for path in cached if isinstance(path, str)), None)
+    folder = path and pathlib.Path(path).parent
+    if folder is None or (weights and not _has_weights(folder)):
+        what = f"{address} is" if folder is None else f"The weights of {address} are"
+        raise ValueError(
+            f"{what} not in the cache and the hub cannot be reached. It was: {why}. Check the "
+            "connection and HF_ENDPOINT, and that HF_HUB_OFFLINE is not set."
+        )
+    logger.info("%s: taken from the cache, the hub cannot be reached: %s", address, why)
+    return folder
+
+
+def _has_weights(folder: pathlib.Path) -> bool:
+    """Return whether a cached folder has weights; it has none if only a tokenizer was downloaded.
+
+    An index without all its shards counts: a later error names the missing shard.
+    """
+    kinds = {kerashub.WEIGHTS, *(name for f in WEIGHT_FORMATS for name in (f.file, f.index))}
+    encoders = [folder, *folder.glob("0_*")]  # of sentence-transformers' first versions
+    return any(not kinds.isdisjoint(os.listdir(path)) for path in encoders)
+
+
+def drop_wrong(folder: pathlib.Path, files: Iterable[str]) -> list[str]:
+    """Delete files in the cache whose contents differ from their checksum.
+
+    The names of the blobs in the cache are the hub's checksums: a SHA-256 for large files, git's
+    SHA-1 for the others.
+
+    Args:
+        folder: of one commit.
+        files: expected files; others in the folder are checked, too.
+
+    Returns:
+        Names of the files that are now missing, also if another process deleted them.
+    """
+    from huggingface_hub.utils import WeakFileLock
+
+    present = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_symlink())
+    wrong = [name for name in sorted({*files, *present}) if not _is_right(folder / name)]
+    if wrong:
+        # Another process may have deleted and downloaded a file meanwhile.
+        with WeakFileLock(lock_file(folder.parents[1], "wrong")):
+            for name in wrong:
+                path = folder / name
+                if path.is_symlink() and not _is_right(path):
+                    blob = path.parent / os.readlink(path)
+                    blob = blob.parent.resolve() / blob.name  # which may be a link itself
+                    blobs = [parent / "blobs" for parent in folder.resolve().parents[1:3]]
+                    if blob.parent in blobs:  # a link elsewhere leads to another's file
+                        blob.unlink(missing_ok=True)
+                    path.unlink()
+    return [pathlib.PurePath(name).name for name in wrong]
+
+
+def _is_right(path: pathlib.Path) -> bool:
+    """Return whether a cached file exists, with the checksum in its blob's name."""
+    try:
+        if path.is_symlink():
+            return _is_as_named(path.parent / os.readlink(path))
+    except FileNotFoundError:
+        return False
+    return path.exists()
+
+
+def _is_as_named(blob: pathlib.Path) -> bool:
+    check_regular(blob)
+    if re.fullmatch(r"[0-9a-f]{64}", blob.name):
+        return checksum_of(blob) == blob.name
+    if re.fullmatch(r"[0-9a-f]{40}", blob.name):
+        prefix = f"blob {blob.stat().st_size}\0".encode()
+        return checksum_of(blob, "sha1", prefix) == blob.name
+    return True  # of a server with other names
+
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -349,3 +441,63 @@ def from_kaggle(address: str) -> pathlib.Path:
         return pathlib.Path(kagglehub.model_download(handle))
     except Exception as error:
         raise ValueError(f"{address} cannot be downloaded: {first_line(error)}") from error
+
+
+_BLOCK = 64 * 1024  # the header of 400 tensors
+
+
+class RemoteFolder(FolderFiles):
+    """Opens files on the hub, and fetches only the blocks of 64 KB that are read.
+
+    Args:
+        repository: `organisation/name`.
+        commit: of the files.
+        sizes: {file name: bytes} of the files to open.
+        endpoint: the hub's address; None for the default of huggingface_hub.
+
+    Attributes:
+        path: the repository, for error messages.
+        listed: names of the files that are not in subfolders.
+
+    Raises:
+        FileNotFoundError: if the hub has no such repository or commit.
+    """
+
+    def __init__(
+        self, repository: str, commit: str, sizes: Mapping[str, int], endpoint: str | None = None
+    ):
+        from huggingface_hub import HfFileSystem
+
+        super().__init__(pathlib.PurePosixPath(repository))
+        self.listed = sorted(name for name in sizes if "/" not in name)
+        self.commit, self._sizes = commit, sizes
+        self._caches = {}
+        self._hub = HfFileSystem(endpoint=endpoint, skip_instance_cache=True)
+        for name in sorted(sizes):
+            self._open(name)
+
+    @property
+    def fetched(self) -> int:
+        """Upper bound of the fetched bytes: the last block of a file may be shorter."""
+        return sum(
+            min(cache.miss_count * _BLOCK, self._sizes[name])
+            for name, cache in self._caches.items()
+        )
+
+    def check_unchanged(self) -> None:
+        """Do nothing: a commit does not change."""
+
+    def _open(self, name: str) -> None:
+        if name not in self._sizes:
+            raise FileNotFoundError(self.path / name)
+        file = self.keep(
+            self._hub.open(
+                f"{self.path}/{name}",
+                revision=self.commit,
+                block_size=_BLOCK,
+                cache_type="blockcache",
+                size=self._sizes[name],
+            )
+        )
+        file.name = str(self.path / name)
+        self._files[name], self._caches[name] = file, file.cache

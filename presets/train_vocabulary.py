@@ -211,7 +211,7 @@ def train_albert_unigram(
         '▁low'
     """
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
-    from encoder_zoo.encoders.tokenizers.text.folding import fold_text
+    from encoder_zoo.encoders.tokenizers.text.normalization import fold_text
 
     content = _sentencepiece_model(
         (fold_text(text, lowercase, keep_accents=not lowercase) for text in _many(texts)),

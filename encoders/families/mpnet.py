@@ -21,7 +21,7 @@ from encoder_zoo.encoders.families.roberta import RobertaEmbeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import initializer
-from encoder_zoo.encoders.relative_positions import by_distance
+from encoder_zoo.encoders.positions import by_distance
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
 
 BUCKETS, MAX_DISTANCE = 32, 128  # of all checkpoints

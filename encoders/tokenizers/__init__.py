@@ -70,7 +70,7 @@ BYTE_BPE = TokenizerClass(
 )
 MODERN_BPE = TokenizerClass(
     "ModernBertTokenizer",
-    "modern_bpe",
+    "byte_bpe",
     ("vocab.json", "merges.txt"),
     ("PreTrainedTokenizer",),
 )
@@ -103,7 +103,7 @@ ALBERT_SENTENCEPIECE = TokenizerClass(
 )
 XLNET_SENTENCEPIECE = TokenizerClass(
     "XLNetTokenizer",
-    "xlnet",
+    "sentencepiece",
     ("spiece.model",),
     ("XLNetTokenizer",),
     uses_segments=True,

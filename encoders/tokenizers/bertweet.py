@@ -10,8 +10,8 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
-from encoder_zoo.encoders.tokenizers.files.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

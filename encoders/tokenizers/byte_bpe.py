@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import decoded
-from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet, spelled_bytes
-from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles, parse_merges
-from encoder_zoo.encoders.tokenizers.files.vocabularies import check_merges, checked_vocabulary
+from encoder_zoo.common.wording import decoded, differing, shown
+from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
+from encoder_zoo.encoders.tokenizers.files.byte_alphabet import (
+    alphabet_bytes,
+    byte_alphabet,
+    spelled_bytes,
+    surrounding_spaces,
+)
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.vocabularies import (
+    check_count,
+    check_merges,
+    checked_vocabulary,
+)
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
+from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
+from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
+    byte_level_character_kinds,
+    byte_level_word_starts,
+)
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
+    Tokens,
+    WordTokens,
+    are_single_tokens,
+)
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
+from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
+from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
+from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.text.utf8 import encode_utf8
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -21,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class RobertaTokenizer(ByteBPEFiles, Tokenizer):
+class RobertaTokenizer(WritesFiles, Tokenizer):
     """Tokenizes texts by byte-level BPE, with the ids that RoBERTa checkpoints were trained with.
 
     Args:
@@ -76,8 +110,6 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
         check_merges(merges, vocabulary)
 
     def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPEGraph
-
         return ByteBPEGraph(self)
 
     def spelling(self) -> list[bytes]:
@@ -102,3 +134,351 @@ class RobertaTokenizer(ByteBPEFiles, Tokenizer):
     def starts_word(self, token: str) -> bool:
         """Return whether a token begins a word after a space."""
         return token.startswith("Ġ")
+
+    # -- files -------------------------------------------------------------------------------------
+
+    normalizer: ClassVar[str | None] = None
+    trims_spans: ClassVar[bool] = True
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
+
+    @classmethod
+    def _from_files(cls, files: TokenizerFiles, **template) -> RobertaTokenizer:
+        if "vocab.json" in files and "merges.txt" in files:
+            vocabulary = checked_vocabulary(files.contents["vocab.json"], "vocab.json")
+            merges = parse_merges(files.contents["merges.txt"])
+            if "tokenizer.json" in files:
+                files.compare_ids("vocab.json", vocabulary, files.vocabulary("vocab.json"))
+                _compare_merges(files, merges)
+        else:
+            vocabulary = files.vocabulary("vocab.json and merges.txt")
+            merges = read_merges(files)
+        files.compare_added(vocabulary)
+        _check_merges(merges, vocabulary, files.folder)
+        roles = files.special_tokens_for(cls)
+        vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
+        parts = "pre_tokenizer", "post_processor"
+        prefix = files.setting("add_prefix_space", "add_prefix_space", *parts)
+        trims = files.setting("trim_offsets", "trim_offsets", "post_processor")
+        if trims is None and files.steps("post_processor"):
+            trims = False
+        tokenizer = cls(
+            vocabulary,
+            merges,
+            add_prefix_space=bool(prefix),
+            trim_offsets=trims,
+            added_tokens=added,
+            **roles,
+            **template,
+        )
+        model = files.part("model")
+        if model and tokenizer.unknown_bytes and files.names_class and not model.get("unk_token"):
+            logger.warning(
+                "%s: some bytes have no token, and model.unk_token in tokenizer.json is null: "
+                "transformers leaves them out of texts, here they are %s.",
+                files.folder.name,
+                tokenizer.unknown_token,
+            )
+            model["unk_token"] = tokenizer.unknown_token
+        return tokenizer
+
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """See `WritesFiles`: spans are trimmed by the post-processor alone."""
+        untrimmed = [{k: v for k, v in step.items() if k != "trim_offsets"} for step in words]
+        return normalizer, untrimmed
+
+    def same_model(self, settings: dict) -> dict:
+        """See `WritesFiles`: where every byte has a token, none is unknown."""
+        if self.unknown_bytes:
+            return settings
+        never = ("unk_token", "fuse_unk", "byte_fallback")
+        return {name: value for name, value in settings.items() if name not in never}
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        lines = ["#version: 0.2", *self.merges]
+        return {
+            "vocab.json": as_json(self.vocabulary),
+            "merges.txt": "".join(f"{line}\n" for line in lines),
+        }
+
+    def _settings(self) -> dict:
+        return {
+            "tokenizer_class": "RobertaTokenizer",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": self.trim_offsets,
+        }
+
+    def _steps(self) -> dict:
+        return {
+            "normalizer": self.normalizer and {"type": self.normalizer},
+            "pre_tokenizer": self._byte_level(),
+            "post_processor": self._template(),
+            "decoder": self._byte_level(),
+            "model": bpe_model(
+                self.vocabulary, self.merges, self.unknown_token if self.unknown_bytes else None
+            ),
+        }
+
+    def _library_steps(self, as_words: bool = False) -> dict:
+        steps = super()._library_steps(as_words)
+        steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
+        if as_words:
+            steps["pre_tokenizer"]["add_prefix_space"] = True
+        return {**steps, **({"post_processor": self._byte_level()} if self.trim_offsets else {})}
+
+    def _byte_level(self) -> dict:
+        """Return the step of that name, which as a post-processor trims spans."""
+        return {
+            "type": "ByteLevel",
+            "add_prefix_space": self.add_prefix_space,
+            "trim_offsets": True,
+            "use_regex": True,
+        }
+
+    def _template(self) -> dict:
+        if self.pair_separators != 2 or self.uses_segments or not self.trims_spans:
+            template = super()._template()
+            if not self.trim_offsets:
+                return template
+            return {"type": "Sequence", "processors": [self._byte_level(), template]}
+        return {
+            "type": "RobertaProcessing",
+            "sep": [self.end_token, self.end_token_id],
+            "cls": [self.start_token, self.start_token_id],
+            "trim_offsets": self.trim_offsets,
+            "add_prefix_space": self.add_prefix_space,
+        }
+
+
+logger = logging.getLogger("encoder_zoo")
+
+
+def bpe_model(
+    vocabulary: Mapping[str, int],
+    merges: Sequence[str],
+    unknown: str | None = None,
+    affix: str | None = "",
+    fuse_unk: bool = False,
+    byte_fallback: bool = False,
+) -> dict:
+    """Return a BPE model of tokenizer.json.
+
+    Args:
+        vocabulary: {token: id}.
+        merges: "a b" pairs in their order.
+        unknown: the unknown token.
+        affix: prefix and suffix of subwords; "" and None both mean that there is none.
+        fuse_unk, byte_fallback: fields of the model.
+    """
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unknown,
+        "continuing_subword_prefix": affix,
+        "end_of_word_suffix": affix,
+        "fuse_unk": fuse_unk,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": False,
+        "vocab": vocabulary,
+        "merges": [merge.split(" ") for merge in merges],
+    }
+
+
+def parse_merges(merges_txt: str) -> list[str]:
+    """Return the pairs of a merges.txt, without its version line.
+
+    Example:
+        >>> parse_merges("#version: 0.2\\na b\\n")
+        ['a b']
+    """
+    check_count(merges_txt.count("\n"), "merges.txt")
+    lines = merges_txt.split("\n")
+    return [line for line in lines if line and not line.startswith("#version")]
+
+
+def read_merges(files: TokenizerFiles) -> list[str]:
+    """Return the merges of tokenizer.json, where each is a string or a pair.
+
+    Raises:
+        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+
+    Example:
+        >>> model = {"merges": [["a", "b"], "ab c"]}
+        >>> read_merges(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
+        ['a b', 'ab c']
+    """
+    name = f"{files.json_path}: model.merges"
+    merges = files.part("model").get("merges")
+    if not isinstance(merges, list):
+        raise ValueError(f"{name} is not a list of pairs of tokens")
+    check_count(len(merges), name)
+    for i, merge in enumerate(merges):
+        tokens = merge.split(" ") if isinstance(merge, str) else merge
+        is_pair = isinstance(tokens, list) and len(tokens) == 2
+        if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
+            raise ValueError(f"{name}[{i}] is {shown(merge)}; expected two tokens")
+    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+
+
+def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
+    """Raise an error if tokenizer.json has other merges than merges.txt."""
+    for i, (one, other) in enumerate(itertools.zip_longest(merges, read_merges(files))):
+        if one != other:
+            said = {"merges.txt": one, "tokenizer.json": other}
+            raise ValueError(f"{files.folder}: merge {i} is {differing(said)}")
+
+
+def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path) -> None:
+    """Raise an error if a merge has symbols or a result that are no tokens.
+
+    Raises:
+        ValueError: "FOLDER: merge 3 is 'a b', but 'ab' is not in the vocabulary ..."
+    """
+    for i, merge in enumerate(merges):
+        pair = merge.split(" ")
+        if len(pair) != 2:
+            raise ValueError(f"{folder}: merge {i} is {shown(merge)}; expected two tokens")
+        for token in (*pair, "".join(pair)):
+            if token not in vocabulary:
+                raise ValueError(
+                    f"{folder}: merge {i} is {shown(merge)}, but {shown(token)} is not in the "
+                    "vocabulary; they are not from the same model"
+                )
+
+
+class ByteBPEGraph(TokenizerGraph):
+    """The graph of a `RobertaTokenizer`.
+
+    Args:
+        tokenizer: whose arguments describe the rules.
+    """
+
+    def __init__(self, tokenizer: RobertaTokenizer):
+        super().__init__(tokenizer)
+        self.add_prefix_space = tokenizer.add_prefix_space
+        self._trims = tokenizer.trim_offsets
+        self._kinds = CodePointTable(byte_level_character_kinds())
+        vocabulary, added = tokenizer.vocabulary, tokenizer.added_tokens
+        spaces = np.zeros([tokenizer.vocabulary_size, 2], np.int32)  # none for added tokens
+        for token, spaces_around in zip(
+            vocabulary, surrounding_spaces(list(vocabulary)), strict=True
+        ):
+            spaces[vocabulary[token]] = spaces_around
+        spaces[[token["id"] for token in added]] = 0
+        self._spaces = tf.constant(spaces)
+        byte_ids = [vocabulary.get(c, self.unknown_token_id) for c in byte_alphabet()]
+        symbol_ids = [*byte_ids, *self.special_token_ids]
+        self._model = BPE(symbol_ids, tokenizer.merges, vocabulary)
+        self._word_table = WordTable(*self._single_tokens(vocabulary))
+        self._index_added_tokens(added)
+
+    def _span_options(self) -> dict[str, bool]:
+        return {"trim_offsets": self._trims, "keep_first_space": self.add_prefix_space}
+
+    def _single_tokens(self, vocabulary: dict[str, int]) -> tuple[PackedWords, np.ndarray]:
+        """Return the words that the merges make one token, as 1 + symbols, and their ids."""
+        byte_of = alphabet_bytes()
+        ids = {
+            bytes(map(byte_of.get, token)): token_id
+            for token, token_id in vocabulary.items()
+            if 0 < len(token) <= MAX_SYMBOLS and all(c in byte_of for c in token)
+        }
+        words, ids = PackedWords.from_symbols(list(ids)), np.array(list(ids.values()), np.int64)
+        is_made = self._are_whole(words, ids)
+        special_ids = self.special_token_ids[:256]
+        special = PackedWords.from_symbols([[256 + i] for i in range(len(special_ids))])
+        words = words.where(is_made).concatenate(special)
+        return words._replace(symbols=1 + words.symbols), np.array([*ids[is_made], *special_ids])
+
+    def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
+        """Return which words, boolean (W,), are one token."""
+        return are_single_tokens(self._model.encode, words, ids)
+
+    def _encode_words(self, symbols, starts, ends) -> WordTokens:
+        """Return the tokens of words (W,) that are not in the table."""
+        return self._model.encode(symbols, starts, ends)
+
+    def _word_starts(self, chars: Characters) -> tf.Tensor:
+        """Return the first characters (W,) of the words."""
+        return byte_level_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
+
+    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
+        if not (self.add_prefix_space or as_words):
+            return chars
+        special = chars.codes >= SPECIALS.start
+        first = chars.row_starts() | shift_right(special, 1, False)
+        return insert_spaces(chars, first & ~special & (chars.codes != ord(" ")))
+
+    def _tokenize(self, chars: Characters) -> Tokens:
+        starts = self._word_starts(chars)
+        symbols, splits, owners = encode_utf8(chars.codes)  # (S,), (N + 1,), (S,)
+        begins = tf.gather(splits, starts)
+        ends = shift_left(begins, 1, tf.size(symbols))
+        ids, begins, ends, tokens = self._word_table.tokens(
+            1 + symbols, begins, ends, functools.partial(self._encode_words, symbols)
+        )
+        rows = tf.gather(tokens, tf.searchsorted(starts, chars.row_splits))
+        starts = tf.gather(chars.starts, tf.gather(owners, begins))
+        ends = tf.gather(chars.ends, tf.gather(owners, ends - 1))
+        return Tokens(ids, starts, ends, rows)
+
+    def _trim_spans(self, tokens: Tokens) -> Tokens:
+        """Remove the spaces around tokens from their spans, as RobertaProcessing does."""
+        if not self._trims:
+            return tokens
+        ids, starts, ends, rows = tokens
+        leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
+        if self.add_prefix_space:  # the only space before a text counts as the added one
+            first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
+            ones = tf.cast(tf.gather(leading, first) == 1, tf.int32)
+            leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
+        starts = tf.minimum(starts + leading, ends)
+        return Tokens(ids, starts, tf.maximum(ends - trailing, starts), rows)
+
+
+class ModernBPEGraph(ByteBPEGraph):
+    """The graph of a `ModernBertTokenizer`, which normalizes by NFC."""
+
+    def __init__(self, tokenizer: RobertaTokenizer):
+        self._normalizer = NFCNormalizer()  # which the base applies to added tokens
+        super().__init__(tokenizer)
+
+    def _normalize(self, chars: Characters) -> Characters:
+        return self._normalizer(chars)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class ModernBertTokenizer(RobertaTokenizer):
+    """Tokenizes texts by NFC and byte-level BPE, as ModernBERT checkpoints were trained.
+
+    A composed character has the span of its first part. Spans keep the spaces of their tokens.
+
+    The arguments are those of `RobertaTokenizer`; ModernBERT's `added_tokens` are runs of 2 to 24
+    spaces.
+
+    Source: Warner et al. 2024, ModernBERT, section 2.1.3; its words are those of
+        `RobertaTokenizer`.
+
+    Example:
+        >>> from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
+        >>> tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", *byte_alphabet()]
+        >>> vocabulary = {token: i for i, token in enumerate(tokens)}
+        >>> tokenizer = ModernBertTokenizer(vocabulary, [], added_tokens=["  "])
+        >>> composed, decomposed = tokenizer.tokenize(["é  a", "e\\u0301  a"]).to_list()
+        >>> composed == decomposed, tokenizer.id_to_token(composed[2])
+        (True, '  ')
+    """
+
+    normalizer = "NFC"
+    trims_spans = False
+    defaults: ClassVar = BERT_DEFAULTS
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
+
+    def _make_graph(self) -> TokenizerGraph:
+        return ModernBPEGraph(self)
+
+    def _settings(self) -> dict:
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "add_prefix_space": self.add_prefix_space,
+            "model_input_names": ["input_ids", "attention_mask"],
+        }

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.encoders.tokenizers.files.sentencepiece import BYTE_TOKENS, SentencePieceFiles
+from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
+from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
+from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
+    find_charsmap,
+    merge_scores,
+    merges_by_score,
+    read_bpe_model,
+    read_unigram_model,
+)
 from encoder_zoo.encoders.tokenizers.files.vocabularies import check_merges
-from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
+from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -21,7 +35,7 @@ if TYPE_CHECKING:
 SPACE = "▁"
 
 
-class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
+class SentencePieceTokenizer(WritesFiles, Tokenizer):
     """Tokenizes texts with a model that SentencePiece has trained.
 
     A text is normalized and split at white space. Each word, also the first, is prefixed by "▁" and
@@ -152,6 +166,342 @@ class SentencePieceTokenizer(SentencePieceFiles, Tokenizer):
         """Ids of the tokens of the 256 bytes."""
         return [self._vocabulary.ids[token] for token in BYTE_TOKENS]
 
+    # -- files -------------------------------------------------------------------------------------
+
+    special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = SPECIAL_TOKENS
+    prefix_is_a_setting: ClassVar[bool] = True
+    template_names: ClassVar[Mapping[str, str]] = {}
+    model_file: ClassVar[str]
+    front: ClassVar[tuple[tuple[str, float | None], ...]] = ()
+    skipped: ClassVar[int] = 0
+    behind: ClassVar[tuple[tuple[str, float | None], ...]] = ()
+
+    @classmethod
+    def _from_files(cls, files: TokenizerFiles, **template) -> SentencePieceTokenizer:
+        """See `WritesFiles`. As in transformers, tokenizer.json takes precedence."""
+        roles = files.special_tokens_for(cls)
+        cls._check_settings(files, roles)
+        own = [token for token, _ in (*cls.front, *cls.behind)]  # such as <s>NOTUSED
+        _, added = files.split_added_tokens({}, [*roles.values(), *own])
+        options = {**cls._options(files), **roles, **template, "added_tokens": added}
+        if "tokenizer.json" not in files and cls.model_file in files:
+            path = str(files.folder / cls.model_file)
+            tokenizer = cls.from_sentencepiece(files.contents[cls.model_file], path, **options)
+            _check_textless(files, tokenizer.vocabulary, tokenizer.scores, roles)
+            return tokenizer
+        model, merges = files.part("model"), None
+        if model.get("type") == "BPE":
+            tokens, merges, textless = read_bpe_model(files, roles)
+            scores = cls._merge_scores(tokens, merges, textless)
+        else:
+            tokens, scores = read_unigram_model(files, cls.model_file, roles.values())
+        normalizers = [step.get("type") for step in files.steps("normalizer")]
+        cls._compare_model(files, tokens)
+        _check_textless(files, tokens, scores, roles)
+        tokenizer = cls(
+            tokens,
+            scores,
+            precompiled_charsmap=find_charsmap(files),
+            byte_fallback=bool(model.get("byte_fallback")),
+            merges=merges,
+            remove_extra_whitespaces="Prepend" not in normalizers,
+            **options,
+        )
+        normalized = [token["content"] for token in tokenizer.added_tokens if token["normalized"]]
+        if normalized and not tokenizer.library_is_equal:
+            # The library puts no "▁" before what follows such a token.
+            raise files.mismatch(
+                f"added_tokens: {shown(normalized[0])} is looked for in the normalized text",
+                "only tokens with normalized: false where spaces are kept or characters composed",
+            )
+        return tokenizer
+
+    @classmethod
+    def from_sentencepiece(
+        cls, content: bytes, name: str = "the model", **options
+    ) -> SentencePieceTokenizer:
+        """Build the tokenizer of a model that SentencePiece has trained.
+
+        Args:
+            content: bytes of the model file.
+            name: of the file, for error messages.
+            **options: further arguments of the constructor.
+
+        Raises:
+            ValueError: see `read_model`, and "NAME: model_type is 2; expected 1 ..."
+        """
+        model = spm.read_model(content, name)
+        for field, expected in MODEL_SETTINGS.items():
+            if (found := getattr(model, field)) not in expected:
+                raise ValueError(
+                    f"{name}: {field} is {shown(found)}; expected "
+                    f"{' or '.join(map(repr, expected))}: with another value the ids would differ, "
+                    "which is not implemented"
+                )
+        for i, piece in enumerate(model.pieces):
+            if piece.kind == spm.UNUSED:
+                raise ValueError(
+                    f"{name}: pieces[{i}], {shown(piece.text)}, is of type 5, unused, which is not "
+                    "implemented; expected 1 to 4 or 6"
+                )
+        default = argument_defaults(cls)["unknown_token"]
+        unknown = options.get("unknown_token", default)
+        own = {default, *(piece.text for piece in model.pieces if piece.kind == spm.UNKNOWN)}
+        if unknown not in own:
+            raise ValueError(
+                f"{name}: the unknown token (unk_token in files) is {shown(unknown)}. Expected the "
+                f"model's own, {' or '.join(sorted(own))}"
+            )
+        tokens, scores = zip(*cls._arranged(model.pieces), strict=True)
+        if model.model_type == spm.BPE:
+            options = cls._with_merges(model.pieces, options)
+            textless = [t for t, score in zip(tokens, scores, strict=True) if score is None]
+            scores = cls._merge_scores(tokens, options["merges"], textless)
+        charsmap = base64.b64encode(model.precompiled_charsmap).decode() or None
+        return cls(
+            tokens,
+            scores,
+            precompiled_charsmap=charsmap,
+            byte_fallback=model.byte_fallback,
+            remove_extra_whitespaces=model.remove_extra_whitespaces,
+            **options,
+        )
+
+    @classmethod
+    def _with_merges(cls, pieces: Sequence[spm.Piece], options: Mapping) -> dict:
+        """Add the merges, and user-defined symbols as added tokens, as transformers does."""
+        merges = merges_by_score(
+            {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
+        )
+        given = options.get("added_tokens", ())
+        known = {token if isinstance(token, str) else token["content"] for token in given}
+        symbols = [
+            {"content": piece.text, "normalized": False}
+            for piece in pieces
+            if piece.kind == spm.USER_DEFINED and piece.text not in known
+        ]
+        return {**options, "merges": merges, "added_tokens": [*symbols, *given]}
+
+    @classmethod
+    def _merge_scores(
+        cls, tokens: Sequence[str], merges: Sequence[str], textless: Collection[str]
+    ) -> list[float | None]:
+        """Return the scores of the tokens of a BPE model, with those of `front` and `behind`."""
+        own = dict((*cls.front, *cls.behind))
+        scores = zip(tokens, merge_scores(tokens, merges, textless), strict=True)
+        return [own.get(token, score) for token, score in scores]
+
+    @classmethod
+    def _compare_model(cls, files: TokenizerFiles, tokens: Sequence[str]) -> None:
+        """Raise an error if the model file has other pieces than tokenizer.json."""
+        if cls.model_file in files:
+            path = str(files.folder / cls.model_file)
+            pieces = cls._arranged(spm.read_model(files.contents[cls.model_file], path).pieces)
+            ids = {token: i for i, (token, _) in enumerate(pieces)}
+            fast = {token: i for i, token in enumerate(tokens)}
+            files.compare_ids(cls.model_file, ids, fast)
+
+    @classmethod
+    def _check_settings(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> None:
+        """Raise an error for settings of transformers' class that are not implemented.
+
+        Raises:
+            ValueError: "FILE: add_prefix_space is False. Expected True ..."
+        """
+        path = files.folder / "tokenizer_config.json"
+        if not files.names_class:
+            return
+        if files.config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
+            raise ValueError(
+                f"{path}: add_prefix_space is False. Expected True, as of all models of this kind: "
+                "with it the ids would differ, which is not implemented"
+            )
+        for argument, name in cls.template_names.items():
+            token = files.config_token(name) or argument_defaults(cls)[argument]
+            if token != roles[argument]:
+                older, expected = SPECIAL_TOKENS[argument][0], roles[argument]
+                raise ValueError(
+                    f"{path}: {name} is {shown(token)}, which version 5 of transformers puts "
+                    f"around texts, and {older} is {shown(expected)}, which version 4 does. "
+                    "Expected the same"
+                )
+
+    @classmethod
+    def _options(cls, files: TokenizerFiles) -> dict:
+        """Return further arguments of the constructor from the files."""
+        return {}
+
+    @classmethod
+    def _arranged(cls, pieces: Sequence[spm.Piece]) -> list[tuple[str, float | None]]:
+        """Return (token, score) in the order of ids, given the pieces of a model."""
+        kept = [
+            (piece.text, None if piece.kind in (spm.CONTROL, spm.UNKNOWN) else piece.score)
+            for piece in pieces[cls.skipped :]
+        ]
+        return [*cls.front, *kept, *cls.behind]
+
+    def _sentencepiece_model(self) -> spm.SentencePieceModel | None:
+        """Return the model that `_arranged` turns into these tokens; None if there is none."""
+        entries = list(zip(self.vocabulary, self.scores, strict=False))
+        kept = entries[len(self.front) : len(entries) - len(self.behind)]
+        lost = [("<unk>", None), ("<s>", None), ("</s>", None)][: self.skipped]
+        symbols = {token["content"] for token in self.added_tokens if self.merges is not None}
+        pieces = [self._piece(token, score, symbols) for token, score in lost + kept]
+        if self._arranged(pieces) != entries or len(entries) < len(self.vocabulary):
+            return None
+        if sum(piece.kind == spm.UNKNOWN for piece in pieces) != 1:
+            return None
+        normal = {piece.text: piece.score for piece in pieces if piece.kind == spm.NORMAL}
+        if self.merges is not None and merges_by_score(normal) != self.merges:
+            return None
+        return spm.SentencePieceModel(
+            pieces,
+            model_type=spm.UNIGRAM if self.merges is None else spm.BPE,
+            remove_extra_whitespaces=self.remove_extra_whitespaces,
+            byte_fallback=self.byte_fallback,
+            normalizer="user_defined" if self.precompiled_charsmap else "identity",
+            precompiled_charsmap=base64.b64decode(self.precompiled_charsmap or ""),
+        )
+
+    def _piece(self, token: str, score: float | None, symbols: Collection[str]) -> spm.Piece:
+        if token == self.unknown_token:
+            return spm.Piece(token, 0.0, spm.UNKNOWN)
+        if score is None:
+            return spm.Piece(token, 0.0, spm.CONTROL)
+        if token in symbols:
+            return spm.Piece(token, score, spm.USER_DEFINED)
+        is_byte = self.byte_fallback and token in BYTE_TOKENS
+        return spm.Piece(token, score, spm.BYTE if is_byte else spm.NORMAL)
+
+    @property
+    def proto(self) -> bytes:
+        """The bytes of the model file.
+
+        Raises:
+            ValueError: "... are not those that SentencePiece's format arranges ..."
+        """
+        if (model := self._sentencepiece_model()) is None:
+            raise ValueError(
+                "the tokens are not those that SentencePiece's format arranges for a "
+                f"{type(self).__name__}; only tokenizer.json holds them"
+            )
+        return spm.write_model(model)
+
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """See `WritesFiles`: what only merges or strips spaces leaves the words as they are.
+
+        Metaspace alone splits as WhitespaceSplit before it would, after such steps and a charsmap
+        that makes spaces of other white space.
+        """
+        if self.only_spaces:
+            return normalizer, words
+        merges = [step for step in normalizer if step.get("pattern") == SPACES]
+        strips = [step for step in normalizer if step.get("type") == "Strip"]
+        left = [step for step in normalizer if step not in merges and step not in strips]
+        alone = [step.get("type") for step in words] == ["Metaspace"]
+        if merges and alone and self.joins_words:
+            if not any(step["strip_right"] for step in strips):
+                logger.warning(
+                    "tokenizer.json does not strip white space at the end of texts, for which "
+                    "transformers then has a token; here it is left out."
+                )
+            words = [{"type": "WhitespaceSplit"}, *words]
+        return left, words
+
+    @property
+    def joins_words(self) -> bool:
+        """Whether the charsmap makes spaces of all white space, as NMT's but for U+0085."""
+        rules = self.normalization_rules()
+        spaces = [chr(c) for c in WHITE_SPACE]
+        return all(rules.get(space, space) in (" ", "") for space in spaces)
+
+    def same_model(self, settings: dict) -> dict:
+        """See `WritesFiles`: with a token for every byte, no character is unknown."""
+        fused = settings.get("byte_fallback") and "fuse_unk" in settings
+        return {**settings, "fuse_unk": True} if fused else settings
+
+    def _vocabulary_files(self) -> dict[str, bytes]:
+        model = self._sentencepiece_model()
+        return {self.model_file: spm.write_model(model)} if model else {}
+
+    def _settings(self) -> dict:
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
+        if self.merges is not None or not self.remove_extra_whitespaces:
+            # transformers' own classes are Unigram models that split at white space.
+            inputs = inputs if self.uses_segments else ["input_ids", "attention_mask"]
+            return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+        settings = {"tokenizer_class": type(self).__name__, "add_prefix_space": True}
+        if self.uses_segments:  # transformers' own classes leave them out
+            settings["model_input_names"] = inputs
+        return settings
+
+    @property
+    def only_spaces(self) -> bool:
+        """Whether white space other than spaces is an ordinary character after normalization."""
+        return not self.remove_extra_whitespaces
+
+    def _normalizers(self) -> list[dict]:
+        """Return the steps of the normalizer in tokenizer.json."""
+        charsmap = self.precompiled_charsmap
+        steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
+        return steps if self.remove_extra_whitespaces else [*steps, *ALL_SPACES]
+
+    def _steps(self) -> dict:
+        space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+        steps = self._normalizers()
+        words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]}
+        return {
+            "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
+            "pre_tokenizer": words if self.remove_extra_whitespaces else None,
+            "post_processor": self._template(),
+            "decoder": space,
+            "model": self._unigram() if self.merges is None else self._bpe(),
+        }
+
+    def _library_steps(self, as_words: bool = False) -> dict:
+        """Return the steps, in which tokens that texts do not contain have names with a space.
+
+        Spaces in texts are removed or become "▁".
+        """
+        steps = super()._library_steps(as_words)
+        model, found = steps["model"], set(self.ids_in_texts)
+        found |= set(self.byte_ids if self.byte_fallback else ())
+        names = [t if i in found else f" {i}" for i, t in enumerate(self.vocabulary)]
+        if self.merges is None:
+            model["vocab"] = [
+                [name, score] for name, (_, score) in zip(names, model["vocab"], strict=True)
+            ]
+        else:
+            model["vocab"] = without_gaps({name: i for i, name in enumerate(names)})
+            model["unk_token"] = names[self.unknown_token_id]
+            model["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
+        return steps
+
+    def _unigram(self) -> dict:
+        """Return the Unigram model of tokenizer.json."""
+        scores = [0.0 if score is None else score for score in self.scores]
+        scores += [0.0] * (len(self.vocabulary) - len(scores))
+        return {
+            "type": "Unigram",
+            "unk_id": self.unknown_token_id,
+            "vocab": [list(entry) for entry in zip(self.vocabulary, scores, strict=True)],
+            "byte_fallback": self.byte_fallback,
+        }
+
+    def _bpe(self) -> dict:
+        """Return the BPE model of tokenizer.json."""
+        ids = {token: i for i, token in enumerate(self.vocabulary)}
+        options = {"affix": None, "fuse_unk": True, "byte_fallback": self.byte_fallback}
+        return bpe_model(ids, self.merges, self.unknown_token, **options)
+
+    def _added_tokens(self) -> list[dict]:
+        """Return also the tokens without a score, which are not found in texts."""
+        known = super()._added_tokens()
+        ids = {token["id"] for token in known}
+        without = [i for i, score in enumerate(self.scores) if score is None and i not in ids]
+        without += [i for i in range(len(self.scores), len(self.vocabulary)) if i not in ids]
+        return [*known, *(special_added_token(i, self.id_to_token(i)) for i in without)]
+
 
 def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
     """Return scores with NaN for None; raise an error for other values."""
@@ -165,3 +515,45 @@ def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
     if all(score is None for score in scores):
         raise ValueError("scores has no number; expected one for every piece of text")
     return np.array([np.nan if score is None else score for score in scores], np.float64)
+
+
+logger = logging.getLogger("encoder_zoo")
+
+SPACES = {"Regex": " {2,}"}
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+# White space of Unicode, without the space and U+0085, of which NMT's charsmap says nothing.
+WHITE_SPACE = (*range(9, 14), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029)
+WHITE_SPACE += (0x202F, 0x205F, 0x3000)
+# Settings of the model that are implemented.
+MODEL_SETTINGS = {
+    "model_type": (spm.UNIGRAM, spm.BPE),
+    "treat_whitespace_as_suffix": (False,),
+    "add_dummy_prefix": (True,),
+    "escape_whitespaces": (True,),
+}
+# The normalizer in tokenizer.json without remove_extra_whitespaces.
+ALL_SPACES = [
+    {"type": "Prepend", "prepend": "▁"},
+    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+]
+
+
+def _check_textless(
+    files: TokenizerFiles,
+    tokens: Sequence[str],
+    scores: Sequence[float | None],
+    roles: Mapping[str, str],
+) -> None:
+    """Raise an error if a special token is an ordinary piece, which texts hold.
+
+    Raises:
+        ValueError: "FOLDER: mask_token is '▁dog', a piece of texts. ..."
+    """
+    known = dict(zip(tokens, scores, strict=False))
+    for argument, token in roles.items():
+        if known.get(token):
+            names = " or ".join(SPECIAL_TOKENS[argument])
+            raise ValueError(
+                f"{files.folder}: {names} is {shown(token)}, a piece of texts with the score "
+                f"{known[token]}. Expected a token that stands in no text"
+            )

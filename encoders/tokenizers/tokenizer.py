@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from encoder_zoo.common.foreign_method import ForeignMethod
+from encoder_zoo.common.arguments import TokenizerPresetArguments
 from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.lazy import array_ops, for_graphs, in_tensorflow, loading
-from encoder_zoo.common.preset_arguments import TokenizerPresetArguments
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import ForeignMethod, with_type
 from encoder_zoo.encoders.tokenizers.arguments import TokenizerArguments
-from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
+from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor, truncate_texts
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.arrays import check_floats, check_stored
+from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import size_of
 
 # Groups of a model's layers; the second one is that of early versions of Keras 3.

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.arrays import check_floats
+from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,

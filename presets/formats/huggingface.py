@@ -14,7 +14,7 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders import FAMILIES, all_families, find_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
-from encoder_zoo.presets.files.arrays import check_floats
+from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile

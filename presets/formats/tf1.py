@@ -17,7 +17,7 @@ import numpy as np
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.files.arrays import check_floats, check_stored
+from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 

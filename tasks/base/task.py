@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 import keras
 import numpy as np
 
+from encoder_zoo.common.arguments import CommitMessage, Repository, SaveOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.foreign_method import ForeignMethod
-from encoder_zoo.common.hub_names import CommitMessage, Repository
 from encoder_zoo.common.lazy import loading, pushing, saving
-from encoder_zoo.common.preset_arguments import SaveOptions
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
+from encoder_zoo.common.wording import ForeignMethod
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs

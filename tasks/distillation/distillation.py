@@ -12,8 +12,8 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.layer_arguments import LayerArguments
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     PositiveFloat,

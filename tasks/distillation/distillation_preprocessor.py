@@ -9,7 +9,7 @@ import keras
 from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.tokenizers.text.chunks import in_chunks
+from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack

@@ -14,9 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats import embedding_folder

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 import keras
 import numpy as np
 
-from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.rules import Activation

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 import keras
 import numpy as np
 
-from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone

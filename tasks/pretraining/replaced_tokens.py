@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, overload
 import keras
 from keras import ops
 
-from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.common.weights_lock import share_weights_lock

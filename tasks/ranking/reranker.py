@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Literal, Unpack, overload
 import keras
 import numpy as np
 
-from encoder_zoo.common.layer_arguments import LayerArguments
+from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.preset_arguments import TaskPresetArguments
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone

@@ -7,8 +7,7 @@ import unicodedata
 
 import pytest
 
-from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.modern_bpe import ModernBertTokenizer
+from encoder_zoo.encoders.tokenizers.byte_bpe import ModernBertTokenizer, RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]

@@ -17,8 +17,7 @@ from processes import run
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.hub import from_hugging_face, select_files
-from encoder_zoo.presets.hub_cache import drop_wrong
+from encoder_zoo.presets.hub import drop_wrong, from_hugging_face, select_files
 
 
 @pytest.fixture

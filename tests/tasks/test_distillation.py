@@ -295,7 +295,7 @@ def test_tokens_of_much_text_are_placed_chunk_by_chunk(texts, monkeypatch):
     student, teacher = map(ez.SequenceClassifierPreprocessor.from_preset, BUNDLED)
     columns = [tf.constant(part) for part in texts]
     at_once = positions_in_examples(columns, student, teacher).to_list()
-    monkeypatch.setattr("encoder_zoo.encoders.tokenizers.text.chunks.CHUNK_BYTES", 8)
+    monkeypatch.setattr("encoder_zoo.encoders.tokenizers.text.ragged.CHUNK_BYTES", 8)
     assert positions_in_examples(columns, student, teacher).to_list() == at_once
     none = positions_in_examples([part[:0] for part in columns], student, teacher)
     assert none.to_list() == []

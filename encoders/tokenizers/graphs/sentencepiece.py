@@ -17,21 +17,21 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
-from encoder_zoo.encoders.tokenizers.segmentation.whitespace_words import WhitespaceWordLookup
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
+    MAX_SYMBOLS,
+    WhitespaceWordLookup,
+    WordTable,
+)
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
-from encoder_zoo.encoders.tokenizers.text.folding import (
+from encoder_zoo.encoders.tokenizers.text.normalization import (
     folding_map,
+    is_special_token,
     normalize_quotation_marks,
     normalize_white_space,
 )
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords, character_numbers
-from encoder_zoo.encoders.tokenizers.text.precompiled import (
-    CharacterMap,
-    PrecompiledNormalizer,
-    is_special_token,
-)
+from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, PrecompiledNormalizer
 from encoder_zoo.encoders.tokenizers.text.ragged import (
     index_mask,
     row_ids,

@@ -11,8 +11,7 @@ import tensorflow as tf
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_word_bounds
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
-from encoder_zoo.encoders.tokenizers.segmentation.whole_words import WholeWordLookup
-from encoder_zoo.encoders.tokenizers.segmentation.word_table import WordTable
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
 from encoder_zoo.encoders.tokenizers.segmentation.wordpiece import MAX_WORD_CHARACTERS, WordPiece
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.normalization import (

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
-from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
+from encoder_zoo.encoders.tokenizers.text.packed_words import HashTable
 from encoder_zoo.encoders.tokenizers.text.ragged import (
     every_other,
     shift_left,

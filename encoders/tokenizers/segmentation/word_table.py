@@ -1,15 +1,17 @@
 """A table of words, looked up by their symbols."""
 
+from __future__ import annotations
+
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.hash_table import HashTable
-from encoder_zoo.encoders.tokenizers.text.packed_words import MAX_SYMBOL, PackedWords
+from encoder_zoo.encoders.tokenizers.text.packed_words import MAX_SYMBOL, HashTable, PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import replace_by_spans
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import members
 
 SYMBOLS_PER_KEY = 4  # 16 bits each
 KEYS = 3
@@ -134,3 +136,177 @@ def distinct(keys: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     chosen = first == index
     number = tf.cumsum(tf.cast(chosen, tf.int32)) - 1
     return tf.cast(tf.where(chosen)[:, 0], tf.int32), tf.gather(number, first)
+
+
+ALONE_IN_ASCII = r"([!-/:-@\[-`{-~])"  # each is a word of its own
+# Removed before the split, since TensorFlow splits at two of them.
+DROPPED_IN_ASCII = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+
+
+class WholeWordLookup(tf.Module):
+    """Maps texts to ids by a table of whole words where possible.
+
+    TensorFlow's string kernels split texts at ASCII spaces and punctuation. Normalization and
+    pre-tokenization never cross these borders, so that a part found in the table needs neither;
+    other parts take the caller's slow path.
+
+    Args:
+        words: {word: id} of the words that normalization does not change and that are one token.
+        lowercase: whether texts are lower-cased first.
+        clean_text: whether control characters are removed first.
+
+    Example:
+        >>> words = WholeWordLookup({"cats": 7, "!": 8}, lowercase=True)
+        >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
+        >>> words.ids(tf.constant(["Cats!!", "cats, cats"]), slow).to_list()
+        [[7, 8, 8], [7, 1, 2, 7]]
+    """
+
+    def __init__(self, words: Mapping[str, int], lowercase: bool, clean_text: bool = True):
+        super().__init__()
+        self._clean_text = clean_text
+        self._lowercase = lowercase
+        # TensorFlow refuses an empty table; a space is never looked up.
+        keys, ids = tf.constant([" ", *words]), tf.constant([-1, *words.values()], tf.int32)
+        self._table = HashTable(keys, ids, default_value=-1)
+
+    def ids(
+        self, texts: tf.Tensor, slow: Callable[[tf.Tensor], tf.RaggedTensor]
+    ) -> tf.RaggedTensor:
+        """Return the ids (B, None) of texts (B,).
+
+        Args:
+            texts: strings.
+            slow: returns the ids (P, None) of parts (P,) that are not in the table, without
+                duplicates.
+        """
+        parts, splits = self._parts(texts)
+        ids = self._table.lookup(parts)
+        ids, splits = tf.cond(
+            tf.reduce_all(ids >= 0),
+            lambda: (ids, splits),
+            lambda: replace_missing(ids, splits, parts, slow),
+        )
+        return tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
+
+    def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Split texts at ASCII spaces and punctuation: parts (P,) and row splits (B + 1,)."""
+        if self._clean_text:
+            texts = tf.strings.regex_replace(texts, DROPPED_IN_ASCII, "")
+        texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
+        texts = tf.strings.regex_replace(texts, ALONE_IN_ASCII, r" \1 ")
+        positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
+        return parts, tf.searchsorted(positions[:, 0], tf.range(shape[0] + 1), out_type=tf.int64)
+
+
+def replace_missing(
+    ids: tf.Tensor, splits: tf.Tensor, parts: tf.Tensor, slow: Callable
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Replace negative ids (P,) by the tokens of `slow`; return ids and row splits."""
+    missed = tf.cast(tf.where(ids < 0)[:, 0], tf.int32)
+    chosen, alike = tf.unique(tf.gather(parts, missed))
+    others = slow(chosen)
+    positions, _, part_splits = replace_by_spans(tf.size(ids), missed, alike, others.row_splits)
+    ids = tf.gather(tf.concat([ids, others.values], 0), positions)
+    return ids, tf.cast(tf.gather(part_splits, splits), tf.int64)
+
+
+SPLITTING = " \t\n\x0b\x0c\r"  # where tf.strings.split splits
+QUOTE_PAIRS = ("``", "''")  # which ALBERT replaces by a quotation mark
+
+
+class WhitespaceWordLookup(WholeWordLookup):
+    """Maps texts to ids by a table of words between ASCII white space.
+
+    Normalization rarely crosses white space, as with a combining mark after a space; if a batch has
+    such a text, all its texts take the slow path.
+
+    Args:
+        words: {word: id} of words that are one token.
+        rules: of the normalizer, see `read_charsmap`.
+        mapping: {code point: code points}, applied before the rules.
+        lowercase: whether texts are lower-cased first.
+
+    Example:
+        >>> words = WhitespaceWordLookup({"cat": 7, "½": 8}, {"½": "1/2"}, {}, lowercase=False)
+        >>> slow = lambda parts: tf.RaggedTensor.from_row_lengths([1, 2], [2])
+        >>> words.ids(tf.constant(["cat  cat", "½ cat"]), slow).to_list()
+        [[7, 7], [1, 2, 7]]
+    """
+
+    def __init__(
+        self,
+        words: Mapping[str, int],
+        rules: Mapping[str, str],
+        mapping: Mapping[int, Sequence[int]],
+        lowercase: bool,
+    ):
+        kept = unchanged_words([word for word in words if word], rules, mapping)
+        super().__init__({word: words[word] for word in kept}, lowercase)
+        self._joining = joining_pattern(rules, mapping)
+
+    def _parts(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Split texts at white space, or not at all: parts (P,) and row splits (B + 1,)."""
+        texts = tf.strings.lower(texts) if self._lowercase else texts  # only ASCII
+
+        def whole() -> tuple[tf.Tensor, tf.Tensor]:
+            return texts, tf.range(tf.size(texts, tf.int64) + 1)
+
+        def split() -> tuple[tf.Tensor, tf.Tensor]:
+            positions, parts, shape = tf.raw_ops.StringSplitV2(input=texts, sep="")
+            rows = tf.range(shape[0] + 1)
+            return parts, tf.searchsorted(positions[:, 0], rows, out_type=tf.int64)
+
+        joins = tf.strings.regex_full_match(texts, self._joining)
+        return tf.cond(tf.reduce_any(joins), whole, split)
+
+
+def unchanged_words(
+    words: Sequence[str], rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]
+) -> list[str]:
+    """Return the words (none empty) that normalization does not change and that stay one word.
+
+    Example:
+        >>> unchanged_words(["cat", "½", "a▁b", "``"], {"½": "1/2"}, {})
+        ['cat']
+    """
+    changes = members("extends") | members("prepends") | members("ends_grapheme")
+    changes |= members("white_space")
+    changes[[ord("▁"), *mapping, *(ord(key) for key in rules if len(key) == 1)]] = True
+    spellings = PackedWords.from_texts(words)
+    changed = np.logical_or.reduceat(changes[spellings.symbols], spellings.starts)
+    pairs = [any(pair in word for pair in QUOTE_PAIRS) for word in words]
+    return [w for w, c, p in zip(words, changed, pairs, strict=True) if not c and not p]
+
+
+def joining_pattern(rules: Mapping[str, str], mapping: Mapping[int, Sequence[int]]) -> str:
+    """Return a regular expression for texts where normalization crosses white space.
+
+    White space may be in one grapheme with a neighbour, see `PrecompiledNormalizer`, or be
+    replaced by something else.
+    """
+    follows, leads = members("extends"), members("prepends")
+    behind, ahead = follows.copy(), leads.copy()
+    for code, codes in mapping.items():
+        behind[code] = not codes or follows[codes[0]]
+        ahead[code] = not codes or leads[codes[-1]]
+    lost = {
+        character
+        for key, value in {**dict(zip(SPLITTING, SPLITTING, strict=True)), **rules}.items()
+        for character in SPLITTING
+        if character in key and not value.isspace()
+    }
+    parts = [f" {character_class(behind)}", f"{character_class(ahead)} "]
+    parts += [rf"\x{{{ord(character):X}}}" for character in sorted(lost)]
+    return rf"\C*(?:{'|'.join(parts)})\C*"
+
+
+def character_class(belongs: np.ndarray) -> str:
+    """Return the code points where `belongs` is true as a class of a regular expression.
+
+    Example:
+        >>> character_class(np.isin(np.arange(300), [97, 98, 99, 256]))
+        '[\\\\x{61}-\\\\x{63}\\\\x{100}-\\\\x{100}]'
+    """
+    edges = np.flatnonzero(np.diff(belongs, prepend=False, append=False)).reshape(-1, 2)
+    return "[" + "".join(rf"\x{{{a:X}}}-\x{{{b - 1:X}}}" for a, b in edges) + "]"

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens
-from encoder_zoo.encoders.tokenizers.segmentation.trie import Trie
+from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, span_indices
 

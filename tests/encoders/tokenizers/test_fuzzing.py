@@ -24,9 +24,8 @@ from safetensors.numpy import save
 
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
-from encoder_zoo.encoders.tokenizers.files.byte_bpe import ByteBPEFiles
+from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.sentencepiece import SentencePieceFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     CONTROL,
     UNKNOWN,
@@ -36,7 +35,8 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     write_model,
 )
 from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles
-from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.json_data import parse_object
@@ -324,7 +324,7 @@ class WordPieceReader(WordPieceFiles):
         assert all(isinstance(token, str) for token in vocabulary)
 
 
-class ByteBPEReader(ByteBPEFiles):
+class ByteBPEReader(RobertaTokenizer):
     """Likewise."""
 
     defaults = BERT_DEFAULTS
@@ -335,7 +335,7 @@ class ByteBPEReader(ByteBPEFiles):
         assert all(len(merge.split(" ")) == 2 for merge in merges)
 
 
-class SentencePieceReader(SentencePieceFiles):
+class SentencePieceReader(SentencePieceTokenizer):
     """Likewise."""
 
     defaults = BERT_DEFAULTS

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Annotated, Any, TypedDict
 
 import keras
+
+from encoder_zoo.common.validation import Rule
+
+
+class LayerArguments(TypedDict, total=False):
+    """Keyword arguments of `keras.layers.Layer`, for `**kwargs: Unpack[LayerArguments]`."""
+
+    name: str | None
+    dtype: Any
+    trainable: bool
+    autocast: bool
+    activity_regularizer: Any
 
 
 class PresetArguments(TypedDict, total=False):
@@ -62,3 +75,13 @@ class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, tot
     """Of the backbone, of the tokenizer, and of every preprocessor."""
 
     sequence_length: int | None
+
+
+_NAME = re.compile(r"(hf://)?\w[\w.-]*/\w[\w.-]*")
+
+Repository = Annotated[
+    str, Rule(lambda v: bool(_NAME.fullmatch(v)), "the name of a repository, such as 'user/name'")
+]
+CommitMessage = Annotated[
+    str, Rule(lambda v: isinstance(v, str) and bool(v.strip()), "a line of text")
+]
