@@ -17,18 +17,16 @@ import tensorflow as tf
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, differing, shown
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
-from encoder_zoo.encoders.tokenizers.files.byte_alphabet import (
+from encoder_zoo.encoders.tokenizers.files.merges import (
     alphabet_bytes,
     byte_alphabet,
+    parse_merges,
+    read_merges,
     spelled_bytes,
     surrounding_spaces,
 )
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.vocabularies import (
-    check_count,
-    check_merges,
-    checked_vocabulary,
-)
+from encoder_zoo.encoders.tokenizers.files.vocabularies import check_merges, checked_vocabulary
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
@@ -75,7 +73,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
         Unsupervised Multitask Learners" (2019), section 2.2.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
+        >>> from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
         >>> tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet(), "Ġh", "Ġhi"]
         >>> vocabulary = {token: i for i, token in enumerate(tokens)}
         >>> tokenizer = RobertaTokenizer(vocabulary, ["Ġ h", "Ġh i"], add_prefix_space=True)
@@ -283,42 +281,6 @@ def bpe_model(
     }
 
 
-def parse_merges(merges_txt: str) -> list[str]:
-    """Return the pairs of a merges.txt, without its version line.
-
-    Example:
-        >>> parse_merges("#version: 0.2\\na b\\n")
-        ['a b']
-    """
-    check_count(merges_txt.count("\n"), "merges.txt")
-    lines = merges_txt.split("\n")
-    return [line for line in lines if line and not line.startswith("#version")]
-
-
-def read_merges(files: TokenizerFiles) -> list[str]:
-    """Return the merges of tokenizer.json, where each is a string or a pair.
-
-    Raises:
-        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
-
-    Example:
-        >>> model = {"merges": [["a", "b"], "ab c"]}
-        >>> read_merges(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
-        ['a b', 'ab c']
-    """
-    name = f"{files.json_path}: model.merges"
-    merges = files.part("model").get("merges")
-    if not isinstance(merges, list):
-        raise ValueError(f"{name} is not a list of pairs of tokens")
-    check_count(len(merges), name)
-    for i, merge in enumerate(merges):
-        tokens = merge.split(" ") if isinstance(merge, str) else merge
-        is_pair = isinstance(tokens, list) and len(tokens) == 2
-        if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
-            raise ValueError(f"{name}[{i}] is {shown(merge)}; expected two tokens")
-    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-
-
 def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
     """Raise an error if tokenizer.json has other merges than merges.txt."""
     for i, (one, other) in enumerate(itertools.zip_longest(merges, read_merges(files))):
@@ -459,7 +421,7 @@ class ModernBertTokenizer(RobertaTokenizer):
         `RobertaTokenizer`.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
+        >>> from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
         >>> tokens = ["[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", *byte_alphabet()]
         >>> vocabulary = {token: i for i, token in enumerate(tokens)}
         >>> tokenizer = ModernBertTokenizer(vocabulary, [], added_tokens=["  "])

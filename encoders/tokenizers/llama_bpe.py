@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import ByteBPEGraph, RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.byte_alphabet import alphabet_bytes
+from encoder_zoo.encoders.tokenizers.files.merges import alphabet_bytes
 from encoder_zoo.encoders.tokenizers.segmentation.llama_words import llama_word_starts
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     WordTokens,
@@ -114,7 +114,7 @@ class EuroBertTokenizer(RobertaTokenizer):
         Models, section 3.2.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
+        >>> from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
         >>> tokens = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", *byte_alphabet(), "12"]
         >>> vocabulary = {token: i for i, token in enumerate(tokens)}
         >>> tokenizer = EuroBertTokenizer(vocabulary, ["1 2"])

@@ -13,9 +13,6 @@ import numpy as np
 from encoder_zoo.common.lazy import LazyModule
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = LazyModule("pyarrow", "This needs the package pyarrow: `pip install pyarrow`.")

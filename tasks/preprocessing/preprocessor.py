@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 
@@ -26,10 +26,16 @@ from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 if TYPE_CHECKING:
     from typing import Self
 
+    from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
-    from encoder_zoo.tasks.base.task import Task
+
+
+class HasBackbone(Protocol):
+    """What a preprocessor takes from its task: the lengths and the vocabulary of the backbone."""
+
+    backbone: Backbone
 
 
 class Preprocessor(ConfigFromSignature):
@@ -97,7 +103,7 @@ class Preprocessor(ConfigFromSignature):
         """Return arguments that files of other libraries hold; see `Task.from_preset`."""
         return {}
 
-    def attach(self, task: Task) -> None:
+    def attach(self, task: HasBackbone) -> None:
         """Take labels and lengths from the task; a task calls this when it is built.
 
         Raises:

@@ -9,7 +9,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import keras
 import numpy as np
@@ -32,10 +32,6 @@ from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.tasks.training.distribution import of_all_workers
 from encoder_zoo.tasks.training.divergence import nan_loss_error
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.base.task import Task
-
 
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
@@ -300,7 +296,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     # -- called by `Task.fit` ------------------------------------------------------------------
 
     def resume_position(
-        self, task: Task, run: dict, start: Position, window_sizes: list
+        self, task: keras.Model, run: dict, start: Position, window_sizes: list
     ) -> Position:
         """Return the position of the newest complete backup, or else `start`.
 
@@ -324,7 +320,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._position = position
         return position
 
-    def _check_same_position(self, task: Task, position: Position) -> None:
+    def _check_same_position(self, task: keras.Model, position: Position) -> None:
         numbers = [position.epoch, position.step]
         positions = of_all_workers(task.distribution.strategy, numbers)
         found = sorted({f"epoch {epoch + 1}, step {step}" for epoch, step in positions})

@@ -11,7 +11,7 @@ import os
 import pathlib
 import platform
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import keras
 import numpy as np
@@ -35,7 +35,8 @@ from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.text_model import TextModel
+    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+    from encoder_zoo.tasks.training.distribution import Distribution
 
 # Compiled faster, a program is not worth a file.
 MIN_SECONDS = 0.1
@@ -91,7 +92,7 @@ METRICS = ("keras.", "encoder_zoo.")
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 
 
-def can_be_filled(task: TextModel) -> bool:
+def can_be_filled(task: TracedModel) -> bool:
     """Return whether rows that only fill a batch can be left out of a task's loss and metrics."""
     loss = task.loss
     known = isinstance(loss, str) or (
@@ -173,6 +174,15 @@ def weights_of_metrics(real, y_pred, sample_weight):
 logger = logging.getLogger("encoder_zoo")
 
 
+class TracedModel(Protocol):
+    """What is traced of a `keras.Model`, beside its steps; see `TextModel`."""
+
+    preprocessor: Preprocessor | None
+    distribution: Distribution
+    packs_batches: bool
+    fills_batches: bool
+
+
 class GraphCache:
     """The graphs that a task has traced: of batches, steps and answers.
 
@@ -180,7 +190,7 @@ class GraphCache:
         task: whose preprocessor and steps are traced.
     """
 
-    def __init__(self, task: TextModel):
+    def __init__(self, task: TracedModel):
         self._task = task
         self._graphs = {}
         self._lengths = None  # that batches are padded to where every shape is compiled

@@ -6,7 +6,7 @@ Comment letters: N rows, L sequence.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from encoder_zoo.encoders.inputs import OTHER_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.checks import assert_right
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.training.text_model import TextModel
+    from encoder_zoo.encoders.backbone import Backbone
 
 
 def inputs_of(element):
@@ -37,7 +37,15 @@ def is_prepared(x: object) -> bool:
     return isinstance(x, Mapping) and any(name in names for name in x)
 
 
-def checked_arrays(task: TextModel, x: Mapping) -> dict:
+class TakesInputs(Protocol):
+    """A model that says what its inputs may hold."""
+
+    backbone: Backbone
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]: ...
+
+
+def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
     """Check prepared inputs in memory.
 
     Args:
@@ -76,7 +84,7 @@ def _as_array(values: object) -> np.ndarray:
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
 
-def _check_structure(task: TextModel, inputs: Mapping) -> None:
+def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
     """Raise an error for other inputs than the task's, and a ValueError for rows that are too long;
     rows of several texts may have any length."""
     check_inputs(inputs, tuple(task.input_ranges(0)), type(task).__name__)
@@ -104,7 +112,7 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
             )
 
 
-def checked_dataset(task: TextModel, dataset: tf.data.Dataset) -> tf.data.Dataset:
+def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Check a dataset of prepared batches: its structure now, the numbers as it is read.
 
     Args:

@@ -16,7 +16,6 @@ from encoder_zoo.tasks.training.backup import BackupAndRestore, Position
 from encoder_zoo.tasks.training.distribution import of_all_workers
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.base.task import Task
     from encoder_zoo.tasks.training.data import TrainingData
 
 
@@ -82,7 +81,7 @@ def resuming_fit_arguments(data: TrainingData, callbacks: list, verbose: int | s
     """
     task, epochs, steps = data.task, data.plan.epochs, data.steps_per_epoch
     backup = _backup_among(callbacks)
-    seed = _common_seed(task, steps, backup is not None)
+    seed = _common_seed(task.distribution.strategy, steps, backup is not None)
     position = Position(epochs.start, 0, seed)
     if backup:
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
@@ -100,11 +99,11 @@ def resuming_fit_arguments(data: TrainingData, callbacks: list, verbose: int | s
     return {"x": batches, "callbacks": callbacks, **options}
 
 
-def _common_seed(task: Task, steps: int, has_backup: bool) -> int:
+def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
     """Return the first worker's random seed, after a check that all workers train alike."""
     # `keras.utils.set_random_seed` makes it repeatable.
     drawn = int(np.random.randint(2**31))
-    workers = of_all_workers(task.distribution.strategy, [drawn, steps, has_backup])
+    workers = of_all_workers(strategy, [drawn, steps, has_backup])
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:
         raise ValueError(
@@ -129,7 +128,7 @@ def _backup_among(callbacks: list) -> BackupAndRestore | None:
     return next((c for c in callbacks if isinstance(c, BackupAndRestore)), None)
 
 
-def _describe_task(task: Task) -> dict:
+def _describe_task(task: keras.Model) -> dict:
     """Return the settings that must be the same for a training to continue, as plain data."""
     preprocessor = task.preprocessor.get_config() if task.preprocessor else {}
     return {

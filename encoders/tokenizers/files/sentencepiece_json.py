@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.byte_bpe import read_merges
+from encoder_zoo.encoders.tokenizers.files.merges import read_merges
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.vocabularies import (
     append_tokens,

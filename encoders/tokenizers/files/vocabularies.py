@@ -1,5 +1,7 @@
 """Checks and orders the vocabularies in files."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 from encoder_zoo.common.wording import shown

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import tokenizer as engine_choice
-from encoder_zoo.encoders.tokenizers.files.byte_alphabet import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import BYTE_TOKENS
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import unicode_data
 
