@@ -148,6 +148,8 @@ class House:
     def _imported(self, node: ast.AST) -> set[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE:
             home = node.module.removeprefix(PACKAGE).removeprefix(".")
+            if node.module in self.modules:  # the facade's own
+                home = node.module
             inner = [f"{home}.{alias.name}".removeprefix(".") for alias in node.names]
             return {name if name in self.modules else home or PACKAGE for name in inner}
         if isinstance(node, ast.Import):
@@ -215,6 +217,8 @@ class House:
                 for alias in node.names:
                     if (alias.asname or alias.name) == first:
                         home = node.module.removeprefix(PACKAGE).removeprefix(".")
+                        if home not in self.modules:  # the facade's own
+                            home = node.module
                         if rest:
                             return self.classes.get((f"{home}.{alias.name}", rest))
                         return self.classes.get((home, alias.name))

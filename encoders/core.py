@@ -27,14 +27,15 @@ from encoder_zoo.encoders.attention_masks import (
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.layers import (
     INITIALIZER_RANGE,
+    Activation,
     CalledDirectly,
     MakesLayers,
+    Size,
     activate,
     activation_function,
     reshape,
 )
 from encoder_zoo.encoders.positions import first_tokens, positions_in_texts, rotate
-from encoder_zoo.encoders.rules import Activation, Size
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -11,12 +11,14 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
 
 import keras
 import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders import gradients
 
 _dtype_name = functools.cache(keras.backend.standardize_dtype)
@@ -45,6 +47,12 @@ ACTIVATIONS: dict[str, Callable] = {
     "swish": ops.silu,
     "tanh": ops.tanh,
 }
+# Rules of a backbone's arguments, which are those of the fields of config.json too.
+Size = Annotated[int, Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")]
+Activation = Annotated[
+    str, Rule(lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
+]
+ABSENT = Rule(lambda v: not v, "nothing: encoders here have no such part")
 
 
 def activation_function(name: str) -> Callable:

@@ -13,8 +13,8 @@ from keras import ops
 
 from encoder_zoo.common.validation import Rule, is_number, one_of
 from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.layers import ABSENT
 from encoder_zoo.encoders.positions import positions_in_texts, rotation, text_lengths
-from encoder_zoo.encoders.rules import ABSENT
 
 LINEAR, DYNAMIC = "linear", "dynamic"  # in config.json
 

@@ -11,7 +11,7 @@ from encoder_zoo.common.validation import NonNegativeInt, Rate, Rule, rule_of
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.rules import ABSENT
+from encoder_zoo.encoders.layers import ABSENT
 from encoder_zoo.presets.formats.checkpoint import MAX_CLASSES
 
 REQUIRED = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.encoders.rules import Size
+from encoder_zoo.encoders.layers import Size
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer

@@ -21,7 +21,7 @@ from encoder_zoo.encoders.family import (
     Hidden,
     PairHead,
 )
-from encoder_zoo.encoders.rules import Size
+from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
 
 # Blocks that share weights cost time, and no weights limit their number.

@@ -15,8 +15,8 @@ from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.bert import TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.kernels.attention import FastAttention
+from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.positions import last_tokens, positions_in_texts, text_indices
-from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
 UNUSED_POSITIONS = 2  # rows of the position table before that of the first token, as in fairseq

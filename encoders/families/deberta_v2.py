@@ -20,14 +20,13 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import activate, initializer
+from encoder_zoo.encoders.layers import ABSENT, Activation, Size, activate, initializer
 from encoder_zoo.encoders.positions import (
     buckets_of_distances,
     by_distance,
     log_buckets,
     text_indices,
 )
-from encoder_zoo.encoders.rules import ABSENT, Activation, Size
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
 
 CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"  # in config.json

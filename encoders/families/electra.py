@@ -15,7 +15,7 @@ from encoder_zoo.encoders.families.bert import (
     TENSORS,
 )
 from encoder_zoo.encoders.family import Family, Head, Hidden
-from encoder_zoo.encoders.rules import Activation, Size
+from encoder_zoo.encoders.layers import Activation, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 

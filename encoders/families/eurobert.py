@@ -21,10 +21,9 @@ from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import CalledDirectly, MakesLayers, reshape
+from encoder_zoo.encoders.layers import CalledDirectly, MakesLayers, Size, reshape
 from encoder_zoo.encoders.positions import mean_of_tokens, rotate
 from encoder_zoo.encoders.rope import ROPE_RULES, RopeScaling, ScaledRotation, read_rope
-from encoder_zoo.encoders.rules import Size
 from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
 

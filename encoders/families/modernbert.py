@@ -24,9 +24,8 @@ from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
-from encoder_zoo.encoders.layers import INITIALIZER_RANGE, LayerNorm
+from encoder_zoo.encoders.layers import ABSENT, INITIALIZER_RANGE, Activation, LayerNorm, Size
 from encoder_zoo.encoders.positions import mean_of_tokens, positions_in_texts, rotation
-from encoder_zoo.encoders.rules import ABSENT, Activation, Size
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # in config.json

@@ -12,8 +12,8 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import KEYS_WITH_SEGMENTS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
+from encoder_zoo.encoders.layers import ABSENT, Size
 from encoder_zoo.encoders.rope import DYNAMIC, ROPE_RULES, RopeScaling, ScaledRotation, read_rope
-from encoder_zoo.encoders.rules import ABSENT, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 

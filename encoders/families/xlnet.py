@@ -22,9 +22,8 @@ from encoder_zoo.encoders.families.electra import (
 from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.layers import Dropout, initializer
+from encoder_zoo.encoders.layers import ABSENT, Activation, Dropout, initializer
 from encoder_zoo.encoders.positions import by_distance, last_tokens
-from encoder_zoo.encoders.rules import ABSENT, Activation
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
 

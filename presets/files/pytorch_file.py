@@ -10,8 +10,7 @@ import numpy as np
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
-from encoder_zoo.presets.files.torch_pickle import TensorView
-from encoder_zoo.presets.files.torch_storages import open_storages
+from encoder_zoo.presets.files.torch_storages import TensorView, open_storages
 
 # Three tensors may be columns of one fused matrix, each of which spans nearly all of it.
 _MAX_SPANS = 4

@@ -16,15 +16,13 @@ from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.formats.dense_module import (
+from encoder_zoo.presets.formats.embedding_modules import (
+    POOLING_FLAGS,
+    check_normalize,
     check_weights,
     dense_config,
     dense_weights,
     load_dense,
-)
-from encoder_zoo.presets.formats.embedding_modules import (
-    POOLING_FLAGS,
-    check_normalize,
     read_dense,
     read_pooling,
 )

@@ -25,16 +25,14 @@ from encoder_zoo.presets.formats.colbert_settings import (
     of_sentence_transformers,
     of_stanford,
 )
-from encoder_zoo.presets.formats.dense_module import (
-    check_weights,
-    dense_config,
-    dense_weights,
-    load_dense,
-)
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
     TOKENS,
     check_normalize,
+    check_weights,
+    dense_config,
+    dense_weights,
+    load_dense,
     read_dense,
 )
 from encoder_zoo.presets.formats.preset_files import (

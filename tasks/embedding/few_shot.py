@@ -24,7 +24,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import reads_weights, weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import copy, match, named_weights, stored_array
-from encoder_zoo.presets.formats.dense_module import ModuleCheckpoint
+from encoder_zoo.presets.formats.embedding_modules import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
 from encoder_zoo.presets.formats.sentence_transformers import Module
 from encoder_zoo.tasks import losses

@@ -19,7 +19,7 @@ from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import with_padding_mask
-from encoder_zoo.encoders.rules import Activation as HeadActivation
+from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets.formats import sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
@@ -31,7 +31,7 @@ from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderP
 from encoder_zoo.tasks.losses.splade import weighted_by
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.pretraining.masked_lm_head import (
+from encoder_zoo.tasks.pretraining.masked_lm import (
     check_head_representable,
     make_masked_lm_head,
 )

@@ -17,7 +17,7 @@ from keras import ops
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
-from encoder_zoo.tasks.pretraining.masked_lm_head import MaskedLMHead, project, with_bias
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, project, with_bias
 
 Pooling = Literal["max", "sum"]
 Activation = Literal["relu", "log1p_relu"]

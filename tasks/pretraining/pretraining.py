@@ -24,8 +24,8 @@ from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
 from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples, segment_pairs
 from encoder_zoo.tasks.pretraining.corpus_writing import Shard
-from encoder_zoo.tasks.pretraining.masked_lm import MaskingPresetArguments
-from encoder_zoo.tasks.pretraining.masked_lm_head import (
+from encoder_zoo.tasks.pretraining.masked_lm import (
+    MaskingPresetArguments,
     make_masked_lm_head,
     masked_lm_loss,
     token_logits,

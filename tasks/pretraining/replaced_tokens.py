@@ -25,8 +25,7 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.packing import truncated
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, MaskingPresetArguments
-from encoder_zoo.tasks.pretraining.masked_lm_head import token_metrics
+from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, MaskingPresetArguments, token_metrics
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor,
     put_at,

@@ -175,7 +175,7 @@ class TestLosses:
 
 def test_the_metric_of_lists_is_that_of_trec_eval():
     pytrec_eval = pytest.importorskip("pytrec_eval")
-    from encoder_zoo.tasks.ranking.list_metrics import NDCG
+    from encoder_zoo.tasks.ranking.reranker import NDCG
 
     rng = np.random.default_rng(0)
     for count in (1, 2, 7, 25):

@@ -8,7 +8,7 @@ from processes import PATIENCE, cluster_of_two, run, start_process
 from scipy import special, stats
 from sklearn import metrics as sk
 
-from encoder_zoo.tasks.ranking.list_metrics import NDCG
+from encoder_zoo.tasks.ranking.reranker import NDCG
 from encoder_zoo.tasks.training import exact_metrics, logit_metrics
 from encoder_zoo.tasks.training.logit_metrics import CLASS_SCORES, CORRELATIONS, NAMES
 

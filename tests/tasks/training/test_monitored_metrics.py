@@ -7,7 +7,7 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.common.keras_private import compiled_parts
 from encoder_zoo.tasks.question_answering.squad import SpanExactMatch, SpanF1
-from encoder_zoo.tasks.ranking.list_metrics import NDCG, PairAccuracy
+from encoder_zoo.tasks.ranking.reranker import NDCG, PairAccuracy
 from encoder_zoo.tasks.tagging.entity_metrics import EntityF1, TokenAccuracy
 from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
 from encoder_zoo.tasks.training.logit_metrics import (
