@@ -26,7 +26,7 @@ from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer as Roberta
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer as GemmaTokenizer
 from encoder_zoo.encoders.tokenizers.llama_bpe import EuroBertTokenizer as EuroBertTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import ModernBertTokenizer as ModernBertTokenizer
-from encoder_zoo.encoders.tokenizers.mpnet import MPNetTokenizer as MPNetTokenizer
+from encoder_zoo.encoders.tokenizers.wordpiece import MPNetTokenizer as MPNetTokenizer
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
     AlbertTokenizer as AlbertTokenizer,
     CamembertTokenizer as CamembertTokenizer,

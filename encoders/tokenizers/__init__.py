@@ -56,7 +56,7 @@ WORDPIECE = TokenizerClass(
 )
 MPNET_WORDPIECE = TokenizerClass(
     "MPNetTokenizer",
-    "mpnet",
+    "wordpiece",
     ("vocab.txt",),
     ("MPNetTokenizer",),
     pair_separators=2,

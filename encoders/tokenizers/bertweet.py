@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
-from encoder_zoo.encoders.tokenizers.files.bertweet import BertweetFiles
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.vocabularies import append_tokens, check_count
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
+from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
+    Tokens,
+    WordTokens,
+    are_single_tokens,
+)
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords, character_numbers
+from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, shift_left, shift_right
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -24,7 +41,7 @@ LAST_SPACE = 0x3000  # the last code point that is white space
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class BertweetTokenizer(BertweetFiles, Tokenizer):
+class BertweetTokenizer(WritesFiles, Tokenizer):
     """Splits texts into the ids that BERTweet was trained with.
 
     Texts are split at white space; a line break directly after a word belongs to it. Texts are not
@@ -64,8 +81,6 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         self._merges = list(merges)
 
     def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.bertweet import BertweetGraph
-
         return BertweetGraph(self)
 
     def spelling(self) -> list[str]:
@@ -134,6 +149,73 @@ class BertweetTokenizer(BertweetFiles, Tokenizer):
         ends = [False, *(symbol.endswith(WORD_END) for symbol in self.symbols())]
         return [b if end else a for a, b, end in zip(inner, last, ends, strict=True)]
 
+    # -- files -------------------------------------------------------------------------------------
+
+    @classmethod
+    def _from_files(cls, files: TokenizerFiles, **template) -> BertweetTokenizer:
+        if files.setting("normalization", "normalization"):
+            raise ValueError(
+                f"{files.folder / 'tokenizer_config.json'}: normalization is True, which is not "
+                'implemented: the ids would differ. Set it to False and pass texts with "@USER" '
+                'and "HTTPURL" for names and links.'
+            )
+        for name in ("vocab.txt", "bpe.codes"):
+            if name not in files:
+                raise FileNotFoundError(
+                    f"{files.folder} has no {name}. Expected vocab.txt and bpe.codes of a "
+                    f"{cls.__name__}."
+                )
+        roles = files.special_tokens_for(cls)
+        first = ("start_token", "pad_token", "end_token", "unknown_token")
+        tokens = [*(roles[role] for role in first), *_tokens_in(files)]
+        files.compare_added({token: i for i, token in enumerate(tokens)})
+        special, added = files.split_added_tokens({}, roles.values())
+        mask = roles["mask_token"]
+        if mask not in tokens:
+            behind = max([len(tokens) - 1, *files.added_tokens().values()]) + 1
+            special.setdefault(mask, behind)
+        tokens = append_tokens(tokens, special)
+        return cls(tokens, _merges_in(files), added_tokens=added, **roles, **template)
+
+    def to_files(self) -> dict[str, str | bytes]:
+        """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
+
+        There is no tokenizer.json, since the library `tokenizers` has no "@@" suffix.
+
+        Returns:
+            {file name: text}: vocab.txt, bpe.codes and tokenizer_config.json.
+
+        Raises:
+            ValueError: "pair_separators is 1 and uses_segments False. Expected 2 and False, ..."
+        """
+        if self.pair_separators != 2 or self.uses_segments:
+            raise ValueError(
+                f"pair_separators is {self.pair_separators} and uses_segments "
+                f"{self.uses_segments}. Expected 2 and False, all that the files of a "
+                f"{type(self).__name__} can say."
+            )
+        settings = {
+            "tokenizer_class": "BertweetTokenizer",
+            "normalization": False,
+            **self._special_token_settings(),
+            "bos_token": self.start_token,
+            "eos_token": self.end_token,
+            "added_tokens_decoder": {
+                str(token["id"]): {name: value for name, value in token.items() if name != "id"}
+                for token in self._added_tokens()
+            },
+        }
+        return {**self._vocabulary_files(), "tokenizer_config.json": as_json(settings)}
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        words = self.vocabulary[4:]
+        words = words[:-1] if words[-1] == self.mask_token else words
+        # The counts of the training are lost; readers ignore them.
+        return {
+            "vocab.txt": "".join(f"{word} 1\n" for word in words),
+            "bpe.codes": "".join(f"{merge} 1\n" for merge in self.merges),
+        }
+
 
 def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
     """Raise an error if vocab.txt cannot hold the vocabulary."""
@@ -158,3 +240,135 @@ def _check_merges(merges: Sequence[str]) -> None:
             raise ValueError(
                 f"merges[{i}] is {shown(merge)}. Expected two symbols, separated by a space."
             )
+
+
+def _lines(files: TokenizerFiles, name: str) -> list[str]:
+    """Return the lines of a file; raise an error if the last has no line break."""
+    content = files.contents[name].replace("\r", "\n")  # as in transformers, which has no other
+    check_count(content.count("\n"), name)
+    if content and not content.endswith("\n"):
+        raise ValueError(f"{files.folder / name} ends without a line break: it may be cut off.")
+    return content.split("\n")[:-1]
+
+
+def _tokens_in(files: TokenizerFiles) -> list[str]:
+    """Return the tokens of vocab.txt without their counts."""
+    tokens = []
+    for i, line in enumerate(_lines(files, "vocab.txt"), 1):
+        token, space, _ = line.strip().rpartition(" ")
+        if not space:
+            raise ValueError(
+                f"{files.folder / 'vocab.txt'}: line {i} is {shown(line)}. Expected a token and "
+                "its count."
+            )
+        tokens.append(token)
+    return tokens
+
+
+def _merges_in(files: TokenizerFiles) -> list[str]:
+    """Return the pairs of bpe.codes without their counts."""
+    merges = []
+    for i, line in enumerate(_lines(files, "bpe.codes"), 1):
+        parts = line.split()
+        if len(parts) != 3:
+            raise ValueError(
+                f"{files.folder / 'bpe.codes'}: line {i} is {shown(line)}. Expected two symbols "
+                "and a count."
+            )
+        merges.append(f"{parts[0]} {parts[1]}")
+    return merges
+
+
+class BertweetGraph(TokenizerGraph):
+    """The graph of a `BertweetTokenizer`.
+
+    Args:
+        tokenizer: whose arguments describe the rules.
+    """
+
+    def __init__(self, tokenizer: BertweetTokenizer):
+        super().__init__(tokenizer)
+        spaces = np.zeros(SPECIALS.stop, np.int32)
+        spaces[[ord(space) for space in tokenizer.white_space]] = 1
+        self._spaces = CodePointTable(spaces)
+        numbers = _numbered_characters(tokenizer.vocabulary, tokenizer.merges)
+        self._numbers = CodePointTable(numbers)
+        self._num_characters = int(numbers.max()) + 1
+        self._make_bpe(tokenizer, numbers)
+        self._word_table = WordTable(*self._single_tokens(tokenizer.vocabulary, numbers))
+        self._index_added_tokens(tokenizer.added_tokens)
+
+    def _make_bpe(self, tokenizer: BertweetTokenizer, numbers: np.ndarray) -> None:
+        """Build the BPE, whose symbols have ids of their own since some are no tokens."""
+        ids = tokenizer.symbols()
+        symbol_ids = np.zeros(2 * self._num_characters, np.int32)
+        for code in np.flatnonzero(numbers[: SPECIALS.start] > 1):
+            symbol_ids[numbers[code]] = ids.get(chr(code), 0)
+            last = ids.get(chr(code) + WORD_END, 0)
+            symbol_ids[numbers[code] + self._num_characters] = last
+        inner, last = tokenizer.ids_of_symbols()
+        self._inner_ids = tf.constant(inner, tf.int32)
+        self._last_ids = tf.constant(last, tf.int32)
+        self._model = BPE(symbol_ids.tolist(), tokenizer.merges, ids)
+
+    def _single_tokens(
+        self, tokens: Sequence[str], numbers: np.ndarray
+    ) -> tuple[PackedWords, np.ndarray]:
+        """Return the words that the merges make one token, as numbers, and their ids."""
+        special = set(self.special_token_ids)
+        ids = {
+            token: i
+            for i, token in enumerate(tokens)
+            if 0 < len(token) <= MAX_SYMBOLS and i not in special
+        }
+        words, ids = PackedWords.from_texts(list(ids)), np.array(list(ids.values()), np.int64)
+        words = words._replace(symbols=numbers[words.symbols].astype(np.int64))
+        is_made = are_single_tokens(
+            lambda symbols, starts, ends: self._encode_words(symbols, ends, starts, ends),
+            words,
+            ids,
+        )
+        of_special = PackedWords.from_symbols([[numbers[code]] for code in SPECIALS[:5]])
+        words = words.where(is_made).concatenate(of_special)
+        return words, np.array([*ids[is_made], *self.special_token_ids[:5]])
+
+    def _encode_words(
+        self, numbers: tf.Tensor, all_ends: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
+    ) -> WordTokens:
+        """Return the tokens of the words at starts (W,) ... ends (W,) of the numbers (N,)."""
+        ends_word = tf.cast(index_mask(all_ends - 1, tf.size(numbers)), tf.int32)
+        symbols = numbers + self._num_characters * ends_word
+        tokens = self._model.encode(symbols, starts, ends)
+        is_last = index_mask(tokens.splits[1:] - 1, tf.size(tokens.ids))
+        last, inner = tf.gather(self._last_ids, tokens.ids), tf.gather(self._inner_ids, tokens.ids)
+        return tokens._replace(ids=tf.where(is_last, last, inner))
+
+    def _tokenize(self, chars: Characters) -> Tokens:
+        starts, ends = self._word_bounds(chars)
+        numbers = self._numbers(chars.codes)
+        ids, begins, ends, splits = self._word_table.tokens(
+            numbers, starts, ends, functools.partial(self._encode_words, numbers, ends)
+        )
+        rows = tf.gather(splits, tf.searchsorted(starts, chars.row_splits))
+        starts, ends = tf.gather(chars.starts, begins), tf.gather(chars.ends, ends - 1)
+        return Tokens(ids, starts, ends, rows)
+
+    def _word_bounds(self, chars: Characters) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return starts and ends (W,) of the words, with a line break directly after them."""
+        solid = self._spaces(chars.codes) == 0
+        special = chars.codes >= SPECIALS.start
+        alone = chars.row_starts() | special | shift_right(special, 1, False)
+        begins = solid & (alone | ~shift_right(solid, 1, False))
+        is_last = solid & (shift_left(begins, 1, True) | ~shift_left(solid, 1, False))
+        breaks = (chars.codes == ord("\n")) & ~chars.row_starts()
+        starts = tf.cast(tf.where(begins)[:, 0], tf.int32)
+        lasts = tf.cast(tf.where(is_last)[:, 0], tf.int32)
+        takes_break = shift_left(breaks, 1, False) & ~special
+        return starts, lasts + 1 + tf.cast(tf.gather(takes_break, lasts), tf.int32)
+
+
+def _numbered_characters(tokens: Sequence[str], merges: Sequence[str]) -> np.ndarray:
+    """Number the characters of the vocabulary and the merges, and special tokens in texts."""
+    texts = PackedWords.from_texts([*tokens, "\n".join(merges)])
+    special = PackedWords.from_symbols([[code] for code in SPECIALS[:5]])
+    return character_numbers(texts.concatenate(special))

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
-from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles, parse_vocabulary
+from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.vocabularies import (
+    append_tokens,
+    check_count,
+    tokens_by_id,
+)
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
+from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_word_bounds
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens
+from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
+from encoder_zoo.encoders.tokenizers.segmentation.wordpiece import MAX_WORD_CHARACTERS, WordPiece
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
+from encoder_zoo.encoders.tokenizers.text.normalization import (
+    FIRST_DROPPED,
+    FIRST_SPACE,
+    BertNormalizer,
+    normalization_tables,
+    unpack_codes,
+)
+from encoder_zoo.encoders.tokenizers.text.packed_words import (
+    UNKNOWN_SYMBOL,
+    PackedWords,
+    character_numbers,
+)
+from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
+from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -20,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class BertTokenizer(WordPieceFiles, Tokenizer):
+class BertTokenizer(WritesFiles, Tokenizer):
     """Tokenizes texts by WordPiece, with the ids that BERT checkpoints were trained with.
 
     Args:
@@ -77,8 +106,6 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
         self.clean_text = clean_text
 
     def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph
-
         return WordPieceGraph(self)
 
     def spelling(self) -> list[str]:
@@ -96,3 +123,271 @@ class BertTokenizer(WordPieceFiles, Tokenizer):
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return array_ops.strings.strip(texts)
+
+    # -- files -------------------------------------------------------------------------------------
+
+    @classmethod
+    def _from_files(cls, files: TokenizerFiles, **template) -> BertTokenizer:
+        """Build the tokenizer that files describe.
+
+        Settings come from tokenizer_config.json, then tokenizer.json; a tokenizer.json without a
+        normalizer means none. If no file has the setting for lower-casing, texts are lower-cased
+        unless the vocabulary has capital letters.
+
+        Example:
+            >>> from encoder_zoo import BertTokenizer
+            >>> vocabulary = "\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Cat"])
+            >>> files = TokenizerFiles("preset", {"vocab.txt": vocabulary})
+            >>> BertTokenizer.from_files(files).lowercase
+            False
+        """
+        if "tokenizer.json" in files and files.names_class and not files.steps("normalizer"):
+            raise ValueError(
+                f"{files.json_path}: normalizer is null, but a {files.tokenizer_class}, which "
+                "tokenizer_config.json names, has one in transformers. Set tokenizer_class to "
+                '"PreTrainedTokenizerFast" to follow tokenizer.json'
+            )
+        roles = files.special_tokens_for(cls)
+        if "vocab.txt" in files:
+            tokens = parse_vocabulary(files.contents["vocab.txt"])
+            ids = {token: i for i, token in enumerate(tokens)}
+            for i, token in files.renamed_tokens("vocab.txt", ids).items():
+                tokens[i] = token
+            ids = {token: i for i, token in enumerate(tokens)}
+            files.compare_added(ids)
+            special, added = files.split_added_tokens({}, roles.values())
+            tokens = append_tokens(tokens, special)
+        else:
+            vocabulary = files.vocabulary("vocab.txt")
+            files.compare_added(vocabulary)
+            vocabulary, added = files.split_added_tokens(vocabulary, roles.values())
+            tokens = tokens_by_id(vocabulary)
+        lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
+        strips = files.setting("strip_accents", "strip_accents", "normalizer")
+        chinese = files.setting("tokenize_chinese_chars", "handle_chinese_chars", "normalizer")
+        cleans = [step.get("clean_text") for step in files.steps("normalizer")]
+        normalizes = "tokenizer.json" not in files or bool(cleans)
+        if lowercase is None:
+            capital = any(t != t.lower() for t in tokens if not t.startswith(("[", "<")))
+            lowercase = normalizes and not capital
+        return cls(
+            tokens,
+            lowercase=lowercase,
+            strip_accents=strips,
+            split_chinese_characters=normalizes if chinese is None else chinese,
+            clean_text=normalizes and (False not in cleans or files.names_class),
+            added_tokens=added,
+            **roles,
+            **template,
+        )
+
+    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
+        """See `WritesFiles`: accents may follow the case, and no change is no step."""
+        alike = []
+        for step in normalizer:
+            if step.get("type") == "BertNormalizer" and step["strip_accents"] is None:
+                step = {**step, "strip_accents": step["lowercase"]}
+            if step.get("type") != "BertNormalizer" or True in step.values():
+                alike.append(step)
+        return alike, words
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {"vocab.txt": "".join(f"{token}\n" for token in self.vocabulary)}
+
+    def _settings(self) -> dict:
+        settings = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "tokenize_chinese_chars": self.split_chinese_characters,
+        }
+        if not self.clean_text:  # BertTokenizer does
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if not self.uses_segments:  # BertTokenizer returns them by default
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
+        return settings
+
+    def _steps(self) -> dict:
+        return {
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": self.clean_text,
+                "handle_chinese_chars": self.split_chinese_characters,
+                "strip_accents": self.strip_accents,
+                "lowercase": self.lowercase,
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": self._template(),
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": self.unknown_token,
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": {token: i for i, token in enumerate(self.vocabulary)},
+            },
+        }
+
+
+# Of Unicode, which Python's own has four control characters more than.
+WHITE_SPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
+WHITE_SPACE += "".join(map(chr, range(0x2000, 0x200B)))
+
+
+def parse_vocabulary(vocab_txt: str) -> list[str]:
+    """Return the tokens of a vocab.txt, one per line in the order of their ids.
+
+    Lines end at "\\n" alone, and white space behind a token is not part of it, as in the library
+    `tokenizers`. A token of white space, which no text has, keeps its name.
+
+    Example:
+        >>> parse_vocabulary("[PAD]\\ncat \\n")
+        ['[PAD]', 'cat']
+    """
+    check_count(vocab_txt.count("\n"), "vocab.txt")
+    tokens = vocab_txt.split("\n")
+    tokens = [token.rstrip(WHITE_SPACE) or token for token in tokens]
+    return tokens[:-1] if tokens[-1] == "" else tokens
+
+
+class WordPieceGraph(TokenizerGraph):
+    """The graph of a `BertTokenizer`.
+
+    Args:
+        tokenizer: whose arguments describe the rules.
+    """
+
+    def __init__(self, tokenizer: BertTokenizer):
+        super().__init__(tokenizer)
+        strips, chinese = tokenizer.strips_accents, tokenizer.split_chinese_characters
+        self._options = (tokenizer.lowercase, strips, chinese, tokenizer.clean_text)
+        tokens, continues, ids = _tokens_in_texts(tokenizer)
+        numbers = character_numbers(tokens)
+        added = tokenizer.added_tokens
+        self._make_normalizers(numbers, added)
+        tokens = tokens._replace(symbols=numbers[tokens.symbols])
+        self._model = WordPiece(tokens, continues, ids, self.unknown_token_id)
+        unknown = PackedWords.from_symbols([[UNKNOWN_SYMBOL]])
+        words, word_ids = tokens.where(~continues).concatenate(unknown), ids[~continues]
+        self._word_table = WordTable(words, [*word_ids, self.unknown_token_id])
+        vocabulary = {token: i for i, token in enumerate(tokenizer.vocabulary)}
+        words = self._whole_words(vocabulary)
+        self._word_lookup = WholeWordLookup(words, tokenizer.lowercase, tokenizer.clean_text)
+        self._index_added_tokens(added)
+
+    def _make_normalizers(self, numbers: np.ndarray, added: list[dict]) -> None:
+        """Build the normalizer to character numbers, and that to code points if needed."""
+        self._normalizer = BertNormalizer(*self._options, numbers)
+        self._numbers = None
+        if any(token["normalized"] for token in added):  # with any characters
+            self._numbers = CodePointTable(numbers)
+            identity = np.arange(SPECIALS.stop, dtype=np.int32)
+            self._to_codes = BertNormalizer(*self._options, identity)
+            chinese = members("chinese") & self._options[2]
+            self._chinese = CodePointTable(chinese.astype(np.int32))
+
+    def _whole_words(self, ids: dict[str, int]) -> dict[str, int]:
+        """Return {word: id} of the words that are one token and that normalization keeps."""
+        words = [t for t in ids if 0 < len(t) <= MAX_WORD_CHARACTERS and not _continues(t)]
+        kept = normalization_tables(*self._options).unchanged(words)
+        return {word: ids[word] for word in kept}
+
+    def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
+        if not self.words_are_independent:
+            return super()._ids(texts, as_words)
+        return self._word_lookup.ids(texts, self._split_words)
+
+    def _split_words(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Return ids (B, None) of texts (B,) that mostly are words of several tokens."""
+        chars = self._normalizer(characters(texts))
+        starts, ends = bert_word_bounds(chars)
+        tokens = self._model.encode(unpack_codes(chars.codes), starts, ends)
+        splits = tf.gather(tokens.splits, tf.searchsorted(starts, chars.row_splits))
+        return tf.RaggedTensor.from_row_splits(tokens.ids, splits, validate=False)
+
+    def _normalize(self, chars: Characters) -> Characters:
+        if self._numbers is None:
+            return self._normalizer(chars)
+        chars = self._to_codes(chars)
+        if self._options[3]:  # cleaning makes spaces of all white space
+            is_space = (chars.codes >= FIRST_SPACE) & (chars.codes < FIRST_DROPPED)
+            chars = chars._replace(codes=tf.where(is_space, FIRST_SPACE | ord(" "), chars.codes))
+        # Chinese characters get a space on both sides, which added tokens may contain.
+        repeats = 1 + 2 * self._chinese(unpack_codes(chars.codes))
+        splits = tf.concat([[0], tf.cumsum(repeats)], 0)
+        owner = row_ids(splits, splits[-1])
+        is_added = tf.range(splits[-1]) != tf.gather(splits[:-1] + repeats // 2, owner)
+        codes = tf.where(is_added, FIRST_SPACE | ord(" "), tf.gather(chars.codes, owner))
+        rows = tf.gather(splits, chars.row_splits)
+        return chars.take(owner)._replace(codes=codes, row_splits=rows)
+
+    def _code_points(self, chars: Characters) -> tf.Tensor:
+        return unpack_codes(chars.codes)
+
+    def _tokenize(self, chars: Characters) -> Tokens:
+        starts, ends = bert_word_bounds(chars)
+        words = tf.searchsorted(starts, chars.row_splits)
+        numbers = unpack_codes(chars.codes)
+        if self._numbers is not None:
+            numbers = self._numbers(numbers)
+        ids, starts, ends, splits = self._word_table.tokens(
+            numbers, starts, ends, functools.partial(self._model.encode, numbers)
+        )
+        return Tokens(
+            ids,
+            tf.gather(chars.starts, starts),
+            tf.gather(chars.ends, ends - 1),
+            tf.gather(splits, words),
+        )
+
+
+def _tokens_in_texts(tokenizer: BertTokenizer) -> tuple[PackedWords, np.ndarray, np.ndarray]:
+    """Return the tokens that texts can hold, whether they continue a word, and their ids."""
+    known = {token: i for i, token in enumerate(tokenizer.vocabulary)}
+    tokens = [token for token in known if token]
+    special_ids = tokenizer.special_token_ids[: len(SPECIALS)]
+    special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(special_ids)]])
+    texts = [token[2:] if _continues(token) else token for token in tokens]
+    continues = [*map(_continues, tokens), *[False] * len(special_ids)]
+    ids = [*map(known.get, tokens), *special_ids]
+    return (
+        PackedWords.from_texts(texts).concatenate(special),
+        np.array(continues),
+        np.array(ids),
+    )
+
+
+def _continues(token: str) -> bool:
+    return token.startswith("##") and len(token) > 2
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MPNetTokenizer(BertTokenizer):
+    """Tokenizes texts by WordPiece as `BertTokenizer` does, with RoBERTa's special tokens.
+
+    Two end tokens separate the texts of a pair. The arguments are those of `BertTokenizer`.
+
+    Source: Song et al. 2020, MPNet, section 3 and released code.
+
+    Example:
+        >>> words = ["un", "##affable"]
+        >>> tokenizer = MPNetTokenizer(["<s>", "<pad>", "</s>", "[UNK]", "<mask>", *words])
+        >>> tokenizer.tokenize(["Unaffable?"]).to_list()
+        [[5, 6, 3]]
+    """
+
+    lstrip_mask = True
+    defaults: ClassVar = {
+        "start_token": "<s>",
+        "end_token": "</s>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+        "unknown_token": "[UNK]",
+        "uses_segments": False,
+        "pair_separators": 2,
+    }
+
+    def _settings(self) -> dict:
+        settings = super()._settings()
+        own = {"tokenizer_class": "MPNetTokenizer"} if self.clean_text else {}
+        return {**settings, **own}

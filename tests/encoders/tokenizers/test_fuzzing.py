@@ -34,9 +34,9 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     read_model,
     write_model,
 )
-from encoder_zoo.encoders.tokenizers.files.wordpiece import WordPieceFiles
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
+from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.json_data import parse_object
@@ -315,7 +315,7 @@ ADDED = [
 ]
 
 
-class WordPieceReader(WordPieceFiles):
+class WordPieceReader(BertTokenizer):
     """Reads the files, and makes nothing of them."""
 
     defaults = BERT_DEFAULTS
