@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, array_ops
-from encoder_zoo.encoders.tokenizers.text.characters import join_spelling
+from encoder_zoo.encoders.tokenizers.text.text_input import join_spelling
 
 if TYPE_CHECKING:
     import tokenizers

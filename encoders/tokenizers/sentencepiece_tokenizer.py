@@ -26,7 +26,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
 )
 from encoder_zoo.encoders.tokenizers.files.vocabularies import check_merges
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
-from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
+from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

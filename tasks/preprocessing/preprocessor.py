@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class HasBackbone(Protocol):
-    """What a preprocessor takes from its task: the lengths and the vocabulary of the backbone."""
+    """The part of a task that a preprocessor reads: lengths and vocabulary are the backbone's."""
 
     backbone: Backbone
 

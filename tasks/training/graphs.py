@@ -175,7 +175,7 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class TracedModel(Protocol):
-    """What is traced of a `keras.Model`, beside its steps; see `TextModel`."""
+    """The parts that are traced of a `keras.Model`, beside its steps; see `TextModel`."""
 
     preprocessor: Preprocessor | None
     distribution: Distribution

@@ -36,7 +36,7 @@ DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "ji
 
 
 class TrainedModel(Protocol):
-    """What a recipe needs of the `keras.Model` that it compiles; see `TextModel`."""
+    """The parts that a recipe needs of the `keras.Model` that it compiles; see `TextModel`."""
 
     backbone: Backbone
     distribution: Distribution

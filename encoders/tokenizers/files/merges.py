@@ -9,6 +9,8 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count
 
+WORD_END = "</w>"  # on the last character of a word, in BERTweet's merges
+
 
 def byte_alphabet() -> list[str]:
     """Return the visible characters that stand for the 256 bytes in the vocabulary.

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import SpecialTokenFinder, Tokens
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters, join_spelling
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
+from encoder_zoo.encoders.tokenizers.text.text_input import join_spelling
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
