@@ -38,11 +38,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece import XLNetTokenizer as XLNe
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer as BertTokenizer
 from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary
-from encoder_zoo.tasks import (
-    display as display,
-    losses as losses,
-    register_task as register_task,
-)
+from encoder_zoo.tasks import display as display, losses as losses, register_task as register_task
 from encoder_zoo.tasks.preprocessing.annotation_files import read_conll as read_conll
 from encoder_zoo.tasks.preprocessing.annotation_files import read_annotations as read_annotations
 from encoder_zoo.tasks.bulk.files import BatchAnswers as BatchAnswers
@@ -76,9 +72,7 @@ from encoder_zoo.tasks.pretraining.replaced_tokens import (
 from encoder_zoo.tasks.pretraining.replaced_tokens import (
     ReplacedTokenDetectionPreprocessor as ReplacedTokenDetectionPreprocessor,
 )
-from encoder_zoo.tasks.pretraining.pretraining import (
-    sentence_order_pairs as sentence_order_pairs,
-)
+from encoder_zoo.tasks.pretraining.pretraining import sentence_order_pairs as sentence_order_pairs
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import (
     SpanQAPreprocessor as SpanQAPreprocessor,
 )

@@ -20,11 +20,7 @@ from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.json_data import from_json_value
-from encoder_zoo.presets.formats.checkpoint import (
-    Checkpoint,
-    EnlargedCheckpoint,
-    default_labels,
-)
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
 from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.heads import restore_head, settle_head

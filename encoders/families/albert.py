@@ -8,19 +8,8 @@ import keras
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
-from encoder_zoo.encoders.families.bert import (
-    CONSTANTS,
-    KEYS_WITH_SEGMENTS,
-    RULES,
-    TOKEN_IDS,
-)
-from encoder_zoo.encoders.family import (
-    Family,
-    Head,
-    HeadAlias,
-    Hidden,
-    PairHead,
-)
+from encoder_zoo.encoders.families.bert import CONSTANTS, KEYS_WITH_SEGMENTS, RULES, TOKEN_IDS
+from encoder_zoo.encoders.family import Family, Head, HeadAlias, Hidden, PairHead
 from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
 

@@ -8,12 +8,7 @@ import keras
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
-from encoder_zoo.encoders.families.bert import (
-    CONSTANTS,
-    KEYS_WITH_SEGMENTS,
-    RULES,
-    TENSORS,
-)
+from encoder_zoo.encoders.families.bert import CONSTANTS, KEYS_WITH_SEGMENTS, RULES, TENSORS
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.layers import Activation, Size
 from encoder_zoo.encoders.tokenizers import WORDPIECE

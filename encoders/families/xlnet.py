@@ -14,11 +14,7 @@ from encoder_zoo.common.validation import Rate, one_of, validate_arguments
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
-from encoder_zoo.encoders.families.electra import (
-    read_summary,
-    summary_constants,
-    summary_rules,
-)
+from encoder_zoo.encoders.families.electra import read_summary, summary_constants, summary_rules
 from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention

@@ -7,11 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from encoder_zoo.common.configuration import (
-    ConfigFromSignature,
-    argument_defaults,
-    argument_names,
-)
+from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults, argument_names
 from encoder_zoo.common.validation import (
     PositiveInt,
     SequenceLength,

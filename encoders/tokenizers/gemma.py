@@ -10,10 +10,7 @@ import keras
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
-    merge_scores,
-    read_bpe_model,
-)
+from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import merge_scores, read_bpe_model
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SPACE, SentencePieceTokenizer
 
 if TYPE_CHECKING:

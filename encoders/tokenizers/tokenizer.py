@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from encoder_zoo.common.arguments import TokenizerPresetArguments
-from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import array_ops, for_graphs, in_tensorflow, loading
+from encoder_zoo.common.lazy import array_ops, for_graphs, in_tensorflow, loading, refuse_in_fork
 from encoder_zoo.common.validation import NonNegativeInt, validate_arguments
 from encoder_zoo.common.wording import ForeignMethod, with_type
 from encoder_zoo.encoders.tokenizers.arguments import TokenizerArguments

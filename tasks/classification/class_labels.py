@@ -9,11 +9,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.tasks.base.classes import (
-    count_and_names,
-    label_indices,
-    numbers_are_names,
-)
+from encoder_zoo.tasks.base.classes import count_and_names, label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import categories, plain, single_column, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import (

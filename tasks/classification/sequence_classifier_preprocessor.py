@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import keras
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import (
-    NonNegativeInt,
-    Rule,
-    SequenceLength,
-    validate_arguments,
-)
+from encoder_zoo.common.validation import NonNegativeInt, Rule, SequenceLength, validate_arguments
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,

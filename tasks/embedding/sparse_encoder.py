@@ -31,10 +31,7 @@ from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderP
 from encoder_zoo.tasks.losses.splade import weighted_by
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.pretraining.masked_lm import (
-    check_head_representable,
-    make_masked_lm_head,
-)
+from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
 from encoder_zoo.tasks.training.inference import example_outputs

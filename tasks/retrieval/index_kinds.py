@@ -23,11 +23,7 @@ from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.index import FINGERPRINT_TEXTS, Index
-from encoder_zoo.tasks.retrieval.index_files import (
-    TEXTS,
-    checked_manifest,
-    read_texts,
-)
+from encoder_zoo.tasks.retrieval.index_files import TEXTS, checked_manifest, read_texts
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
 from encoder_zoo.tasks.retrieval.similarity import checked_and_normalized, checked_vectors
 from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalized_for, sparse

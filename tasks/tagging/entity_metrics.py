@@ -13,12 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
-from encoder_zoo.tasks.tagging.tags import (
-    OUTSIDE,
-    begins_span,
-    parse_tags,
-    spans_of_tags,
-)
+from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
 AVERAGES = ("micro", "macro", "weighted")

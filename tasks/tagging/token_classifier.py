@@ -43,11 +43,7 @@ from encoder_zoo.tasks.tagging.entities import (
     transitions,
 )
 from encoder_zoo.tasks.tagging.explained_entities import EntityExplanation, explain_entities
-from encoder_zoo.tasks.tagging.tags import (
-    notation_line,
-    outside_index,
-    parse_tags,
-)
+from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.inference import token_outputs_in_graph, unpadded_outputs
 from encoder_zoo.tasks.training.sources import check_preprocessor

@@ -14,7 +14,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.forks import refuse_in_fork
 from encoder_zoo.common.keras_private import (
     VALIDATION_OF_FIT,
     ValidationOfFit,
@@ -24,6 +23,7 @@ from encoder_zoo.common.keras_private import (
     strategy_of,
     update_compiled_metrics,
 )
+from encoder_zoo.common.lazy import refuse_in_fork
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batch_shapes import pack_examples, packed_epoch_order
-from encoder_zoo.tasks.preprocessing.batching import (
-    LengthGroupedBatcher,
-    Plan,
-)
+from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 
 TEXTS = ["a good film", "", "the cat sat on the mat and looked at the dog", "bad", "so long"] * 5

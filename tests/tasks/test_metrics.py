@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.tagging.entity_metrics import (
-    TokenAccuracy,
-    score_entities,
-    score_tags,
-)
+from encoder_zoo.tasks.tagging.entity_metrics import TokenAccuracy, score_entities, score_tags
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 

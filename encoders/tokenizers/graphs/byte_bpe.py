@@ -25,12 +25,11 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, encode_utf8, insert_spaces
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
-from encoder_zoo.encoders.tokenizers.text.utf8 import encode_utf8
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer

@@ -17,10 +17,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
     SPECIAL,
     find_contractions,
 )
-from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
-    WordTokens,
-    are_single_tokens,
-)
+from encoder_zoo.encoders.tokenizers.segmentation.tokens import WordTokens, are_single_tokens
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS
 from encoder_zoo.encoders.tokenizers.text.characters import Characters
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords

@@ -22,7 +22,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     WhitespaceWordLookup,
     WordTable,
 )
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, insert_spaces
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, encode_utf8, insert_spaces
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     folding_map,
@@ -40,7 +40,6 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
     span_indices,
 )
 from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
-from encoder_zoo.encoders.tokenizers.text.utf8 import encode_utf8
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from encoder_zoo.common.forks import refuse_in_fork
-from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
+from encoder_zoo.common.lazy import array_ops, in_tensorflow, refuse_in_fork, tf
 from encoder_zoo.common.missing import missing_rows
 from encoder_zoo.common.wording import with_type
 
