@@ -247,19 +247,33 @@ class House:
             if len(extending) == 1 and not self._is_record(self.classes[key])
         ]
 
+    def slices(self) -> list[Class]:
+        """Return the bases with one subclass that nothing else names: not public, nor ever made."""
+        named = collections.Counter(
+            node.id
+            for module in self.modules.values()
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        )
+        bases = [base for base, _ in self.single_bases()]
+        return [base for base in bases if base.name not in self.public and named[base.name] == 1]
+
     def _is_record(self, cls: Class) -> bool:
         return any("TypedDict" in base for one in (cls, *self.ancestors(cls)) for base in one.bases)
 
     @functools.cached_property
     def public(self) -> set[str]:
-        """Return the public names, of the stub."""
+        """Return the public names, of the stub and of the packages that it names."""
         stub = ast.parse((self.root / "facade" / "__init__.pyi").read_text("utf-8"))
-        return {
-            alias.asname or alias.name
-            for node in stub.body
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        }
+        trees, found = [stub], set()
+        for tree in trees:
+            for node in tree.body:
+                if isinstance(node, ast.ImportFrom):
+                    found |= {alias.asname or alias.name for alias in node.names}
+                    home = (node.module or "").removeprefix(f"{PACKAGE}.")
+                    inner = [self.modules.get(f"{home}.{alias.name}") for alias in node.names]
+                    trees += [one.tree for one in inner if one and one.path.name == "__init__.py"]
+        return found
 
     def tasks(self) -> list[Class]:
         """Return the public models in `tasks/`, but for those that are bases only."""
@@ -351,7 +365,11 @@ def report(house: House) -> list[str]:
     lines.append(
         f"bases with exactly one subclass {len(singles)}, public and abstract {len(allowed)}"
     )
-    lines += [f"  {base.module.name}.{base.name} <- {child.name}" for base, child in singles]
+    lines.append(f"  of them slices, which nothing else names {len(house.slices())}")
+    lines += [
+        f"  {base.module.name}.{base.name} <- {child.name}{' (a slice)' * (base in house.slices())}"
+        for base, child in singles
+    ]
     lines.append("own classes between a task and keras.Model")
     for task in house.tasks():
         bases = house.ancestors(task)

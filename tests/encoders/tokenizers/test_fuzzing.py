@@ -328,10 +328,10 @@ class ByteBPEReader(RobertaTokenizer):
     """Likewise."""
 
     defaults = BERT_DEFAULTS
+    unknown_bytes = False
 
     def __init__(self, vocabulary, merges, **options):
         assert all(type(i) is int for i in vocabulary.values())
-        self.unknown_bytes = False
         assert all(len(merge.split(" ")) == 2 for merge in merges)
 
 
