@@ -27,8 +27,10 @@ from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.training.logit_metrics import EXACT, metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
+from encoder_zoo.tasks.training.sources import is_dataset
 from encoder_zoo.tasks.training.text_model import TextModel
 
 if TYPE_CHECKING:
@@ -276,6 +278,18 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
                 f"{type(self).__name__}.predict takes prepared inputs, {{'token_ids', "
                 "'padding_mask', ...}: raw texts would be masked at random. Use "
                 f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
+            )
+
+    def _check_labels(self, x, y) -> None:
+        """Raise a ValueError if there are none, though the preprocessor declares some."""
+        values = self.preprocessor_class.label_values
+        if values is None:
+            return
+        if is_dataset(x) and y is None:
+            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+        if y is None:
+            raise ValueError(
+                f"The labels are missing. Expected y: {values.expected}.{columns_advice(x)}"
             )
 
     @reads_weights

@@ -10,6 +10,7 @@ import collections
 import logging
 import unicodedata
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_blank, is_missing, shown
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
+from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers, check_no_iterator
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -24,6 +26,126 @@ logger = logging.getLogger("encoder_zoo")
 FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
 MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # of missing values, as texts
 MAX_LOGGED = 5  # labels in a line
+
+
+class LabelValues(Protocol):
+    """The labels of a task, declared once by its preprocessor.
+
+    Attributes:
+        expected: description of y, for errors.
+    """
+
+    @property
+    def expected(self) -> str: ...
+    def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor: ...
+
+
+class Numbers(NamedTuple):
+    """One number for each text.
+
+    Attributes:
+        name: of a number, for errors.
+        of: the thing that it belongs to, for errors.
+        finite: whether infinite ones are refused.
+
+    Example:
+        >>> Numbers().read([0.5, float("inf")])
+        Traceback (most recent call last):
+        ValueError: Row 1 has the label inf. Expected a finite number.
+    """
+
+    name: str = "label"
+    of: str = "text"
+    finite: bool = True
+
+    @property
+    def expected(self) -> str:
+        return f"one {self.name} for each {self.of}, a number"
+
+    def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
+        """Return numbers as float32 (N,), checked.
+
+        Args:
+            y: (N,) or (N, 1).
+            counts: not used.
+
+        Raises:
+            ValueError: "y is of type string. Expected labels, numbers.", "y has the shape (2, 3).
+                Expected one label for each text."
+        """
+        values = as_numbers(check_given(y), "y", f"{self.name}s, numbers")
+        if len(values.shape) == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        if len(values.shape) != 1:
+            raise ValueError(
+                f"y has the shape {values.shape}. Expected one {self.name} for each {self.of}."
+            )
+        if not self.finite:
+            return values
+        right = array_ops.math.is_finite(values)
+        return check_each(
+            values, right, f" has the {self.name} ", values, ". Expected a finite number."
+        )
+
+
+class Index(NamedTuple):
+    """The index of one of the things that each example has.
+
+    Attributes:
+        among: one of these things, for errors.
+        of: an example, for errors.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> Index("choice", "question").read([0, 2], tf.constant([2, 2], tf.int64))
+        Traceback (most recent call last):
+        ValueError: Row 1 has the label 2, but 2 choices: labels are indices, from 0 on.
+    """
+
+    among: str
+    of: str
+
+    @property
+    def expected(self) -> str:
+        return f"the index of the right {self.among} of each {self.of}"
+
+    def read(self, y, counts: array_ops.Tensor) -> array_ops.Tensor:
+        """Return indices, (N,) int32, checked.
+
+        Args:
+            y: (N,) or (N, 1) integers.
+            counts: (N,) int64, the number of things that each example has.
+
+        Raises:
+            ValueError: "y has values of type string. Expected the index of the right choice ...",
+                "Row 1 has the label 2, but 2 choices: labels are indices, ...", "Expected one label
+                for each question. Received: 3 labels for 2 questions."
+        """
+        check_no_iterator(y, "y")
+        labels = array_ops.convert_to_tensor(plain(check_given(y)))
+        if not array_ops.as_dtype(labels.dtype).is_integer:
+            raise ValueError(
+                f"y has values of type {labels.dtype.name}. Expected {self.expected}, an integer "
+                "from 0 on."
+            )
+        rank = array_ops.TensorShape(labels.shape).rank
+        if rank == 2 and labels.shape[1] == 1:
+            labels, rank = labels[:, 0], 1
+        if rank not in (1, None):
+            raise ValueError(
+                f"y has the shape {tuple(labels.shape)}. Expected one label for each {self.of}."
+            )
+        sizes = labels.shape[0], counts.shape[0]
+        if None not in sizes and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"Expected one label for each {self.of}. Received: {sizes[0]} labels for "
+                f"{sizes[1]} {self.of}s."
+            )
+        labels = array_ops.cast(labels, array_ops.int64)
+        right = (labels >= 0) & (labels < counts)
+        expected = f" {self.among}s: labels are indices, from 0 on."
+        labels = check_each(labels, right, " has the label ", labels, ", but ", counts, expected)
+        return array_ops.cast(labels, array_ops.int32)
 
 
 def check_given(y, x=None, none_is_answer: bool = False):

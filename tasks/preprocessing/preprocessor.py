@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.tasks.preprocessing.given_labels import LabelValues
 
 
 class HasBackbone(Protocol):
@@ -62,6 +63,8 @@ class Preprocessor(ConfigFromSignature):
     truncation_advice = "Split them into shorter texts."
     # Most tokens of a text that are read, where a preprocessor has such an argument.
     max_length: int | None = None
+    # The labels of the task, such as `Numbers()`; None: the task reads them itself, or has none.
+    label_values: LabelValues | None = None
     # Of the backbone, see `attach`.
     num_segments: int = 3
     # Of the task, see `attach`.
@@ -214,7 +217,9 @@ class Preprocessor(ConfigFromSignature):
         return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        """Return labels as numbers; tasks with labels of another kind override this."""
+        """Return labels as numbers: by `label_values`, where these are declared."""
+        if self.label_values is not None:
+            return self.label_values.read(y)
         return array_ops.convert_to_tensor(y)
 
     def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):

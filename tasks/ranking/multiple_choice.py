@@ -28,7 +28,6 @@ from encoder_zoo.tasks.classification.window_pooling import (
 )
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import has_text
-from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
@@ -37,7 +36,7 @@ from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     MultipleChoicePreprocessor,
 )
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -164,15 +163,6 @@ class MultipleChoice(ListScores):
 
     def default_metrics(self) -> list:
         return [ClassAccuracy(name="accuracy")]
-
-    def _check_labels(self, x, y) -> None:
-        if is_dataset(x) and y is None:
-            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-        if y is None:
-            raise ValueError(
-                "The labels are missing. Expected y: the index of the right choice of each "
-                f"question.{columns_advice(x)}"
-            )
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

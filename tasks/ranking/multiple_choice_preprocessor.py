@@ -24,10 +24,9 @@ from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidates
-from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column, check_no_iterator
+from encoder_zoo.tasks.preprocessing.given_labels import Index
+from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.text_columns import other_content, text_columns_of
 from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
 
@@ -142,51 +141,6 @@ def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
     return ChoicePairs(first, second, choices.row_lengths())
 
 
-def choice_numbers(y, counts: array_ops.Tensor) -> array_ops.Tensor:
-    """Return the index of the right choice of each question, (N,) int32, checked.
-
-    Args:
-        y: (N,) or (N, 1) integers.
-        counts: (N,) int64, the number of choices of each question.
-
-    Raises:
-        ValueError: "y has values of type string. Expected the index of the right choice ...", "Row
-            1 has the label 2, but 2 choices: labels are indices, ...", "Expected one label for each
-            question. Received: 3 labels for 2 questions."
-
-    Example:
-        >>> import tensorflow as tf
-        >>> choice_numbers([0, 2], tf.constant([2, 2], tf.int64))
-        Traceback (most recent call last):
-        ValueError: Row 1 has the label 2, but 2 choices: labels are indices, from 0 on.
-    """
-    check_no_iterator(y, "y")
-    labels = array_ops.convert_to_tensor(plain(check_given(y)))
-    if not array_ops.as_dtype(labels.dtype).is_integer:
-        raise ValueError(
-            f"y has values of type {labels.dtype.name}. Expected the index of the right choice of "
-            "each question, an integer from 0 on."
-        )
-    rank = array_ops.TensorShape(labels.shape).rank
-    if rank == 2 and labels.shape[1] == 1:
-        labels, rank = labels[:, 0], 1
-    if rank not in (1, None):
-        raise ValueError(
-            f"y has the shape {tuple(labels.shape)}. Expected one label for each question."
-        )
-    sizes = labels.shape[0], counts.shape[0]
-    if None not in sizes and sizes[0] != sizes[1]:
-        raise ValueError(
-            "Expected one label for each question. Received: "
-            f"{sizes[0]} labels for {sizes[1]} questions."
-        )
-    labels = array_ops.cast(labels, array_ops.int64)
-    right = (labels >= 0) & (labels < counts)
-    expected = " choices: labels are indices, from 0 on."
-    labels = check_each(labels, right, " has the label ", labels, ", but ", counts, expected)
-    return array_ops.cast(labels, array_ops.int32)
-
-
 ColumnNames = Annotated[
     Sequence[str],
     Rule(
@@ -232,6 +186,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     """
 
     task_name = "multiple_choice"
+    label_values = Index("choice", "question")
 
     @validate_arguments
     def __init__(
@@ -279,7 +234,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         examples = with_candidates(windows, firsts, others)
         index = array_ops.cast(choice - array_ops.gather(first_choice, row), array_ops.int32)
         examples[CHOICE_INDEX] = number.with_values(index)
-        labels = None if y is None else choice_numbers(y, counts)
+        labels = None if y is None else self.label_values.read(y, counts)
         return self.with_labels(examples, labels, sample_weight)
 
     def encode_choices(self, x) -> tuple[dict, array_ops.Tensor]:

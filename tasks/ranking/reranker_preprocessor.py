@@ -19,7 +19,7 @@ from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.given_labels import Numbers, check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
     as_column,
@@ -134,12 +134,7 @@ def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 has the score 5.0. Expected a number from 0 to 1 for binary ...
     """
-    scores = as_numbers(check_given(y), "y", EXPECTED)
-    if len(scores.shape) == 2 and scores.shape[1] == 1:
-        scores = scores[:, 0]
-    if len(scores.shape) != 1:
-        raise ValueError(f"y has the shape {scores.shape}. Expected one score for each pair.")
-    return _checked(scores, probabilities)
+    return _checked(Numbers("score", "pair", finite=False).read(y), probabilities)
 
 
 def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_ops.RaggedTensor:

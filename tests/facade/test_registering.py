@@ -4,8 +4,9 @@ import dataclasses
 
 import keras
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
-import tensorflow as tf
 from keras import ops
 
 import encoder_zoo as ez
@@ -16,9 +17,11 @@ from encoder_zoo.encoders.layers import LayerNorm
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.preprocessing.given_labels import Numbers
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.testing import tiny
 
+TABLES = (pd.DataFrame, pa.table, dict)
 REGISTRIES = (FAMILIES, encoders._REGISTERED, TASKS, tasks._REGISTERED)
 
 
@@ -50,9 +53,7 @@ class ToyBackbone(ez.RobertaBackbone):
 
 class ScorerPreprocessor(Preprocessor):
     task_name = "toy_scorer"
-
-    def encode_labels(self, y):
-        return tf.cast(tf.convert_to_tensor(y), "float32")
+    label_values = Numbers()
 
 
 @ez.register_task
@@ -184,6 +185,48 @@ def test_a_task_with_the_preprocessor_of_spans_needs_no_beam():
     preprocessor = Spans(tiny.tokenizer(family))
     scores = Scorer(tiny.backbone(family), preprocessor).predict((["a b"], ["a b ab"]), verbose=0)
     assert not preprocessor.marks_answers and len(scores) == 1
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    return tiny.task(get_family("bert"), Scorer)
+
+
+class TestInputsOfAStrangersTask:
+    """Its preprocessor declares that labels are numbers; all else is the package's."""
+
+    TEXTS, SCORES = ["a b ab", "c", "c d e", "p"], [0.5, 1.0, -1.0, 0.0]
+
+    @pytest.mark.parametrize(
+        "make",
+        [np.array, pd.Series, pa.array, *(lambda x, of=of: of({"text": x}) for of in TABLES)],
+    )
+    def test_columns_and_tables(self, scorer, make):
+        expected = scorer.predict(self.TEXTS, verbose=0)
+        found = scorer.predict(make(self.TEXTS), verbose=0)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("x", "y", "message"),
+        [
+            (["a", None, "b", "c"], SCORES, r"texts\[1\] is None .*expected a string"),
+            (pd.Series(["a", None, "b", "c"]), SCORES, "texts.* missing .*the first is row 1"),
+            (TEXTS, [0.5, float("nan"), 1, 2], "Row 1 has no label: it is nan"),
+            (pa.array(TEXTS), pa.array([0.5, None, 1, 2]), "Row 1 has no label: it is"),
+            (TEXTS, [0.5, float("inf"), 1, 2], "Row 1 has the label inf. Expected a finite number"),
+            (TEXTS, list("abcd"), "y is of type string. Expected labels, numbers"),
+            (TEXTS, np.ones((4, 2)), r"y has the shape \(4, 2\). Expected one label for each text"),
+            (TEXTS, [1.0], "4 texts, 1 labels"),
+            (TEXTS, None, "The labels are missing. Expected y: one label for each text, a number"),
+            (pd.DataFrame({"id": ["a1", "a2"], "t": TEXTS[:2]}), [1, 2], "'id' holds identifiers"),
+            ([], [], "x is empty"),
+            (iter(TEXTS), SCORES, "can be read only once"),
+        ],
+    )
+    def test_errors_name_the_row(self, scorer, x, y, message):
+        for method in (scorer.fit, scorer.evaluate):
+            with pytest.raises(ValueError, match=message):
+                method(x, y, verbose=0)
 
 
 class TestNamesThatAreTaken:
