@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
@@ -108,6 +108,6 @@ def checked_texts(values, name: str, least: int = 1) -> list[str]:
                 f"{name}[{i}] is empty. Expected some text: leave it out, or put a placeholder "
                 "there."
             )
-        if "\ufffd" in text and not tf.is_tensor(values):
+        if "\ufffd" in text and not array_ops.is_tensor(values):
             check_writable(list(single_column(values))[i], f"{name}[{i}]")
     return texts
