@@ -1,4 +1,4 @@
-"""Keyword arguments of `from_preset`, by which editors complete names and underline others."""
+"""Types of keyword arguments, by which editors complete names and underline others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wording of error messages."""
+"""Wording of error messages; names of methods in other libraries."""
 
 from __future__ import annotations
 

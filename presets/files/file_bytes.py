@@ -1,4 +1,4 @@
-"""Reads ranges of an open file, which may be shorter than its contents say."""
+"""Reads ranges of an open file, which may be shorter than its contents say, and arrays of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the storages in the two formats of torch.save.
+"""Interprets the pickle of tensors, and finds the storages, in the two formats of torch.save.
 
 Since version 1.6 of PyTorch a file is a zip archive with the pickle `<root>/data.pkl` and one entry
 `<root>/data/<key>` for each storage. Before, it is a stream of five pickles (a magic number, the

@@ -1,4 +1,4 @@
-"""Names of classes in arguments and in config.json; probabilities from logits."""
+"""Names of classes in arguments and in config.json; their weights; probabilities from logits."""
 
 from __future__ import annotations
 

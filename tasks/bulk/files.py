@@ -1,4 +1,4 @@
-"""Answers to the texts of files of any size, in Parquet files, continued after a kill."""
+"""Answers to the texts of files of any size, in Parquet, continued after a kill; and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning curves and confusion matrices, drawn by matplotlib."""
+"""Learning curves and confusion matrices, drawn by matplotlib; tables of mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts with marked entities and answers."""
+"""Texts with marked entities and answers; words by what they add, tokens by what they attend to."""
 
 from __future__ import annotations
 

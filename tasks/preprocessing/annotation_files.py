@@ -1,4 +1,4 @@
-"""Reading of annotations from files and folders."""
+"""Reading of annotations from files and folders, CoNLL's among them."""
 
 from __future__ import annotations
 

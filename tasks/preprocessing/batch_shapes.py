@@ -1,4 +1,4 @@
-"""Batches of one number of rows, for compilers that make a program for every shape.
+"""Few shapes of batches, for compilers that make a program for each: filled, padded, packed.
 
 A batch with fewer examples is filled with copies of its last one, and an input `REAL_ROWS` says
 which rows are examples. Losses and metrics leave the others out: see `training.filled_rows`.

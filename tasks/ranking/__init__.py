@@ -1,1 +1,1 @@
-"""Reranking: scores of texts for a query, read together."""
+"""Scores of texts that are read with a query or a question: reranking, multiple choice."""

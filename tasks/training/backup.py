@@ -1,4 +1,4 @@
-"""The callback that backs up a training and continues it after a crash."""
+"""The callback that backs up a training and continues it after a crash, and the folder of it."""
 
 from __future__ import annotations
 

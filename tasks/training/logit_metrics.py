@@ -1,4 +1,4 @@
-"""Losses and metrics of Keras, by name or object, for models that return logits.
+"""Losses and metrics of Keras, and others by name, for models that return logits.
 
 Those of Keras expect probabilities by default, and many of its metrics expect rows of 0 and 1 for
 labels that are numbers here; given logits, they return wrong numbers without an error. Functions

@@ -1,4 +1,4 @@
-"""The most probable tokens of many words at once."""
+"""The most probable tokens of many words at once, found in a trie."""
 
 from __future__ import annotations
 

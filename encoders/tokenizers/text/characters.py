@@ -1,4 +1,4 @@
-"""Decodes and encodes UTF-8."""
+"""Decodes and encodes UTF-8; characters of texts as code points with their offsets."""
 
 from __future__ import annotations
 

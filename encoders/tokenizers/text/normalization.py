@@ -1,4 +1,4 @@
-"""BERT's normalizer: clean, strip accents, lower-case; and the kinds of characters."""
+"""BERT's normalizer: clean, strip accents, lower-case; kinds of characters; case folding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many words as one array of symbols, which takes less memory than lists."""
+"""Many words as one array of symbols, which takes less memory than lists; tables of hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts texts of many types to checked string tensors."""
+"""Converts texts of many types to checked string tensors, and joins spellings to texts."""
 
 from __future__ import annotations
 
