@@ -16,7 +16,7 @@ import encoder_zoo as ez
 from encoder_zoo import display
 from encoder_zoo.common.weights_lock import WeightsLock, weights_lock
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.training.steps import KerasSteps
+from encoder_zoo.tasks.training.text_model import TextModel
 from encoder_zoo.testing import tiny
 
 BERT = get_family("bert")
@@ -183,7 +183,7 @@ class Watched:
 
     def __init__(self, monkeypatch):
         self.taken, self.unheld, shared = collections.Counter(), [], WeightsLock.shared
-        called, watched = KerasSteps.__call__, self
+        called, watched = TextModel.__call__, self
 
         def is_held(lock):
             me = threading.get_ident()
@@ -199,7 +199,7 @@ class Watched:
             return called(model, *args, **kwargs)
 
         monkeypatch.setattr(WeightsLock, "shared", counting)
-        monkeypatch.setattr(KerasSteps, "__call__", asked)
+        monkeypatch.setattr(TextModel, "__call__", asked)
 
 
 @functools.cache
