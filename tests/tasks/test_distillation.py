@@ -485,12 +485,12 @@ def test_what_does_not_fit_is_refused_early(make, message):
 
 
 def test_a_student_outside_of_the_strategy_is_refused():
-    student = classifier()
+    teacher, student = classifier(), classifier()
     with (
         tf.distribute.OneDeviceStrategy("CPU:0").scope(),
         pytest.raises(ValueError, match="the scope of the same strategy"),
     ):
-        ez.Distillation(student, student)
+        ez.Distillation(teacher, student)
 
 
 BACKENDS = """
