@@ -255,6 +255,9 @@ CASES = {
         "TextEmbedder", of_numbers, compiled={"loss": keras.losses.MeanSquaredError()}
     ),
     "TextEmbedder, pairs": Case("TextEmbedder", of_pairs, size=rows_of, data=(PAIRS, None)),
+    "TextEmbedder, negatives": Case(
+        "TextEmbedder", of_pairs, size=rows_of, data=((*PAIRS, ["c", "f", "a", "d e"]), None)
+    ),
     "SparseEncoder": Case("SparseEncoder", of_terms, size=rows_of, data=(PAIRS, None)),
     "LateInteraction": Case("LateInteraction", of_token_vectors, size=rows_of),
     "Distillation, without labels": Case("Distillation", distilled_alone, True, data=(TEXTS, None)),

@@ -119,13 +119,14 @@ class Embedder(Task, Generic[IndexKind]):
         first = self._vectors(inputs, training)  # (B, D)
         if CANDIDATE + "token_ids" not in inputs:
             return first
-        batch = ops.shape(first)[0]
+        # Not -1 for K, of which a replica without rows would have one.
+        batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
         others = {  # (B * K, L)
             name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
             for name, values in inputs.items()
             if name.startswith(CANDIDATE)
         }
-        others = ops.reshape(self._vectors(others, training), (batch, -1, self.embedding_dim))
+        others = ops.reshape(self._vectors(others, training), (batch, count, self.embedding_dim))
         return ops.concatenate([first[:, None], others], axis=1)  # (B, 1 + K, D)
 
     def _vectors(self, inputs, training):

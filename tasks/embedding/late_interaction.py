@@ -181,7 +181,8 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         queries = self._vectors(first, training)  # (B, L, D)
         if CANDIDATE + "token_ids" not in inputs:
             return queries
-        batch = ops.shape(queries)[0]
+        # Not -1 for K, of which a replica without rows would have one.
+        batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
         others = {  # (B * K, L)
             name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
             for name, values in inputs.items()
@@ -191,7 +192,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         lengths = [ops.shape(x)[1] for x in (queries, documents)]
         longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
         queries, documents = pad_to_length(queries, longest), pad_to_length(documents, longest)
-        documents = ops.reshape(documents, (batch, -1, longest, self.embedding_dim))
+        documents = ops.reshape(documents, (batch, count, longest, self.embedding_dim))
         return ops.concatenate([queries[:, None], documents], axis=1)  # (B, 1 + K, L, D)
 
     def _vectors(self, inputs, training):

@@ -81,10 +81,10 @@ def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) ->
         [[1.0, 14.0]]
     """
     batch, count, length, width = ops.shape(documents)
-    flat = ops.reshape(documents, (batch, -1, width))  # (B, K L, D)
+    flat = ops.reshape(documents, (batch, count * length, width))  # (B, K L, D)
     products = ops.matmul(queries, ops.swapaxes(flat, 1, 2))  # (B, Q, K L)
     products = products + ops.expand_dims(_absent(flat), 1)
-    products = ops.reshape(products, (batch, -1, count, length))
+    products = ops.reshape(products, (batch, ops.shape(queries)[1], count, length))
     return _summed(products, queries)
 
 
