@@ -52,7 +52,7 @@ def register_task(cls: C) -> C:
     `.keras` files hold them. `encoder_zoo.testing.check_task` checks the class.
 
     Raises:
-        ValueError: "The task name 'span_qa' is taken by question_answering.task.SpanQA. Give
+        ValueError: "The task name 'span_qa' is taken by question_answering.span_qa.SpanQA. Give
             MyTask another task_name."
 
     Example:
@@ -61,7 +61,7 @@ def register_task(cls: C) -> C:
         ...     task_name = "span_qa"
         >>> register_task(Titles)
         Traceback (most recent call last):
-        ValueError: The task name 'span_qa' is taken by question_answering.task.SpanQA. Give ...
+        ValueError: The task name 'span_qa' is taken by question_answering.span_qa.SpanQA. Give ...
     """
     from encoder_zoo.common.configuration import make_serializable
 
