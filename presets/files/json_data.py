@@ -9,6 +9,7 @@ import math
 import re
 from typing import NamedTuple
 
+from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.wording import decoded, shown
 
 
@@ -59,13 +60,16 @@ def json_bytes(value: object) -> bytes:
     """Return the content of a JSON file, which `parse_object` or `parse_array` reads.
 
     Raises:
-        ValueError: "Out of range float values are not JSON compliant ..."
+        ValueError: "Out of range float values are not JSON compliant ...", "A setting has the lone
+            surrogate '\\ud800' ..."
 
     Example:
         >>> json_bytes({"a": "ä"}).decode()
         '{\\n  "a": "ä"\\n}\\n'
     """
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    check_writable(text, "A setting")
+    return text.encode()
 
 
 def parse_object(

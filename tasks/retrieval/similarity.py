@@ -137,17 +137,14 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
 def _lengths(vectors: np.ndarray) -> np.ndarray:
     """Return the Euclidean length of each row (N, D), (N, 1), but 1 for rows of zeros.
 
-    The squares of small numbers are 0 in float32, so that they are taken of each row's shares of
-    its largest number.
+    Squares are added in float64: those of small numbers are 0 in float32.
     """
-    largest = np.maximum(vectors.max(1, initial=0), -vectors.min(1, initial=0))[:, None]
-    largest = np.where(largest > 0, largest, 1)
-    lengths = np.empty_like(largest)
+    lengths = np.empty((len(vectors), 1), vectors.dtype)
     step = max(1, BLOCK // max(vectors.shape[1], 1))
     for i in range(0, len(vectors), step):
-        shares = vectors[i : i + step] / largest[i : i + step]
-        lengths[i : i + step, 0] = np.sqrt(np.einsum("nd,nd->n", shares, shares))
-    return np.where(lengths > 0, lengths * largest, 1)
+        part = vectors[i : i + step].astype("float64")
+        lengths[i : i + step, 0] = np.sqrt(np.einsum("nd,nd->n", part, part))
+    return np.where(lengths > 0, lengths, 1)
 
 
 def grouped_means(vectors: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -182,6 +179,18 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
         ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers.",
             "vectors[3] has a number beyond 1e+17, whose products float32 does not hold. ..."
     """
+    if found := first_not_held(vectors):
+        row, why = found
+        raise ValueError(f"{name}[{row}] has a number {why}")
+
+
+def first_not_held(vectors: np.ndarray) -> tuple[int, str] | None:
+    """Return the first row of vectors (N, D) of which there are no scores, and why; or None.
+
+    Example:
+        >>> first_not_held(np.float32([[1, 2], [np.nan, 0]]))
+        (1, 'that is NaN or infinite. Expected finite numbers.')
+    """
     step = max(1, BLOCK // max(vectors.shape[1], 1))
     for i in range(0, len(vectors), step):
         sizes = np.abs(vectors[i : i + step])
@@ -190,11 +199,12 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
             continue
         row = int(held.argmin())
         if np.isfinite(sizes[row]).all():
-            found = f"beyond {LARGEST:g}, whose products float32 does not hold"
-            raise ValueError(f"{name}[{i + row}] has a number {found}. Divide all by one number.")
-        raise ValueError(
-            f"{name}[{i + row}] has a number that is NaN or infinite. Expected finite numbers."
-        )
+            return i + row, (
+                f"beyond {LARGEST:g}, whose products float32 does not hold. Divide all by one "
+                "number."
+            )
+        return i + row, "that is NaN or infinite. Expected finite numbers."
+    return None
 
 
 def checked_vectors(vectors, most: int) -> np.ndarray:

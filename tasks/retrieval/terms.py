@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
-from encoder_zoo.tasks.retrieval.similarity import check_finite
+from encoder_zoo.tasks.retrieval.similarity import check_finite, first_not_held
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -55,10 +55,10 @@ def sparse_unit_rows(rows: csr_array) -> csr_array:
         >>> sparse_unit_rows(as_rows(np.array([[0.0, 4.0], [0.0, 0.0]]))).toarray().tolist()
         [[0.0, 1.0], [0.0, 0.0]]
     """
-    lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
-    scale = (1 / np.maximum(lengths, 1e-12)).astype(rows.dtype)
+    wide = rows.astype("float64")  # squares of small numbers are 0 in float32
+    lengths = np.sqrt(wide.multiply(wide).sum(axis=1))
     scaled = rows.copy()
-    scaled.data *= np.repeat(scale, np.diff(rows.indptr))
+    scaled.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))
     return scaled
 
 
@@ -66,15 +66,14 @@ def normalized_for(rows, function: str) -> csr_array:
     """Return rows (N, V) of weights in float32, of unit length if "cosine" compares them.
 
     Raises:
-        ValueError: "vectors[3] has a weight that is NaN or infinite. Expected finite numbers."
+        ValueError: "vectors[3] has a weight that is NaN or infinite. Expected finite numbers.",
+            "vectors[3] has a weight beyond 1e+17, whose products float32 does not hold. ..."
     """
     rows = sparse.csr_array(rows).astype("float32")
-    finite = np.isfinite(rows.data)
-    if not finite.all():
-        row = int(np.searchsorted(rows.indptr, finite.argmin(), side="right")) - 1
-        raise ValueError(
-            f"vectors[{row}] has a weight that is NaN or infinite. Expected finite numbers."
-        )
+    if found := first_not_held(rows.data[:, None]):
+        number, why = found
+        row = int(np.searchsorted(rows.indptr, number, side="right")) - 1
+        raise ValueError(f"vectors[{row}] has a weight {why}")
     return sparse_unit_rows(rows) if function == "cosine" else rows
 
 

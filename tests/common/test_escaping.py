@@ -2,6 +2,7 @@
 
 import ast
 import html.parser
+import json
 import logging
 import types
 
@@ -11,6 +12,7 @@ import yaml
 from hypothesis import strategies as st
 
 from encoder_zoo.common.escaping import in_html, in_line, in_markdown, in_python, in_yaml, visible
+from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.model_card import TRANSFORMERS, Description, Usage, make_card
 from encoder_zoo.presets.origin import Origin
 from encoder_zoo.tasks.display.candidates import fill_mask
@@ -178,3 +180,10 @@ def test_a_line_of_the_log_stays_one_line(text):
 def test_a_label_that_begins_with_a_sign_is_shown_whole(label):
     picture = entities("Rome", [{"label": label, "start": 0, "end": 4}])
     assert picture.text == f"[Rome {label}]" and f">{label}</small>" in picture.html
+
+
+def test_what_utf_8_cannot_hold_is_not_written_as_settings():
+    for setting in ({"prompts": {"query": "a \udc80"}}, {"\ud800": 1}, ["b", "\ud83d"]):
+        with pytest.raises(ValueError, match=r"A setting has the lone surrogate '\\ud"):
+            json_bytes(setting)
+    assert json.loads(json_bytes({"a": "\U0001f600"})) == {"a": "\U0001f600"}

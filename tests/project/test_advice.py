@@ -171,7 +171,11 @@ def weights_of_as_many_labels(said, folder):
     assert ez.SequenceClassifier.from_preset(folder / "preset").labels == ["a", "b", "c"]
 
 
-@case("has the lone surrogate", "share {} weights", "has a number {}. Divide all by one number")
+@case(
+    "has the lone surrogate",
+    "share {} weights",
+    "whose products float32 does not hold. Divide all by one",
+)
 def texts_weights_and_numbers_are_made_right(said, folder):
     embedder, texts = make("TextEmbedder"), [*TEXTS, "a \ud800 b"]
     with said():

@@ -10,6 +10,7 @@ from scipy import sparse
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval import index_export
+from encoder_zoo.tasks.retrieval.terms import normalized_for
 
 WIDTH = 40
 
@@ -132,6 +133,10 @@ class TestSearch:
                 lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a", "b"]) * np.nan),
                 r"vectors\[0\] has a weight that is NaN",
             ),
+            (
+                lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a", "b"]) * 1e30),
+                r"vectors\[0\] has a weight beyond 1e\+17",
+            ),
         ],
     )
     def test_bad_input(self, call, message):
@@ -214,6 +219,13 @@ class TestFiles:
             (saved[1] / "encoder_zoo.json").write_text(json.dumps(changed))
             with pytest.raises(ValueError, match=message):
                 ez.SparseIndex.load(saved[1], Encoder(), verify=False)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1.0, 1e15])
+def test_weights_of_any_size_have_their_cosines(size):
+    rows = sparse.csr_array(np.float32([[3, 4, 0], [0, 0, 0], [0, 0, 2]]) * np.float32(size))
+    found = normalized_for(rows, "cosine").toarray()
+    np.testing.assert_allclose(found, [[0.6, 0.8, 0], [0, 0, 0], [0, 0, 1]], rtol=1e-6)
 
 
 def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch):
