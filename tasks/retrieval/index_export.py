@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.tasks.retrieval.terms import Postings
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
@@ -56,7 +56,7 @@ def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None
         score, found = scores_of(embed(query), k)
         answer = {"index": found, "score": score}
         for column in texts:
-            answer["text"] = array_ops.gather(column.read_value(), found)
+            answer["text"] = tf.gather(column.read_value(), found)
         return answer
 
     variables = [*(variable.value for variable in model.variables), *variables, *texts]
@@ -101,21 +101,19 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
     def ordering(vectors):
         """Return scores (Q, N) that order the documents as the similarity does."""
         if function == "manhattan":
-            return tf.map_fn(
-                lambda v: -array_ops.reduce_sum(array_ops.abs(v - corpus), axis=1), vectors
-            )
+            return tf.map_fn(lambda v: -tf.reduce_sum(tf.abs(v - corpus), axis=1), vectors)
         products = tf.matmul(vectors, corpus, transpose_b=True)
         if function == "euclidean":
-            products -= array_ops.reduce_sum(tf.square(corpus), axis=1) / 2
+            products -= tf.reduce_sum(tf.square(corpus), axis=1) / 2
         return products
 
     def nearest(answer, k: int):
         vectors = answer["embedding"]  # (Q, D)
         if function == "cosine":
-            vectors = array_ops.math.l2_normalize(vectors, axis=1)
-        scores, found = array_ops.math.top_k(ordering(vectors), k)  # of equal ones the earlier
+            vectors = tf.math.l2_normalize(vectors, axis=1)
+        scores, found = tf.math.top_k(ordering(vectors), k)  # of equal ones the earlier
         if function == "euclidean":
-            scores = -tf.norm(vectors[:, None] - array_ops.gather(corpus, found), axis=2)
+            scores = -tf.norm(vectors[:, None] - tf.gather(corpus, found), axis=2)
         return scores, found
 
     return [corpus], nearest
@@ -131,11 +129,11 @@ def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Call
     def max_sim(query):
         """Return the MaxSim (N,) of a query (L, D)."""
         products = tf.matmul(corpus, query, transpose_b=True)  # (T, L)
-        return array_ops.reduce_sum(array_ops.math.segment_max(products, owners), axis=1)
+        return tf.reduce_sum(tf.math.segment_max(products, owners), axis=1)
 
     def nearest(answer, k: int):
         # (Q, L, D), zeros behind the last token.
-        return array_ops.math.top_k(tf.map_fn(max_sim, answer["embedding"]), k)
+        return tf.math.top_k(tf.map_fn(max_sim, answer["embedding"]), k)
 
     return [corpus, owners], nearest
 
@@ -155,21 +153,21 @@ def _terms(store: Postings, function: str) -> tuple[list[tf.Variable], Callable]
             terms: (Q, K) int32.
             values: (Q, K), weights, 0 beyond the terms of a query.
         """
-        queries = array_ops.shape(terms, array_ops.int64)[0]
-        used = array_ops.where(values > 0)  # (pairs of a query and a term, 2)
-        terms, values = array_ops.gather_nd(terms, used), array_ops.gather_nd(values, used)
-        begins, ends = (array_ops.gather(starts, terms + i) for i in (0, 1))
-        positions = array_ops.ragged.range(begins, ends).values  # in the lists of these terms
-        products = array_ops.gather(weights, positions) * array_ops.repeat(values, ends - begins)
-        found = array_ops.cast(array_ops.gather(documents, positions), array_ops.int64)
-        cells = array_ops.repeat(used[:, 0] * count, ends - begins) + found
-        scores = array_ops.math.unsorted_segment_sum(products, cells, queries * count)
-        return array_ops.reshape(scores, [queries, count])
+        queries = tf.shape(terms, tf.int64)[0]
+        used = tf.where(values > 0)  # (pairs of a query and a term, 2)
+        terms, values = tf.gather_nd(terms, used), tf.gather_nd(values, used)
+        begins, ends = (tf.gather(starts, terms + i) for i in (0, 1))
+        positions = tf.ragged.range(begins, ends).values  # in the lists of these terms
+        products = tf.gather(weights, positions) * tf.repeat(values, ends - begins)
+        found = tf.cast(tf.gather(documents, positions), tf.int64)
+        cells = tf.repeat(used[:, 0] * count, ends - begins) + found
+        scores = tf.math.unsorted_segment_sum(products, cells, queries * count)
+        return tf.reshape(scores, [queries, count])
 
     def nearest(answer, k: int):
         values = answer["weight"]
         if function == "cosine":
-            values = array_ops.math.l2_normalize(values, axis=1)
-        return array_ops.math.top_k(scores_of(answer["index"], values), k)
+            values = tf.math.l2_normalize(values, axis=1)
+        return tf.math.top_k(scores_of(answer["index"], values), k)
 
     return [weights, documents, starts], nearest

@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.keras_private import layers_in
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
 from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
 from encoder_zoo.presets.files.manifest import write_manifest
@@ -39,7 +39,7 @@ MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
 
 
 def write_warm_up(
-    folder: pathlib.Path, requests: list[tuple[str, Mapping[str, array_ops.Tensor]]]
+    folder: pathlib.Path, requests: list[tuple[str, Mapping[str, tf.Tensor]]]
 ) -> None:
     """Write `assets.extra/tf_serving_warmup_requests` into a SavedModel's folder.
 
@@ -56,7 +56,7 @@ def write_warm_up(
             writer.write(prediction_log(signature, inputs))
 
 
-def prediction_log(signature: str, inputs: Mapping[str, array_ops.Tensor]) -> bytes:
+def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
     """Return a `PredictionLog` with one request, in the bytes of protocol buffers.
 
     Args:
@@ -248,12 +248,12 @@ class _Version(tf.Module):
 
     def __init__(self):
         self._number = secrets.randbits(62)
-        self._stored = tf.Variable(self._number, trainable=False, dtype=array_ops.int64)
+        self._stored = tf.Variable(self._number, trainable=False, dtype=tf.int64)
 
     def check(self) -> tf.Operation:
         """Raise an error if the variables are of another export than the graph."""
         return _assert(
-            array_ops.equal(self._stored, self._number),
+            tf.equal(self._stored, self._number),
             "The graph and the weights are of two versions: this SavedModel was replaced while it "
             "was loaded. Load it again.",
         )
@@ -265,38 +265,38 @@ def _of_texts(
     """Return a `tf.function` of string tensors (N,), with the names of its arguments."""
     names = list(inspect.signature(function).parameters)
     ranks = getattr(function, "ranks", {})  # of inputs that are not (N,)
-    signature = [tf.TensorSpec([None] * ranks.get(n, 1), array_ops.string, n) for n in names]
+    signature = [tf.TensorSpec([None] * ranks.get(n, 1), tf.string, n) for n in names]
 
     @functools.wraps(function)  # its names are those of the inputs
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
         with tf.control_dependencies([check(), *alike]):
-            return function(**{name: array_ops.identity(text) for name, text in texts.items()})
+            return function(**{name: tf.identity(text) for name, text in texts.items()})
 
     return tf.function(answer, input_signature=signature, autograph=False)
 
 
-def _same_shapes(inputs: dict[str, array_ops.Tensor]) -> list[tf.Operation]:
+def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
     """Return assertions that inputs have the shape of the first, in a graph."""
     (first, expected), *others = inputs.items()
-    shape = array_ops.shape(expected)
+    shape = tf.shape(expected)
     return [
         _assert(
-            array_ops.reduce_all(array_ops.equal(array_ops.shape(value), shape)),
+            tf.reduce_all(tf.equal(tf.shape(value), shape)),
             f"{first} has the shape ",
             shape,
             f", but {name} ",
-            array_ops.shape(value),
+            tf.shape(value),
             ". Expected the same.",
         )
         for name, value in others
     ]
 
 
-def _right_numbers(inputs: dict[str, array_ops.Tensor], task: Task) -> list[tf.Operation]:
+def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
     """Return assertions that numbers are in range and rows not too long, in a graph."""
-    length, longest = array_ops.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
+    length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
     checks = [
         _assert(
             length <= longest, "token_ids has ", length, f" positions. Expected at most {longest}."
@@ -306,20 +306,20 @@ def _right_numbers(inputs: dict[str, array_ops.Tensor], task: Task) -> list[tf.O
     for name, values in inputs.items():
         least, most = ranges[name]
         right = (values >= least) & (values <= most)
-        wrong, most = array_ops.boolean_mask(values, ~right)[:1], array_ops.convert_to_tensor(most)
+        wrong, most = tf.boolean_mask(values, ~right)[:1], tf.convert_to_tensor(most)
         what = "id" if name.endswith("_ids") else "number"
         parts = f"{name} has the {what} ", wrong, f". Expected {least} to ", most, "."
-        checks.append(_assert(array_ops.reduce_all(right), *parts))
+        checks.append(_assert(tf.reduce_all(right), *parts))
     return checks
 
 
-def _assert(right: array_ops.Tensor, *message: str | array_ops.Tensor) -> tf.Operation:
+def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
     """Return an assertion with an error of one line."""
     parts = [
-        part if isinstance(part, str) else array_ops.strings.format("{}", part, summarize=-1)
+        part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
         for part in message
     ]
-    return tf.debugging.Assert(right, [array_ops.strings.join(parts)])
+    return tf.debugging.Assert(right, [tf.strings.join(parts)])
 
 
 def _of_ids(
@@ -332,16 +332,14 @@ def _of_ids(
         by_token = {name: inputs[name] for name in names if name in inputs}
         checks = [check(), *_same_shapes(by_token), *_right_numbers(inputs, task)]
         with tf.control_dependencies(checks):
-            inputs = {name: array_ops.identity(value) for name, value in inputs.items()}
+            inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}
 
     return tf.function(logits, autograph=False).get_concrete_function(**_prepared(task))
 
 
 def _prepared(task: Task) -> dict[str, tf.TensorSpec]:
-    return {
-        name: tf.TensorSpec([None, None], array_ops.int32, name) for name in task.prepared_inputs()
-    }
+    return {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
 
 
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
@@ -350,10 +348,10 @@ def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
     *first, last = function.input_signature
     requests = ([short], [short]), ([short] * 8, [short, long] * 4)
 
-    def inputs(a: list[str], b: list[str]) -> dict[str, array_ops.Tensor]:
+    def inputs(a: list[str], b: list[str]) -> dict[str, tf.Tensor]:
         given = [(spec, a) for spec in first] + [(last, b)]
         shapes = {spec.name: [-1] + [1] * (spec.shape.rank - 1) for spec, _ in given}
-        return {spec.name: array_ops.reshape(texts, shapes[spec.name]) for spec, texts in given}
+        return {spec.name: tf.reshape(texts, shapes[spec.name]) for spec, texts in given}
 
     return [(name, inputs(a, b)) for a, b in requests]
 

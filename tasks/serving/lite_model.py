@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from encoder_zoo.common.lazy import LazyModule, array_ops, require, tf
+from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.serving.export import export_task
 
@@ -75,24 +75,24 @@ class LiteModel:
         given = {name for name in inputs if not name.startswith(CANDIDATE)}
         return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
 
-    def __call__(self, inputs: Mapping) -> array_ops.Tensor:
+    def __call__(self, inputs: Mapping) -> tf.Tensor:
         """Return the outputs (B, ...), in a graph too.
 
         Args:
             inputs: prepared, (B, L), such that it `takes` them; without "padding_mask" all is text,
                 without "segment_ids" all is of the first.
         """
-        tokens = array_ops.cast(inputs["token_ids"], array_ops.int32)
+        tokens = tf.cast(inputs["token_ids"], tf.int32)
         defaults = {
-            "padding_mask": array_ops.ones_like(tokens),
-            "segment_ids": array_ops.zeros_like(tokens),
+            "padding_mask": tf.ones_like(tokens),
+            "segment_ids": tf.zeros_like(tokens),
         }
         real = inputs.get("padding_mask", defaults["padding_mask"])
         defaults |= dict.fromkeys(MASKS, real)
         given = {**defaults, **inputs}
-        batch = [array_ops.cast(given[name], array_ops.int32) for name in self.input_names]
-        outputs = tf.numpy_function(self._outputs, batch, array_ops.float32, stateful=False)
-        return array_ops.ensure_shape(outputs, self._shape)
+        batch = [tf.cast(given[name], tf.int32) for name in self.input_names]
+        outputs = tf.numpy_function(self._outputs, batch, tf.float32, stateful=False)
+        return tf.ensure_shape(outputs, self._shape)
 
     def _outputs(self, *batch: np.ndarray) -> np.ndarray:
         count, length = batch[self.input_names.index("token_ids")].shape

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.keras_private import HookedAdamW
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import tf
 
 # Devlin et al. 2019, appendix A.3, and the code released with it.
 WARMUP = 0.1
@@ -315,20 +315,15 @@ class FusedAdamW(ScheduledAdamW):
         if replicas.num_replicas_in_sync > 1:
             # Keras takes the norm before it adds up the rows of a token, and the replicas.
             gradients = replicas.all_reduce("SUM", gradients)
-        gradients = [array_ops.convert_to_tensor(gradient) for gradient in gradients]
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
             gradients = self.mean_gradients(gradients, variables)
-        norm = tf.sqrt(
-            2
-            * tf.add_n(
-                [array_ops.cast(array_ops.nn.l2_loss(g), array_ops.float32) for g in gradients]
-            )
-        )
-        share = self.global_clipnorm / array_ops.maximum(norm, self.global_clipnorm)
-        step = array_ops.cast(self.iterations + 1, array_ops.float32)
-        constants = array_ops.constant([self.beta_1, self.beta_2, self.epsilon])
-        beta_1, beta_2, epsilon = array_ops.unstack(constants)
-        rate = array_ops.cast(self.learning_rate, array_ops.float32)
+        norm = tf.sqrt(2 * tf.add_n([tf.cast(tf.nn.l2_loss(g), tf.float32) for g in gradients]))
+        share = self.global_clipnorm / tf.maximum(norm, self.global_clipnorm)
+        step = tf.cast(self.iterations + 1, tf.float32)
+        constants = tf.constant([self.beta_1, self.beta_2, self.epsilon])
+        beta_1, beta_2, epsilon = tf.unstack(constants)
+        rate = tf.cast(self.learning_rate, tf.float32)
         # Once for all weights: each operation less in a graph is traced and optimized faster.
         kept = 1 - rate * self.weight_decay
         numbers = (share, kept, rate, beta_1, beta_2, beta_1**step, beta_2**step, epsilon)
@@ -355,15 +350,15 @@ class FusedAdamW(ScheduledAdamW):
         def update():
             self._update(variable, gradient, *numbers)
             total = self.sum_of(variable)
-            total.assign(array_ops.zeros_like(total))
+            total.assign(tf.zeros_like(total))
 
         # Around each weight. Keras's own branch is around all of them, and in a branch TensorFlow
         # does not sum over replicas.
-        array_ops.cond(completed, update, lambda: None)
+        tf.cond(completed, update, lambda: None)
 
     def _update(self, variable, gradient, *numbers):
-        if variable.dtype != array_ops.float32:
-            numbers = [array_ops.cast(number, variable.dtype) for number in numbers]
+        if variable.dtype != tf.float32:
+            numbers = [tf.cast(number, variable.dtype) for number in numbers]
         share, kept, rate, beta_1, beta_2, beta_1_power, beta_2_power, epsilon = numbers
         learning_rate_multiplier = self._shares[self.index_of(variable)]
         if learning_rate_multiplier != 1:
@@ -371,7 +366,7 @@ class FusedAdamW(ScheduledAdamW):
         momentum, velocity = self.moments_of(variable)
         if self.decays(variable):
             variable.assign(variable * kept)
-        array_ops.raw_ops.ResourceApplyAdam(
+        tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=momentum.value.handle,
             v=velocity.value.handle,
@@ -381,5 +376,5 @@ class FusedAdamW(ScheduledAdamW):
             beta1=beta_1,
             beta2=beta_2,
             epsilon=epsilon,
-            grad=array_ops.cast(gradient, variable.dtype) * share,
+            grad=tf.cast(gradient, variable.dtype) * share,
         )
