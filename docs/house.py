@@ -365,9 +365,10 @@ def report(house: House) -> list[str]:
     lines.append(
         f"bases with exactly one subclass {len(singles)}, public and abstract {len(allowed)}"
     )
-    lines.append(f"  of them slices, which nothing else names {len(house.slices())}")
+    slices = house.slices()
+    lines.append(f"  of them slices, which nothing else names {len(slices)}")
     lines += [
-        f"  {base.module.name}.{base.name} <- {child.name}{' (a slice)' * (base in house.slices())}"
+        f"  {base.module.name}.{base.name} <- {child.name}{' (a slice)' * (base in slices)}"
         for base, child in singles
     ]
     lines.append("own classes between a task and keras.Model")

@@ -410,7 +410,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def joins_words(self) -> bool:
-        """Whether the charsmap makes spaces of all white space, as NMT's but for U+0085."""
+        """Return whether the charsmap makes spaces of all white space, as NMT's but for U+0085."""
         rules = self.normalization_rules()
         spaces = [chr(c) for c in WHITE_SPACE]
         return all(rules.get(space, space) in (" ", "") for space in spaces)
@@ -437,7 +437,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @property
     def only_spaces(self) -> bool:
-        """Whether white space other than spaces is an ordinary character after normalization."""
+        """Return whether other white space than spaces is ordinary after normalization."""
         return not self.remove_extra_whitespaces
 
     def _normalizers(self) -> list[dict]:

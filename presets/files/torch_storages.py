@@ -242,7 +242,7 @@ class TensorView:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether its numbers are in the order of a C-contiguous array, without gaps."""
+        """Return whether its numbers are in the order of a C-contiguous array, without gaps."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:

@@ -71,12 +71,12 @@ def marked(family, task, *more, name: str, slow: bool = False):
 
 
 def is_export(check: str) -> bool:
-    """Whether a check traces all graphs again, which takes seconds; see test_export.py too."""
+    """Return whether a check traces all graphs again, for seconds; see test_export.py too."""
     return "export" in check
 
 
 def is_checked(family, task, check: str) -> bool:
-    """Whether a pair has a check: exports are of BERT, and of each family once."""
+    """Return whether a pair has a check: exports are of BERT, and of each family once."""
     usual = [each for of_family, each in USUAL if of_family is family]
     return not is_export(check) or family.name == "bert" or task is usual[0]
 
