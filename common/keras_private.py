@@ -21,8 +21,9 @@ M = TypeVar("M", bound=keras.Model)
 # The parts of a model's state that a step of Keras's on JAX takes and returns, by their number.
 WEIGHTS = ("trainable_variables", "non_trainable_variables")
 STATES_OF_JAX = {
-    3: (*WEIGHTS, "metrics_variables"),
-    4: (*WEIGHTS, "optimizer_variables", "metrics_variables"),
+    2: WEIGHTS,  # of `predict`
+    3: (*WEIGHTS, "metrics_variables"),  # of `evaluate`
+    4: (*WEIGHTS, "optimizer_variables", "metrics_variables"),  # of `fit`
 }
 
 # Keras calls `evaluate` with this argument for the validation inside `fit`, on data that `fit` was
@@ -221,9 +222,9 @@ def opens_training(cls: type[M]) -> type[M]:
             step = jax.jit(step)
 
         def predict(given, data):
+            held = _held_variables(self, given)
             with weights_lock(self).shared():
-                state = self._get_jax_state(True, True)
-                return step(state, data)[0], given
+                return step(_values_of(held), data)[0], held
 
         self.predict_function = self._make_function(predict, concatenate_outputs=True)
 
@@ -272,21 +273,46 @@ def holding(model: keras.Model, changes: bool, function: Callable) -> Callable:
     return inside
 
 
+class _Held:
+    """Variables in the place of their values, as a part of the state that steps hand on.
+
+    A list of them Keras would look through after every step, for layers; it takes longer than a
+    step of short texts on a GPU, as does looking for the variables in the model.
+    """
+
+    def __init__(self, variables: list[keras.Variable]):
+        self.variables = variables
+
+
+def _held_variables(model: keras.Model, given: tuple) -> tuple[_Held, ...]:
+    """Return the variables whose values Keras gave to the first step of a call, or we to others."""
+    if isinstance(given[0], _Held):
+        return given
+    names = STATES_OF_JAX[len(given)]
+    found = (
+        model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
+        for name in names
+    )
+    return tuple(map(_Held, found))
+
+
+def _values_of(held: tuple[_Held, ...]) -> tuple[list, ...]:
+    """Return the state that JAX's functions take."""
+    return tuple([variable._value for variable in part.variables] for part in held)
+
+
 def _step_on_jax(model: keras.Model, step: Callable) -> Callable:
     """Return a step that takes its state from the variables, and puts the new one into them."""
 
     def function(given, data):
-        names = STATES_OF_JAX[len(given)]
-        trains = "optimizer_variables" in names
+        held = _held_variables(model, given)
+        trains = "optimizer_variables" in STATES_OF_JAX[len(held)]
         with weights_lock(model).exclusive(trains):  # the memory of the state is used again
-            state = model._get_jax_state(**dict.fromkeys(names, True))
-            logs, state = step(state, data)
-            for name, values in zip(names, state, strict=True):
-                of_optimizer = name == "optimizer_variables"
-                variables = model.optimizer.variables if of_optimizer else getattr(model, name)
-                for variable, value in zip(variables, values, strict=True):
+            logs, state = step(_values_of(held), data)
+            for part, values in zip(held, state, strict=True):
+                for variable, value in zip(part.variables, values, strict=True):
                     variable._value = value
-        return logs, state
+        return logs, held
 
     return function
 

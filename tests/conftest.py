@@ -29,7 +29,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
-OF_EACH = 4
+OF_EACH = 3
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 

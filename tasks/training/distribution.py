@@ -247,8 +247,9 @@ class Distribution:
         """Return whether an error says that another process has gone."""
         if shard_of_process()[1] > 1:
             return type(error).__name__ == "JaxRuntimeError" and "Connection" in str(error)
-        lost = (tf.errors.UnavailableError, tf.errors.AbortedError)
-        return is_multi_worker(self.strategy) and isinstance(error, lost)
+        if not is_multi_worker(self.strategy):  # nor is TensorFlow there, on other backends
+            return False
+        return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
 
     def fix_compiled(self, model: keras.Model) -> None:
         """Check the loss of a compiled model, and correct its optimizer for replicas."""

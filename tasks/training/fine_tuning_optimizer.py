@@ -69,7 +69,9 @@ class TorchAdamW(ScheduledAdamW):
                 torch._foreach_mul_(weights, 1 - rate * share * self.weight_decay)
             moments = zip(*map(self.moments_of, variables), strict=True)
             first, second = ([moment.value for moment in each] for each in moments)
-            self._update_group(weights, gradients, first, second, rate * share * correction, scale)
+            # Not a part of a compiled step: PyTorch cannot trace it with a rate that is a tensor.
+            update = torch.compiler.disable(self._update_group)
+            update(weights, gradients, first, second, rate * share * correction, scale)
 
     def _update_group(self, weights, gradients, first, second, rate, scale) -> None:
         import torch

@@ -1,10 +1,13 @@
 """The private names of Keras in `common/keras_private.py`: one test each, which fails where a
 release of Keras renames one or uses it in another way."""
 
+import ast
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import run
 
 from encoder_zoo.common import keras_private
 from encoder_zoo.common.keras_private import HookedAdamW, opens_training
@@ -285,3 +288,47 @@ def test_clip_summed_gradients():
     optimizer.apply([tf.constant([3.0, 4.0])])
     np.testing.assert_allclose(weight, [-0.6, -0.8], rtol=1e-6)
     assert order == ["sum", "clip"]
+
+
+LOOKED = """
+import keras, numpy as np
+from encoder_zoo.common.keras_private import opens_training
+
+@opens_training
+class Model(keras.Model):
+    looked = 0
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+    def step_function(self, step):
+        return None
+
+    @property
+    def non_trainable_variables(self):
+        self.looked = self.looked + 1
+        return super().non_trainable_variables
+
+def looked(function, count):
+    model = Model()
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    before, start = model.dense.kernel.numpy(), model.looked
+    getattr(model, function)(*[np.ones((4 * count, n)) for n in (2, 1)][:model.takes[function]],
+                             batch_size=4, verbose=0)
+    return model.looked - start, bool((before != model.dense.kernel.numpy()).any())
+
+Model.takes = {"fit": 2, "evaluate": 2, "predict": 1}
+print("RESULT", {name: [looked(name, n) for n in (2, 40)] for name in Model.takes})
+"""
+
+
+@pytest.mark.slow
+def test_on_jax_variables_are_looked_for_once_in_all_steps():
+    found = ast.literal_eval(run(LOOKED, KERAS_BACKEND="jax").split("RESULT ")[1])
+    for name, (few, many) in found.items():
+        assert few == many and few[1] == (name == "fit"), found

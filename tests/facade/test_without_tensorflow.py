@@ -151,3 +151,26 @@ tried("index", lambda: embedder.index(["a cat", "red wine"]).search("kitten", to
 def test_what_else_works_without_tensorflow():
     names = ["explain", "class weights", "backup", "packed", "windows", "distil", "index"]
     assert lines("torch", MORE, None) == names
+
+
+FAILS = """
+import sys
+sys.modules["tensorflow"] = None
+import keras
+import encoder_zoo as ez
+
+def fail(*_, **__):
+    raise RuntimeError("out of memory")
+
+classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", labels=["neg", "pos"])
+try:
+    ends = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
+    classifier.fit(["good", "bad"], ["pos", "neg"], callbacks=[ends], verbose=0)
+except Exception as error:
+    print("RESULT", '"%s"' % error)
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_an_error_in_fit_reaches_the_user(backend):
+    assert lines(backend, FAILS, None) == ["out of memory"]

@@ -101,3 +101,17 @@ def test_the_kit_measures_training_and_forward_passes_without_tensorflow(tmp_pat
     assert done.stdout.count("| BERT-base |") == len(rows)
     again = subprocess.run(command, capture_output=True, text=True, timeout=60)  # all is there
     assert again.stdout == done.stdout and json.loads(file.read_text()) == rows
+
+
+@pytest.mark.slow
+def test_the_kit_measures_raw_texts(tmp_path):
+    pytest.importorskip("jax")
+    texts, file = tmp_path / "texts.tsv", tmp_path / "results.json"
+    rows = [f"{n % 2}\t{'a good movie ' * (n % 5 + 1)}" for n in range(64)]
+    texts.write_text("\n".join(["label\tsentence", *rows, ""]))
+    command = [sys.executable, str(ROOT / "benchmarks" / "accelerator_texts.py"), str(texts)]
+    command += ["--tiny", "--sides", "encoder_zoo on JAX", "--json", str(file)]
+    subprocess.run(command, check=True, timeout=600)
+    rows = json.loads(file.read_text())
+    assert [row["work"] for row in rows] == ["fit", "embed"]
+    assert all(row["texts_per_second"] > 0 for row in rows), rows
