@@ -1,4 +1,4 @@
-"""Opens the files of a folder together, so that all are of the same version."""
+"""Files of one version: those of a folder, opened together; those of a user, read for long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import glob
 import os
 import pathlib
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -197,3 +197,56 @@ def _state(file: BinaryIO) -> tuple[int, int]:
     """Return (size, time of last modification) of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
+
+
+class InputFiles:
+    """Files of a user that must stay as they are while they are read.
+
+    It notices what was replaced or overwritten, also by as many bytes.
+
+    Args:
+        paths: of the files, as they are now.
+
+    Attributes:
+        paths: of the files.
+
+    Example:
+        >>> import tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.txt"
+        >>> _ = path.write_text("A cat.")
+        >>> files = InputFiles([path])
+        >>> files.check_unchanged()
+        >>> _ = path.write_text("A dog, a cat.")
+        >>> files.check_unchanged()
+        Traceback (most recent call last):
+        ValueError: .../a.txt was changed while it was read. What was written so far is of the ...
+    """
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]]):
+        self.paths = [pathlib.Path(path) for path in paths]
+        self._states = [os.stat(path) for path in self.paths]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each file."""
+        return [state.st_size for state in self._states]
+
+    @property
+    def modified(self) -> list[int]:
+        """When each file was written last, in nanoseconds."""
+        return [state.st_mtime_ns for state in self._states]
+
+    def check_unchanged(self) -> None:
+        """Raise a ValueError if one of the files is not what it was at first."""
+        for path, before in zip(self.paths, self._states, strict=True):
+            if not path.exists() or _version(os.stat(path)) != _version(before):
+                raise ValueError(
+                    f"{path} was changed while it was read. What was written so far is of the "
+                    "version before. Call it again if that is back, else write to another folder."
+                )
+
+
+def _version(state: os.stat_result) -> tuple:
+    # The time of the last change of any kind is the system's own: nobody can set it back.
+    times = state.st_mtime_ns, state.st_ctime_ns
+    return state.st_dev, state.st_ino, state.st_size, *times

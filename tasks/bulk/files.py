@@ -104,7 +104,8 @@ def answer_files(
 
     Raises:
         ValueError: "a.jsonl, row 3 (line 4) ..." for a row that cannot be answered, "... holds
-            answers of another run: columns is ['text'] there, ['body'] now. ..."
+            answers of another run: columns is ['text'] there, ['body'] now. ...", "a.jsonl was
+            changed while it was read. ..."
         FileNotFoundError: "texts/*.txt: there is no such file."
 
     Example:
@@ -134,6 +135,11 @@ def answer_files(
                     shard.write(mine, progress)
                 else:
                     collections.deque(mine, maxlen=0)
+            if left[-1] is shards[-1] and next(rows, None) is not None:
+                raise ValueError(
+                    f"The files have more than {run.rows} rows, which {run.folder} is of. Write to "
+                    "another folder."
+                )
         if progress:
             progress.show()
     return [shard.path for shard in shards]
@@ -162,13 +168,15 @@ class Shard(NamedTuple):
         return f"{self.run.sha256} rows {self.first} to {self.first + self.count}".encode()
 
     def is_finished(self) -> bool:
-        """Return whether its file is there, readable, and holds these rows of this run."""
+        """Return whether its file is there, whole, and holds these rows of this run."""
         if self.path.is_symlink() or not self.path.is_file():
             return False
         try:
-            with parquet.ParquetFile(self.path) as file:
+            with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
                 metadata = file.schema_arrow.metadata or {}
-                return file.metadata.num_rows == self.count and metadata.get(MARK) == self._mark
+                if file.metadata.num_rows != self.count or metadata.get(MARK) != self._mark:
+                    return False
+                return sum(map(len, file.iter_batches())) == self.count  # reads every page
         except (OSError, pa.ArrowInvalid):
             return False
 
@@ -190,6 +198,7 @@ class Shard(NamedTuple):
                     f"The files have other rows than before, after row {self.first + written} in "
                     "all: they were changed meanwhile. Write to another folder."
                 )
+            self.run.files.check_unchanged()
 
 
 def _is_cut_off(path: pathlib.Path) -> bool:
@@ -197,7 +206,8 @@ def _is_cut_off(path: pathlib.Path) -> bool:
     with open(path, "rb") as file:
         begins = file.read(4) == b"PAR1"
     try:
-        parquet.ParquetFile(path).close()
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            collections.deque(file.iter_batches(), maxlen=0)
     except (OSError, pa.ArrowInvalid):
         if begins:
             logger.warning("%s is damaged: it is made anew.", path)
@@ -208,7 +218,7 @@ def _is_cut_off(path: pathlib.Path) -> bool:
 def _rows(run: Run) -> Iterator[Row]:
     """Yield all rows of the files."""
     names = run.task_method.names
-    for path in run.paths:
+    for path in run.files.paths:
         rows = rows_of(path, [*names, *run.keep])
         for number, (location, values) in enumerate(rows):
             texts, kept = values[: len(names)], values[len(names) :]

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import keras
@@ -19,6 +19,7 @@ from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.files.atomic import checked_folder, write_signed
 from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.presets.files.open_folder import InputFiles
 from encoder_zoo.tasks.bulk.columns import pa
 from encoder_zoo.tasks.bulk.rows import is_parquet, parquet, rows_of
 from encoder_zoo.tasks.bulk.task_method import TaskMethod, has_text
@@ -138,7 +139,7 @@ logger = logging.getLogger("encoder_zoo")
 
 NAME = "_answers.json"  # readers of Parquet leave out names that begin with _
 FORMAT = 1
-PLAIN = (str, int, float, bool, list, tuple, type(None))
+PLAIN = (str, int, float, bool, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Run:
     Attributes:
         folder: of the answers.
         task_method: gives the answers.
-        paths: of the files.
+        files: that are read.
         keep: columns that are copied.
         shard_rows: rows of a shard.
         rows: of all files.
@@ -158,7 +159,7 @@ class Run:
 
     folder: pathlib.Path
     task_method: TaskMethod
-    paths: list[pathlib.Path]
+    files: InputFiles
     keep: list[str]
     shard_rows: int
     rows: int
@@ -177,11 +178,15 @@ class Run:
         """Return the run that the folder holds, which must be this one, or a new one.
 
         Raises:
-            ValueError: "... holds answers of another run: ...", and see `scan`.
+            ValueError: "... holds answers of another run: ...", and see `scan` and `InputFiles`.
         """
+        files = InputFiles(paths)
         settings = {
             "format": FORMAT,
-            "files": [[str(path), path.stat().st_size, checksum_of(path)] for path in paths],
+            "files": [
+                [str(path), size, checksum_of(path)]
+                for path, size in zip(paths, files.sizes, strict=True)
+            ],
             "task": type(task_method.task).__name__,
             "model": checksum_of_model(task_method.task),
             "method": task_method.method,
@@ -195,27 +200,38 @@ class Run:
         if not found:
             counts, schema = _scanned(task_method, paths, keep)
             found = {**settings, "rows": counts, "schema": schema, "encoder_zoo": __version__}
+            files.check_unchanged()
             write_signed(folder / NAME, found)
         _check_same(folder, found, settings)
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
+        schema = _checked_schema(folder, found, len(paths))
         identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return cls(
-            folder, task_method, paths, keep, shard_rows, sum(found["rows"]), schema, identity
+            folder, task_method, files, keep, shard_rows, sum(found["rows"]), schema, identity
         )
 
 
 def checksum_of_model(task: Task) -> str:
     """Return a checksum of the weights and settings that decide a task's answers."""
     model = getattr(task, "classifier", task)  # of a ZeroShotClassifier
-    preprocessor = model.preprocessor.get_config()
-    tokenizer = model.preprocessor.tokenizer.get_config()
-    settings = {n: v for n, v in model.get_config().items() if n != "name" and type(v) in PLAIN}
-    settings |= {name: value for name, value in preprocessor.items() if type(value) in PLAIN}
-    settings |= {"tokenizer": tokenizer, "for_cpu": getattr(model.lite_model, "dtype", None)}
+    preprocessor = model.preprocessor
+    of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
+    settings = {name: _plain(part.get_config()) for name, part in of_parts.items()}
+    settings["tokenizer"] = preprocessor.tokenizer.get_config()
+    settings["for_cpu"] = getattr(model.lite_model, "dtype", None)
     found = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
     for weight in model.weights:
         found.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))
     return found.hexdigest()
+
+
+def _plain(value):
+    """Return settings without objects, which have others' settings, and names of layers."""
+    if isinstance(value, Mapping):
+        kept = {str(name): _plain(inner) for name, inner in value.items() if name != "name"}
+        return {name: inner for name, inner in kept.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value if type(value) in PLAIN else None
 
 
 def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
@@ -258,6 +274,18 @@ def _read(folder: pathlib.Path) -> dict:
     if not sound:
         raise ValueError(f"{path} is damaged. Write to another folder.")
     return found
+
+
+def _checked_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
+    """Return the schema in a description, whose numbers of rows must be such."""
+    rows = found.get("rows")
+    right = isinstance(rows, list) and len(rows) == files
+    try:
+        if right and all(type(count) is int and count >= 0 for count in rows):
+            return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
+    except (KeyError, TypeError, ValueError, OSError):  # as of no schema
+        pass
+    raise ValueError(f"{folder / NAME} is damaged. Write to another folder.")
 
 
 def _check_same(folder: pathlib.Path, found: dict, settings: dict) -> None:

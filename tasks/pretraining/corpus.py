@@ -16,6 +16,7 @@ from encoder_zoo.tasks.pretraining.corpus_documents import Documents, TextFiles
 from encoder_zoo.tasks.pretraining.corpus_reading import CorpusBatches
 from encoder_zoo.tasks.pretraining.corpus_writing import (
     COUNTS,
+    MODIFIED,
     NAME,
     PART,
     Block,
@@ -90,6 +91,7 @@ class PretrainingCorpus:
         self.num_shards = len(shards)
         self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
         self.sha256 = self.manifest["sha256"]
+        self._compared: set[int] = set()  # files, with their checksums
 
     @classmethod
     @validate_arguments
@@ -105,8 +107,8 @@ class PretrainingCorpus:
         """Tokenize text files with a sentence on each line and a blank line between documents.
 
         The same call, after a crash, continues after the last complete file; for a complete corpus
-        it returns at once. Memory is that of one file. Several processes or hosts make a part
-        each, which `join` makes one corpus of.
+        it returns at once. Files that were changed meanwhile are an error. Memory is that of one
+        file. Several processes or hosts make a part each, which `join` makes one corpus of.
 
         Args:
             folder: to write to, for this corpus alone.
@@ -121,7 +123,9 @@ class PretrainingCorpus:
 
         Raises:
             FileNotFoundError: "... is not there."
-            ValueError: "... belongs to another corpus: ...", "... is not text in UTF-8: ..."
+            ValueError: "... belongs to another corpus: ...", "... is not text in UTF-8: ...", "...
+                was changed while it was read. ...", "... is of files that were written at another
+                time. ..."
         """
         source = Texts(TextFiles(paths, part), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -144,7 +148,7 @@ class PretrainingCorpus:
             folder, tokenizer, shard_tokens, verbose: as for `from_files`.
             documents: a generator, a list, a `tf.data.Dataset`: of texts with a sentence on each
                 line, or of lists of sentences. To continue after a crash it must give the same
-                documents in the same order; those that are done are skipped.
+                documents in the same order, which is checked; those that are done are skipped.
             part: (i, n): these documents are part i of n, from 0, of a corpus; the caller divides
                 them.
 
@@ -229,11 +233,14 @@ class PretrainingCorpus:
         return CorpusBatches(task, plan, self)
 
     def shard(self, number: int) -> Shard:
-        """Open one of the files, from 0."""
+        """Open one of the files, from 0; the first time it is compared with its checksum."""
         entry = self.manifest["shards"][number]
         with self._opened(entry) as file:
             if size_of(file) != entry["bytes"]:
                 raise damaged(file.name)
+            if number not in self._compared and checksum(file) != entry["sha256"]:
+                raise damaged(file.name)
+            self._compared.add(number)
             return Shard.open(file, self.vocabulary_size)
 
     @contextlib.contextmanager
@@ -279,7 +286,12 @@ class Parts:
         first = corpora[0].manifest
         self.tokenizer, self.shard_tokens = first["tokenizer"], first["shard_tokens"]
         self.description = first["source"]
+        modified = [corpus.manifest.get(MODIFIED) for corpus in corpora]
+        self.modified = modified[0] if all(times == modified[0] for times in modified) else None
         self._shards = [(corpus, n) for corpus in corpora for n in range(corpus.num_shards)]
+
+    def check_unchanged(self) -> None:
+        """Do nothing: reading a part's files compares them with its manifest."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         begin, document = position

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import itertools
+import hashlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from encoder_zoo.common.wording import shown
+from encoder_zoo.presets.files.open_folder import InputFiles
 
 # A document with more characters is cut, to limit memory for files without blank lines.
 MAX_CHARACTERS = 2**24
@@ -56,7 +57,8 @@ class TextFiles:
         for path in self.paths:
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is not there. Expected a text file.")
-        self.sizes = [path.stat().st_size for path in self.paths]
+        self._files = InputFiles(self.paths)
+        self.sizes = self._files.sizes
         i, n = part or (0, 1)
         # Number of the file, byte of its text.
         self.start, self._end = (self._border(sum(self.sizes) * k // n) for k in (i, i + 1))
@@ -64,6 +66,15 @@ class TextFiles:
     def describe(self) -> dict:
         """Return names and sizes, which must be the same for a corpus to be continued."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
+
+    @property
+    def modified(self) -> list[int]:
+        """When each file was written last: it must stay so for a corpus to be continued."""
+        return self._files.modified
+
+    def check_unchanged(self) -> None:
+        """Raise a ValueError if a file is another than at first."""
+        self._files.check_unchanged()
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
         """Yield the documents from a position on.
@@ -73,6 +84,7 @@ class TextFiles:
         """
         if tuple(position) >= self._end:
             return
+        self._check_place(*position)
         (first, offset), (last, limit) = position, self._end
         begin, end = (sum(self.sizes[:number]) + byte for number, byte in (self.start, self._end))
         for number in range(first, last + (limit > 0)):
@@ -85,6 +97,14 @@ class TextFiles:
                     share = min(1.0, (read - begin) / max(1, end - begin))
                     yield Document(sentences, [number, behind], share)
             offset = 0
+
+    def _check_place(self, number: int, byte: int) -> None:
+        """Raise an error for a byte behind a file's end; where it is packed its size is unknown."""
+        if byte > self.sizes[number] and self.paths[number].suffix != ".gz":
+            raise ValueError(
+                f"{self.paths[number]} has {self.sizes[number]} bytes, and the corpus is said to "
+                f"go on at byte {byte}: its corpus.json is damaged. Delete its folder."
+            )
 
     def _border(self, byte: int) -> tuple[int, int]:
         """Return where the first part begins that does not begin before a byte of all files."""
@@ -118,9 +138,13 @@ class Documents:
     """
 
     start = (0,)  # how many documents come before
+    modified = None  # nothing is known of it
 
     def __init__(self, documents: Iterable):
         self._documents = documents
+
+    def check_unchanged(self) -> None:
+        """Do nothing: `documents` compares those that are done."""
 
     def describe(self) -> dict:
         """Return {}: they cannot be described without reading them."""
@@ -129,13 +153,35 @@ class Documents:
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
         """Yield the documents from a position on.
 
+        Args:
+            position: how many documents come before, and their checksum where there are some.
+
         Raises:
-            ValueError: "Document 3 is 7 (int). Expected ..."
+            ValueError: "Document 3 is 7 (int). Expected ...", "The documents are others than
+                before, among the first 3. ..."
         """
-        for number, document in enumerate(itertools.islice(self._documents, position[0], None)):
-            sentences = sentences_of(document, position[0] + number)
-            if sentences:
-                yield Document(sentences, [position[0] + number + 1], None)
+        done, found, number = position[0], hashlib.sha256(), -1
+        for number, document in enumerate(self._documents):
+            if number == done:
+                _check_same_documents(position, found)
+            sentences = sentences_of(document, number)
+            found.update(repr(sentences).encode("utf-8", "surrogatepass"))
+            if sentences and number >= done:
+                yield Document(sentences, [number + 1, found.hexdigest()], None)
+        if number + 1 < done:
+            raise ValueError(
+                f"There are {number + 1} documents, but the first {done} are in the corpus "
+                "already. Give the same in the same order, or delete its folder."
+            )
+
+
+def _check_same_documents(position: Sequence, found) -> None:
+    done, known = position[0], position[1:]
+    if known and list(known) != [found.hexdigest()]:
+        raise ValueError(
+            f"The documents are others than before, among the first {done}, which are in the "
+            "corpus. Give the same in the same order, write to another folder, or delete that one."
+        )
 
 
 def sentences_of(document: object, number: int = 0) -> list[str]:

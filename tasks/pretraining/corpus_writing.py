@@ -137,6 +137,7 @@ NAME = "corpus.json"
 FORMAT = 1
 COUNTS = ("tokens", "sentences", "documents")
 PART = "part"  # (i, n) of a part of a corpus; None of a whole one
+MODIFIED = "modified"  # when its text files were written last; None of documents and parts
 
 
 def described_tokenizer(tokenizer: Tokenizer) -> dict:
@@ -176,18 +177,26 @@ def manifest_in(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Return whether all required fields exist and have their types."""
-    numbers = dict.fromkeys(("bytes", *COUNTS), int)
-    kinds = {"file": str, "sha256": str, **numbers}
+    """Return whether all required fields exist, with values that can be."""
     try:
-        size = manifest["tokenizer"]["vocabulary_size"]
-        whole = isinstance(manifest["complete"], bool) and type(size) is int and size > 0
-        if not manifest["complete"]:
-            kinds["position"] = list  # from where it is continued
-        fields = [(s[name], kind) for s in manifest["shards"] for name, kind in kinds.items()]
-        return whole and all(type(value) is kind for value, kind in fields)
+        size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
+        shards = manifest["shards"]
+        numbers = [size, *(shard[name] for shard in shards for name in ("bytes", *COUNTS))]
+        texts = [shard[name] for shard in shards for name in ("file", "sha256")]
+        places = [] if whole else [shard["position"] for shard in shards]  # to continue from
+        return (
+            type(whole) is bool
+            and all(type(number) is int and number > 0 for number in numbers)
+            and all(type(text) is str for text in texts)
+            and all(type(place) is list and all(map(_is_place, place)) for place in places)
+        )
     except (KeyError, TypeError):
         return False
+
+
+def _is_place(value: object) -> bool:
+    """Return whether this is a number of documents or bytes, or a checksum of documents."""
+    return type(value) is str or (type(value) is int and value >= 0)
 
 
 def damaged(path: str | pathlib.Path) -> ValueError:
@@ -222,13 +231,18 @@ class Source(Protocol):
         start: the position of the first.
         tokenizer: its description.
         description: of the documents, plain data, the same for a corpus to be continued.
+        modified: when their files were written last, likewise; None: there are none.
         part: (i, n) of a part, or None.
     """
 
     start: Sequence[int]
     tokenizer: dict
     description: dict
+    modified: list[int] | None
     part: Sequence[int] | None
+
+    def check_unchanged(self) -> None:
+        """Raise a ValueError if the documents were changed while they were read."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         """Yield the documents from a position on, several at a time."""
@@ -250,8 +264,11 @@ class Texts:
         part: Sequence[int] | None = None,
     ):
         self._documents, self._tokenizer = documents, tokenizer
-        self.start, self.part = documents.start, part
+        self.start, self.modified, self.part = documents.start, documents.modified, part
         self.tokenizer, self.description = described_tokenizer(tokenizer), documents.describe()
+
+    def check_unchanged(self) -> None:
+        self._documents.check_unchanged()
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         documents = self._documents.documents(position)
@@ -274,6 +291,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
     progress = CorpusProgress(shards) if verbose else None
     for shard, end in _shards(source.blocks(position, shard_tokens), shard_tokens, progress):
         path = folder / f"shard-{len(shards):05d}.safetensors"
+        source.check_unchanged()
         with replacing_file(path) as new:
             shard.write(new, source.tokenizer["vocabulary_size"])
         counts = (len(shard.tokens), len(shard.sentences) - 1, len(shard.documents) - 1)
@@ -304,16 +322,29 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
         "source": source.description,
         "shard_tokens": shard_tokens,
         PART: source.part and list(source.part),
+        MODIFIED: source.modified,
     }
     found = read_manifest(checked_folder(folder))
     if not found:
         return {**settings, "encoder_zoo": __version__, "complete": False, "shards": []}
+    found.setdefault(MODIFIED, settings[MODIFIED])  # not known in release 0.2
+    modified = settings.pop(MODIFIED)
     for name, value in settings.items():
         if found.get(name) != value:
             raise ValueError(
                 f"{folder} belongs to another corpus: {name} is {found.get(name)} there, "
                 f"{value} now. Write to another folder, or delete that one."
             )
+    if found[MODIFIED] != modified:
+        cure = (
+            "PretrainingCorpus(folder) opens it as it is."
+            if found["complete"]
+            else "It cannot be continued: delete that folder."
+        )
+        raise ValueError(
+            f"{folder} is of files that were written at another time. {cure} Or write to another "
+            "folder."
+        )
     return found
 
 

@@ -98,7 +98,8 @@ class Backup:
         Raises:
             ValueError: "The backup in ... belongs to another run: variable model.3 has the ..."
         """
-        shapes = {f"{group}.{i}": tuple(v.shape) for i, v in enumerate(variables)}
+        now = {f"{group}.{i}": variable for i, variable in enumerate(variables)}
+        shapes = {name: tuple(variable.shape) for name, variable in now.items()}
         stored = self.shapes(group)
         for name in sorted({*shapes, *stored}):
             if shapes.get(name) != stored.get(name):
@@ -107,8 +108,12 @@ class Backup:
                     f"{shapes.get(name)} now"
                 )
         with self.arrays() as file:
-            for i, variable in enumerate(variables):
-                variable.assign(file.read(f"{group}.{i}"))
+            for name, variable in now.items():
+                saved, own = file.dtype(name).name, _dtype_in_backups(variable)
+                if saved != own:
+                    raise self._other_run(f"variable {name} is {saved} there, {own} now")
+            for name, variable in now.items():
+                variable.assign(file.read(name))
 
     def check_same_run(self, run: dict) -> None:
         """Raise a ValueError that names what differs if the backup is of another run."""
@@ -125,6 +130,13 @@ class Backup:
             f"The backup in {self.path.parent} belongs to another run: {how}. Give this run a "
             "backup_dir of its own, or delete that folder to train from the beginning."
         )
+
+
+def _dtype_in_backups(variable) -> str:
+    """Return the dtype of the array that `BackupAndRestore` writes of a variable."""
+    if keras.config.backend() == "torch" and "uint" in variable.dtype:
+        return np.asarray(keras.ops.convert_to_numpy(variable)).dtype.name  # torch has only some
+    return keras.backend.standardize_dtype(variable.dtype)
 
 
 class BackupFolder:
@@ -314,11 +326,23 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         if self._continued:
             self._continued.check_same_run(self._run)
             position = self._continued.position
+            self._check_within(position, run, start)
             window_sizes[:] = self._continued.window_sizes
             logger.info("Training continues from %s.", self._kept)
         self._check_same_position(task, position)
         self._position = position
         return position
+
+    def _check_within(self, position: Position, run: dict, start: Position) -> None:
+        """Raise a ValueError for a position that this run, whose settings are the same, has not."""
+        epochs, steps = run["epochs"], run["steps_per_epoch"]
+        begun = start.epoch <= position.epoch < epochs and position.step < steps
+        if not begun and (position.epoch, position.step) != (epochs, 0):
+            raise ValueError(
+                f"The backup {self._kept} says that epoch {position.epoch} and step "
+                f"{position.step} come next, of a training of {epochs} epochs of {steps} steps: it "
+                f"is damaged. Delete that folder, and call fit again."
+            )
 
     def _check_same_position(self, task: keras.Model, position: Position) -> None:
         numbers = [position.epoch, position.step]

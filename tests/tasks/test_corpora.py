@@ -1,8 +1,10 @@
 """Corpora on disk: what is written, continued, refused; which rows are made, in which order."""
 
+import functools
 import gzip
 import itertools
 import json
+import os
 import random
 import shutil
 import types
@@ -141,6 +143,110 @@ def test_another_source_or_tokenizer_is_another_corpus(tokenizer, corpus, tmp_pa
         ez.PretrainingCorpus.from_files(corpus.folder, [tmp_path / "a.txt"], tokenizer, 100)
     with pytest.raises(ValueError, match="was made with another tokenizer than this task has"):
         corpus.check_tokenizer(other)
+
+
+@pytest.mark.parametrize("number", [0, 1])  # of the file: that is read, and one to come
+def test_a_file_that_changes_while_it_is_tokenized_is_no_part(
+    tokenizer, tmp_path, monkeypatch, number
+):
+    text = "\n\n".join("\n".join(document) for document in documents())
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path in paths:
+        path.write_text(text)
+    write, written = Shard.write, []
+
+    def writes(shard, path, vocabulary_size):
+        write(shard, path, vocabulary_size)
+        written.append(path)
+        if len(written) == 2:
+            paths[number].write_text(text.replace("cat", "dog"))
+
+    monkeypatch.setattr(Shard, "write", writes)
+    make = ez.PretrainingCorpus.from_files
+    with pytest.raises(ValueError, match=f"{paths[number].name} was changed while it was read"):
+        make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
+    assert len(written) == 2
+    with pytest.raises(ValueError, match="written at another time.*delete that folder"):
+        make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
+    make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
+    os.utime(paths[0], ns=(0, 10**9))
+    with pytest.raises(ValueError, match=r"another time.*PretrainingCorpus\(folder\) opens it"):
+        make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
+    assert ez.PretrainingCorpus(tmp_path / "d").num_documents == 120
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"tokens": -5}, {"documents": 0}, {"bytes": True}, {"position": [0, -1]}, {"position": [0.5]}],
+)
+def test_a_description_that_cannot_be_is_damaged(tokenizer, tmp_path, begun, changed):
+    manifest = json.loads((begun / "corpus.json").read_text())
+    manifest["shards"][0] |= changed
+    (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    with pytest.raises(ValueError, match="corpus.json is damaged or changed"):
+        ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
+
+
+def test_a_place_behind_the_end_of_a_file_is_damage(tokenizer, begun):
+    manifest = json.loads((begun / "corpus.json").read_text())
+    manifest["shards"][-1]["position"] = [0, 10**6]
+    (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    with pytest.raises(ValueError, match="go on at byte 1000000: its corpus.json is damaged"):
+        ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
+
+
+@pytest.fixture
+def begun(tokenizer, tmp_path, monkeypatch):
+    """The folder of a corpus of a file that was interrupted in its third shard."""
+    (tmp_path / "a.txt").write_text("\n\n".join("\n".join(d) for d in documents()))
+    write = Shard.write
+
+    def fails(shard, path, vocabulary_size):
+        if "00002" in path.name:
+            raise InterruptedError
+        write(shard, path, vocabulary_size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shard, "write", fails)
+        with pytest.raises(InterruptedError):
+            ez.PretrainingCorpus.from_files(
+                tmp_path / "c", [tmp_path / "a.txt"], tokenizer, 100, verbose=0
+            )
+    return tmp_path / "c"
+
+
+def test_a_changed_bit_is_found_when_its_file_is_read(corpus, tmp_path):
+    folder = shutil.copytree(corpus.folder, tmp_path / "c")
+    path = folder / corpus.manifest["shards"][1]["file"]
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    damaged = ez.PretrainingCorpus(folder)
+    damaged.shard(0)
+    with pytest.raises(ValueError, match=f"{path.name} is damaged or changed"):
+        damaged.shard(1)
+
+
+def test_other_documents_than_before_do_not_continue_a_corpus(tokenizer, tmp_path, monkeypatch):
+    write, texts = Shard.write, documents()
+    make = functools.partial(
+        ez.PretrainingCorpus.from_documents, tokenizer=tokenizer, shard_tokens=100, verbose=0
+    )
+    whole = make(tmp_path / "whole", texts)
+
+    def fails(shard, path, vocabulary_size):
+        if path.name.endswith("3.safetensors") or "00003" in path.name:
+            raise InterruptedError
+        write(shard, path, vocabulary_size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shard, "write", fails)
+        with pytest.raises(InterruptedError):
+            make(tmp_path / "c", iter(texts))
+    for other in (texts[::-1], [["the cat"], *texts], [[*texts[0], "dog"], *texts[1:]], texts[:2]):
+        with pytest.raises(ValueError, match="documents are others than before|are in the"):
+            make(tmp_path / "c", iter(other))
+    assert make(tmp_path / "c", iter(texts)).sha256 == whole.sha256
 
 
 def test_what_is_no_document_is_named(tokenizer, tmp_path):

@@ -18,6 +18,7 @@ from not_installed import hide
 
 import encoder_zoo as ez
 from encoder_zoo.common.validation import PositiveInt
+from encoder_zoo.presets.files.manifest import digest
 from encoder_zoo.tasks.bulk import columns, files
 from encoder_zoo.tasks.bulk.rows import files_of
 
@@ -32,6 +33,7 @@ class Reversing:
     answer_type = None
     lite_model = None
     weights = ()
+    backbone = types.SimpleNamespace(get_config=dict)
     preprocessor = types.SimpleNamespace(
         get_config=dict, tokenizer=types.SimpleNamespace(get_config=dict)
     )
@@ -183,6 +185,119 @@ def test_an_interrupted_run_goes_on_with_the_next_shard(tmp_path, monkeypatch):
     assert task.calls == [10, 10, 10]  # without the second
     for shard in shards:
         assert shard.read_bytes() == (tmp_path / "whole" / shard.name).read_bytes()
+
+
+def replaced(path, other):
+    new = path.with_name("new")
+    new.write_text(other)
+    os.replace(new, path)
+
+
+def overwritten(path, other):
+    with open(path, "r+") as file:
+        file.write(other)
+
+
+def dated(path, other):
+    """Overwritten, with the time of the last writing set back."""
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    overwritten(path, other)
+    os.utime(path, ns=times)
+
+
+def removed(path, other):
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [replaced, overwritten, dated, removed])
+@pytest.mark.parametrize("number", [0, 1])  # of the file: that is read, and one to come
+def test_a_file_that_changes_meanwhile_is_no_answer(tmp_path, change, number):
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path in paths:
+        path.write_text("good film\n" * 20)
+    task, changes = Reversing(), []
+    answer = task.classify
+
+    def classify(texts, top_k=None):
+        if len(task.calls) == 2:  # the first finds out the columns
+            change(paths[number], "bad movie\n" * 20)
+            changes.append(1)
+        return answer(texts)
+
+    task.classify = classify
+    with pytest.raises(ValueError, match=f"{paths[number].name} was changed while it was read"):
+        ez.answer_files(task, paths, tmp_path / "out", shard_rows=10, verbose=0)
+    assert changes and [path.name for path in (tmp_path / "out").glob("*.parquet")] == [
+        "00000.parquet"  # of before
+    ]
+    if change is not removed:
+        with pytest.raises(ValueError, match="answers of another run: files is"):
+            ez.answer_files(Reversing(), paths, tmp_path / "out", verbose=0, shard_rows=10)
+    paths[number].write_text("good film\n" * 20)  # as it was
+    shards = ez.answer_files(Reversing(), paths, tmp_path / "out", shard_rows=10, verbose=0)
+    assert set(pa.concat_tables(map(parquet.read_table, shards))["label"].to_pylist()) == {
+        "mlif doog"
+    }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"rows": [-1]}, {"rows": [2.5]}, {"rows": [10, 30]}, {"rows": None}, {"schema": "AAAA"}],
+)
+def test_a_description_that_cannot_be_is_damaged(tmp_path, changed):
+    path, out = written(tmp_path, "csv"), tmp_path / "out"
+    ez.answer_files(Reversing(), path, out, verbose=0)
+    description = {**json.loads((out / "_answers.json").read_text()), **changed}
+    (out / "_answers.json").write_text(json.dumps({**description, "sha256": digest(description)}))
+    with pytest.raises(ValueError, match="_answers.json is damaged. Write to another folder"):
+        ez.answer_files(Reversing(), path, out, verbose=0)
+
+
+def test_rows_behind_those_that_are_said_to_be_all_are_not_left_out(tmp_path):
+    path, out = written(tmp_path, "csv"), tmp_path / "out"
+    [shard] = ez.answer_files(Reversing(), path, out, verbose=0)
+    description = {**json.loads((out / "_answers.json").read_text()), "rows": [3]}
+    (out / "_answers.json").write_text(json.dumps({**description, "sha256": digest(description)}))
+    shard.unlink()
+    with pytest.raises(ValueError, match="more than 3 rows"):
+        ez.answer_files(Reversing(), path, out, verbose=0)
+
+
+def test_a_shard_with_a_broken_page_is_made_anew(tmp_path):
+    path, out = written(tmp_path, "csv"), tmp_path / "out"
+    [shard] = ez.answer_files(Reversing(), path, out, verbose=0)
+    whole = shard.read_bytes()
+    column = parquet.ParquetFile(shard).metadata.row_group(0).column(2)
+    begin = column.dictionary_page_offset or column.data_page_offset
+    broken = bytearray(whole)
+    broken[begin + column.total_compressed_size - 3] ^= 1
+    shard.write_bytes(broken)
+    assert parquet.ParquetFile(shard).metadata.num_rows == len(ROWS)  # what its footer says
+    ez.answer_files(Reversing(), path, out, verbose=0)
+    assert shard.read_bytes() == whole
+
+
+def test_other_prompts_or_sizes_are_another_run(tmp_path):
+    path, out = tmp_path / "a.txt", tmp_path / "out"
+    path.write_text("good film\n")
+    preset = "bert_nano_en_uncased_embedder"
+
+    def answer(**arguments):
+        embedder = ez.TextEmbedder.from_preset(preset, **arguments)
+        return ez.answer_files(embedder, path, out, verbose=0)
+
+    prompts = {"query": "query: ", "document": "text: "}
+    answer(prompts=prompts, default_prompt="query")
+    answer(prompts=prompts, default_prompt="query")  # is the same
+    for other in (
+        {"prompts": {**prompts, "query": "q: "}, "default_prompt": "query"},
+        {"prompts": prompts, "default_prompt": "document"},
+        {"prompts": prompts, "default_prompt": "query", "normalize": False},
+        {"prompts": prompts, "default_prompt": "query", "layer_norm_epsilon": 1e-3},
+        {"prompts": prompts, "default_prompt": "query", "max_length": 8},
+    ):
+        with pytest.raises(ValueError, match="answers of another run: model is"):
+            answer(**other)
 
 
 def test_another_run_is_refused(tmp_path):

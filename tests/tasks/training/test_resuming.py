@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
@@ -331,6 +331,38 @@ def test_a_kill_while_a_backup_is_written_leaves_the_one_before(
     assert min(after) == (0, int(first.name[-1]))
     assert_same_curve(after, {step: whole[step] for step in after})
     assert not folder.exists()
+
+
+def signed(backup, training):
+    """Write the manifest of a backup anew, with checksums of what is there."""
+    file = backup / "encoder_zoo.json"
+    task = json.loads(file.read_text())["task"]
+    file.unlink()
+    write_manifest(backup, {"task": task, "training": training})
+
+
+@pytest.mark.parametrize("place", [(99, 0), (2, 1), (1, 5), (1, 10**12)])
+def test_a_place_beyond_the_training_is_refused(interrupted, tmp_path, place):
+    folder = shutil.copytree(interrupted, tmp_path / "b")
+    for path in folder.iterdir():
+        training = json.loads((path / "encoder_zoo.json").read_text())["training"]
+        training["position"] |= {"epoch": place[0], "step": place[1]}
+        signed(path, training)
+    with pytest.raises(ValueError, match=f"epoch {place[0]} and step {place[1]} come next, of a"):
+        train(classifier(), folder)
+
+
+@pytest.mark.parametrize("group", ["model", "optimizer"])
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
+def test_numbers_of_another_type_are_refused(interrupted, tmp_path, group, dtype):
+    folder = shutil.copytree(interrupted, tmp_path / "b")
+    for path in folder.iterdir():
+        arrays = load_file(path / STATE)
+        arrays[f"{group}.3"] = arrays[f"{group}.3"].astype(dtype)
+        save_file(arrays, path / STATE)
+        signed(path, json.loads((path / "encoder_zoo.json").read_text())["training"])
+    with pytest.raises(ValueError, match=rf"{group}\.3 is {dtype} there, float32 now"):
+        train(classifier(), folder)
 
 
 def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
