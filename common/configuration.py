@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.keras_private import layers_in, weight_bytes_of_opened_file
 from encoder_zoo.common.validation import Rule, rules_of
 
 if TYPE_CHECKING:
@@ -51,8 +51,13 @@ class ConfigFromSignature:
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
-        """Build the object, and the objects inside its configuration, from `get_config`."""
+        """Build the object, and the objects inside its configuration, from `get_config`.
+
+        Raises:
+            ValueError: "The file holds 90,000 bytes of weights, but a BertBackbone of these ..."
+        """
         config = dict(config)
+        _check_file_holds(cls, config)
         quantized = config.pop("quantized", {}) if issubclass(cls, keras.Model) else {}
         found = cls(
             **{
@@ -64,6 +69,26 @@ class ConfigFromSignature:
         )
         _quantize_layers(found, quantized)
         return found
+
+
+def _check_file_holds(cls: type, config: Mapping) -> None:
+    """Raise an error for sizes that an opened `.keras` file has no weights for, before allocating.
+
+    `cls.least_weights(config)` is how many numbers the large matrices have, if not more.
+    """
+    held = weight_bytes_of_opened_file() if hasattr(cls, "least_weights") else None
+    if held is None:
+        return
+    try:
+        weights = cls.least_weights(config)
+    except (KeyError, TypeError):  # no configuration: the constructor says what is wrong
+        return
+    needed = weights // 2 if config.get("quantized") else 2 * weights  # 4 or 16 bits each
+    if held < needed:
+        raise ValueError(
+            f"The file holds {held:,} bytes of weights, but a {cls.__name__} of these sizes has "
+            f"at least {needed:,}: it is damaged or was changed. Get it again."
+        )
 
 
 def _quantized_layers(model: keras.Model) -> dict[str, dict]:

@@ -54,6 +54,27 @@ def adapter_that_calls() -> object:
     return sys._getframe(2).f_locals["self"]
 
 
+DEFLATED = 1032  # bytes that one byte of a zip archive can stand for, at most
+
+
+def weight_bytes_of_opened_file() -> int | None:
+    """Return the size of the weights in the `.keras` file that Keras is opening; None if none is.
+
+    Keras builds a model before it looks at its weights, and tells the model nothing of the file.
+    """
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_load_model_from_fileobj":
+        frame = frame.f_back
+    if frame is None:
+        return None
+    members = frame.f_locals["zf"].infolist()
+    return sum(
+        min(member.file_size, DEFLATED * member.compress_size)
+        for member in members
+        if member.filename.startswith("model.weights.")
+    )
+
+
 def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """Return a layer and all layers inside it, in order; the public `layers` has one level only.
 

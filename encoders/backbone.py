@@ -259,6 +259,14 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         backbone.build((None, None))
         return backbone
 
+    @classmethod
+    def least_weights(cls, config: Mapping) -> int:
+        """Return how many numbers the large matrices of a configuration have, if not more."""
+        hidden = config["hidden_dim"]
+        of_table = config["vocabulary_size"] * (config.get("embedding_dim") or hidden)
+        of_block = 2 * hidden * (hidden + config["intermediate_dim"])
+        return of_table + config[cls.family.blocks] * of_block
+
     def build_from_config(self, config):
         """Do nothing: the metaclass has built the backbone."""
 

@@ -206,6 +206,13 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         return self.head_of(self.backbone.family)
 
     @classmethod
+    def least_weights(cls, config: dict) -> int:
+        """Return how many numbers the large matrices of a configuration's head have."""
+        hidden = config["backbone"]["config"]["hidden_dim"]
+        units = sum(layer["units"] for layer in config.get("dense") or ())
+        return hidden * max(config.get("num_classes") or 0, units)
+
+    @classmethod
     def tiny_data(cls) -> TinyData:
         """Return arguments and data for the checks of `encoder_zoo.testing`."""
         return TinyData({}, ["a b ab", "", "c d e a b", "p"])

@@ -5,6 +5,8 @@ import inspect
 import json
 import os
 import pkgutil
+import resource
+import time
 import zipfile
 
 import keras
@@ -13,8 +15,9 @@ import pytest
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders import FAMILIES, all_families, get_family
 from encoder_zoo.tasks import all_tasks
+from encoder_zoo.testing import tiny as testing_tiny
 from encoder_zoo.testing.comparing import assert_keras_file_round_trip
 
 TEXTS = ["a good film", "a bad film"]
@@ -166,6 +169,40 @@ def test_a_file_that_a_file_names_is_not_read(files, tmp_path, file, argument):
     (tmp_path / "secret.txt").write_text("secret")
     with pytest.raises(ValueError, match=rf"{argument} is '.*Expected the tokens, not a path"):
         keras.saving.load_model(edited(files / f"{file}.keras", tmp_path, change))
+
+
+def set_in_backbone(**sizes):
+    return lambda config: config["config"]["backbone"]["config"].update(sizes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_in_backbone(vocabulary_size=300_000_000),
+        set_in_backbone(intermediate_dim=10**9),
+        set_in_backbone(num_layers=200_000),
+        set_in_backbone(hidden_dim=10**6, num_heads=1),
+        lambda config: config["config"].update(num_classes=10**9, labels=None),
+    ],
+    ids=["vocabulary", "intermediate", "layers", "hidden", "classes"],
+)
+def test_sizes_that_a_file_has_no_weights_for_are_refused_at_once(files, tmp_path, change):
+    file = edited(files / "checkpoint.keras", tmp_path, change)
+    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=r"The file holds [\d,]+ bytes of weights, but a "):
+        keras.saving.load_model(file)
+    assert time.monotonic() - start < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # KiB
+
+
+@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+def test_sizes_are_not_overestimated(tmp_path, family):
+    backbone = testing_tiny.backbone(family)
+    config = {**backbone.get_config(), "quantized": {}}
+    assert type(backbone).least_weights(config) <= backbone.count_params()
+    # Of sizes as real ones have, where the large matrices are nearly all.
+    large = {**config, "vocabulary_size": 10**6, "intermediate_dim": 10**6}
+    assert type(backbone).least_weights(large) > 10**6 * config["hidden_dim"]
 
 
 QUANTIZED = [

@@ -1241,6 +1241,7 @@ NOT_EXECUTED = {
     "they were changed meanwhile. Write to another folder": FOLLOWS,
     "which {} is of. Write to another folder": FOLLOWS,
     "its corpus.json is damaged. Delete its folder": FOLLOWS,
+    "it is damaged or was changed. Get it again": FOLLOWS,
     "the first {} are in the corpus already. Give": FOLLOWS,
     "The documents are others than before": "carried out in test_corpora.py",
     "it is damaged. Delete that folder, and call fit again": FOLLOWS,
