@@ -45,7 +45,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         (3, ['1', '5'], 2)
     """
     check_given(y)
-    names = categories(y) or table_columns(y)
+    names = categories(y) or (list(y) if isinstance(y, dict) else table_columns(y))
     if names is not None and len(names) > 1:
         return [class_name(name) for name in names]
     y = _single_column(plain(y))
@@ -74,6 +74,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
 
 def _learn_multi_label(y) -> list[str] | int:
     rows = [plain(row) for row in y]
+    _check_lists(rows, None)
     values = [value for row in rows for value in row]
     if any(isinstance(value, str | bytes) for value in values):
         return sorted(set(map(class_name, values)))
@@ -117,10 +118,10 @@ def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
 
 def _names(values: list) -> list[str]:
     for row, name in enumerate(values):
-        if isinstance(name, list | tuple | np.ndarray):
+        if isinstance(name, list | tuple | set | frozenset | dict | np.ndarray):
             raise ValueError(
-                f"Row {row} is {name!r}. Expected one label for each text; several for each are "
-                'for problem_type="multi_label_classification".'
+                f"Row {row} is {name!r}. Expected one label for each text; several for each, in "
+                'lists, are for problem_type="multi_label_classification".'
             )
     return [class_name(name) for name in values]
 
@@ -160,8 +161,14 @@ def _matrix(y, labels: list[str] | None):
     """Return a table's columns as rows of numbers, in the order of the labels that name them."""
     if not isinstance(y, dict):
         return y
-    names = {str(name): values for name, values in y.items()}
+    names = {class_name(name): values for name, values in y.items()}
     order = labels if labels and set(labels) == set(names) else list(names)
+    if labels and order is not labels and order != [str(i) for i in range(len(order))]:
+        raise ValueError(
+            f"The columns of y are {', '.join(map(repr, names))}. Expected those of the labels, "
+            f"{', '.join(map(repr, labels))}. Rename them, or pass an array: its columns are taken "
+            "in their order."
+        )
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
 
@@ -281,13 +288,19 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
 def _lists(y, labels: list[str] | None, num_classes: int) -> list[list]:
     y = _matrix(plain(y), labels)
     y = np.asarray(y) if array_ops.is_tensor(y) else y
+    _check_lists(y, num_classes)
+    return [list(row) for row in (y.tolist() if isinstance(y, np.ndarray) else y)]
+
+
+def _check_lists(y, num_classes: int | None) -> None:
+    """Raise a ValueError for a row that is one label, or a dict, of which the names alone count."""
+    numbers = f"{num_classes} numbers" if num_classes else "numbers"
     for i, row in enumerate(y):
-        if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
+        if isinstance(row, str | bytes | dict) or not hasattr(row, "__len__"):
             raise ValueError(
                 f"Row {i} is {row!r}. With several labels a text, expected a list for each: of "
-                f"names, or of {num_classes} numbers, 0 or 1 for each class."
+                f"names, or of {numbers}, 0 or 1 for each class."
             )
-    return [list(row) for row in (y.tolist() if isinstance(y, np.ndarray) else y)]
 
 
 def _multi_hot(rows: list[list], labels: list[str] | None, num_classes: int) -> array_ops.Tensor:

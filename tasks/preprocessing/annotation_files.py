@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
@@ -86,11 +87,21 @@ are read from its features |
     """
     kinds = KINDS if kind is None else (kind,)
     if not isinstance(source, str | os.PathLike):
+        if isinstance(source, Mapping):  # a row, columns, splits, or what holds rows under a key
+            holds = [k for k, v in source.items() if isinstance(v, list) or hasattr(v, "features")]
+            there = ", ".join(f"source[{key!r}]" for key in holds)
+            raise ValueError(
+                f"The source is one object, with the keys {', '.join(map(repr, source))}. Expected "
+                "a list of rows, or a dataset"
+                + (f"; {there} may be that." if there else "; of one row, [source].")
+            )
         if table_columns(source) is not None and not hasattr(source, "features"):
+            rows = next((m for m in ("to_dicts", "to_pylist") if hasattr(source, m)), None)
+            rows = f"{rows}()" if rows else 'to_dict("records")'  # polars, Arrow; pandas
             raise ValueError(
                 f"The table has the columns {', '.join(map(repr, table_columns(source)))}. Pass "
                 "those of texts and labels to fit, fit(table[...], table[...]); or its rows: "
-                'read_annotations(table.to_dict("records")).'
+                f"read_annotations(table.{rows})."
             )
         return annotations_of(source, kinds, text_key=text_key)
     path = pathlib.Path(source)

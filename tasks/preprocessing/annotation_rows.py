@@ -25,6 +25,7 @@ from encoder_zoo.tasks.preprocessing.columns import (
     reference_of,
     spans_in,
     table_columns,
+    unformatted,
 )
 
 logger = logging.getLogger("encoder_zoo")
@@ -187,6 +188,7 @@ def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
             f"A {type(rows).__name__} is read only once. Expected a dataset in memory: "
             "Dataset.from_list(list(dataset), features=dataset.features)."
         )
+    rows = unformatted(rows)
     columns = {name: named_column(rows[name], classes) for name in table_columns(rows)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -291,6 +293,9 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
             f"The rows may be read for {' or '.join(found)}. Expected one of them: "
             f"read_annotations(..., kind={found[0]!r})."
         )
+    for number, row in read:
+        if row.labels is not None and len(row.labels) == 1 and is_missing(row.labels[0]):
+            raise ValueError(_no_annotation(number, row.keys.get("labels"), row.labels[0]))
     number, row = min(
         read, key=lambda pair: sum(getattr(pair[1], kind) is not None for kind in kinds)
     )
@@ -306,6 +311,13 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
     there = [kind for kind in KINDS if getattr(row, kind) is not None]
     there = f" It has {' and '.join(there)}." if there else ""
     raise ValueError(f"Row {number} has no {' or '.join(kinds)}.{there} It has {seen}. {EXPECTED}")
+
+
+def _no_annotation(number: int, key: str | None, value: object) -> str:
+    return (
+        f"Row {number} has no annotation: {key!r} is {value!r}. Leave such rows out; those in "
+        "which nothing is to be annotated have an empty list."
+    )
 
 
 def _seen(row: object) -> str:
@@ -366,6 +378,9 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     if spans is None and labels is None and "annotation_id" in row and not _of_controls(row):
         spans, labels = [], []  # JSON-MIN leaves out controls by which nothing is annotated
     if spans is None and tags is None and labels is None:
+        for key in (*TAGS, *SPANS):
+            if is_missing(row.get(key, "")):
+                raise ValueError(_no_annotation(number, key, row[key]))
         named = "" if words or text is not None else NO_TEXT
         raise ValueError(
             f"Row {number} has no annotation that is understood. It has {_seen(row)}.{named} "

@@ -56,7 +56,7 @@ def check_one_each(x, y) -> None:
 
     Args:
         x: texts, a tuple of columns of them, or prepared inputs.
-        y: their labels.
+        y: their labels, or a dict of columns of them.
 
     Raises:
         ValueError: "Expected one label for each text. Received: 3 texts, 2 labels."
@@ -65,6 +65,7 @@ def check_one_each(x, y) -> None:
         >>> check_one_each((["a", "b"], ["c", "d"]), [0, 1])
     """
     texts = x[0] if isinstance(x, tuple) else next(iter(x.values())) if isinstance(x, dict) else x
+    y = next(iter(y.values())) if isinstance(y, dict) and y else y
     counts = [v.shape[0] if hasattr(v, "shape") else len(v) for v in (texts, y)]
     if counts[0] != counts[1]:
         raise ValueError(

@@ -53,6 +53,20 @@ def reference_of(value):
     return value.reference if hasattr(value, "reference") and hasattr(value, "predicted") else value
 
 
+def unformatted(values):
+    """Return a dataset of Hugging Face, or a column of one, whose values are Python's; of one with
+    another format, such as PyTorch's, they are tensors. Anything else unchanged.
+    """
+    source = getattr(values, "source", None)  # of a column
+    if source is not None and hasattr(values, "column_name"):
+        plain_source = unformatted(source)
+        return values if plain_source is source else plain_source[values.column_name]
+    given = getattr(values, "format", None) if hasattr(values, "with_format") else None
+    # A transform of the user's own may make the values.
+    changed = isinstance(given, dict) and given.get("type") != "custom"
+    return values.with_format(None) if changed else values
+
+
 ROWS = (list, tuple, np.ndarray)  # types of a row in a list of rows
 
 
@@ -77,6 +91,7 @@ def plain(values):
         return [document.text for document in values]
     if isinstance(values, str | bytes | list | dict | np.ndarray) or array_ops.is_tensor(values):
         return values
+    values = unformatted(values)
     names = table_columns(values)
     if names is not None:
         return {name: plain(values[name]) for name in names}

@@ -73,6 +73,26 @@ def test_names_of_tags_are_read_from_features(make):
     ]
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch", "pandas", "arrow", "polars", "jax"])
+def test_datasets_of_every_format_have_their_names(kind):
+    """Numbers in the place of names were read in the order of the model's labels."""
+    texts, words = of_texts().with_format(kind), of_words().with_format(kind)
+    assert ez.read_annotations(texts) == (TEXTS, ["good", "bad", "good"])
+    assert ez.read_annotations(words) == ([text.split() for text in TEXTS], NAMED)
+    if kind in ("numpy", "torch", "jax"):  # columns of the others are their library's
+        task = tagger(labels=TAGS[::-1])
+        expected = task.evaluate([text.split() for text in TEXTS], NAMED, verbose=0)
+        assert task.evaluate(words["tokens"], words["ner_tags"], verbose=0) == expected
+
+
+def test_a_transform_of_ones_own_is_kept():
+    def upper(rows):
+        return {**rows, "text": [text.upper() for text in rows["text"]]}
+
+    found = ez.read_annotations(of_texts().with_transform(upper))
+    assert found == ([text.upper() for text in TEXTS], ["good", "bad", "good"])
+
+
 def test_rows_of_a_dataset_without_their_features_have_numbers():
     with pytest.raises(ValueError, match="numbers, such as 3, and have no names"):
         tagger().fit(list(of_words()))

@@ -129,7 +129,7 @@ REFUSED = {
     "Kili": ({"content": TEXT, "jsonResponse": {"NER": {"annotations": []}}}, UNKNOWN),
     "tagtog": ({"annotatable": {}, "entities": [{"offsets": [{"start": 0}]}]}, UNKNOWN),
     "SpERT": ({"tokens": ["Ann"], "entities": [{"start": 0, "end": 1, "type": "A"}]}, UNKNOWN),
-    "nothing given": ({"text": TEXT, "entities": None}, UNKNOWN),
+    "nothing given": ({"text": TEXT, "entities": None}, "no annotation: .entities. is None"),
     "a rating": (task([{"type": "rating", "value": {"rating": 4}}]), "type rating"),
     "predictions": ({"data": {"text": TEXT}, "predictions": [{}]}, "no annotations"),
     "choices of regions": (
@@ -281,6 +281,36 @@ def test_kinds_are_not_mixed():
         ez.read_annotations(rows)
     with pytest.raises(ValueError, match="Row 0 may have labels in 'site' or 'mood'. Rename"):
         ez.read_annotations([{**MIN, "text": TEXT, "site": "web", "mood": "up"}])
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), pd.NA])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"text": "In Rome", "label": [[3, 7, "LOC"]]},
+        {"text": "In Rome", "entities": [[3, 7, "LOC"]]},
+        {"tokens": ["In", "Rome"], "ner_tags": ["O", "B-LOC"]},
+        {"text": "In Rome", "tokens": ["In", "Rome"], "ner_tags": ["O", "B-LOC"]},
+    ],
+)
+def test_a_missing_annotation_is_named(row, gap):
+    key = [*row][-1]
+    with pytest.raises(ValueError, match=f"^Row 1 has no annotation: '{key}' is {gap}. Leave"):
+        ez.read_annotations([row, {**row, key: gap}])
+
+
+@pytest.mark.parametrize(
+    "source, advice",
+    [
+        ({"text": "Hm", "label": "up"}, "of one row, [source]"),
+        ({"classes": 1, "annotations": [["Hm", {"entities": []}]]}, "source['annotations'] may"),
+    ],
+)
+def test_an_object_that_is_no_list_of_rows(source, advice):
+    with pytest.raises(ValueError, match=re.escape(advice)) as error:
+        ez.read_annotations(source)
+    cure = re.search(r"(\[source\]|source\['annotations'\])", str(error.value))[0]
+    assert ez.read_annotations(eval(cure, {"source": source})).x == ["Hm"]
 
 
 def test_a_key_of_the_text_is_given():

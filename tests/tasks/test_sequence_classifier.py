@@ -347,6 +347,34 @@ def test_several_labels_as_a_table(build):
     assert encoded.numpy().tolist() == [[1, 1], [0, 1]]
 
 
+OF_SEVERAL = {"problem_type": "multi_label_classification"}
+
+
+@pytest.mark.parametrize("arguments", [{}, OF_SEVERAL])
+@pytest.mark.parametrize("make", [pd.DataFrame, dict])
+def test_columns_of_labels_are_found_by_their_names(build, make, arguments):
+    classifier = build(labels=["a", "b", "c"], **arguments)
+    rows = np.eye(3, dtype=int)[[2, 1, 0]]
+    columns = {name: rows[:, "abc".index(name)].tolist() for name in "cab"}
+    expected = classifier.evaluate(TEXTS[:3], rows, verbose=0)
+    assert classifier.evaluate(TEXTS[:3], make(columns), verbose=0) == expected
+    assert classifier.evaluate(TEXTS[:3], pd.DataFrame(rows), verbose=0) == expected
+    columns["x"] = columns.pop("a")  # was taken for the next class by its place
+    with pytest.raises(ValueError, match="columns of y are 'c', 'b', 'x'. Expected .* 'a', 'b'"):
+        classifier.evaluate(TEXTS[:3], make(columns), verbose=0)
+    learned = build(**arguments)
+    learned.fit(TEXTS[:3], make(columns), verbose=0)
+    assert learned.labels == ["c", "b", "x"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"labels": ["down", "up"]}])
+@pytest.mark.parametrize("problem", [{}, OF_SEVERAL])
+def test_rows_that_are_dicts_are_no_labels(build, arguments, problem):
+    """Their keys were labels, whatever the values: {"up": 0, "down": 1} was both."""
+    with pytest.raises(ValueError, match="^Row 0 .*{'up': 0, 'down': 1}"):
+        build(**arguments, **problem).fit(TEXTS, [{"up": 0, "down": 1}] * 6, verbose=0)
+
+
 def test_two_classifiers_can_be_built_with_one_preprocessor(build):
     first = build(labels=["down", "up"])
     second = ez.SequenceClassifier(first.backbone, first.preprocessor, labels=["up", "down"])
