@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 
 from encoder_zoo.common.configuration import argument_defaults, argument_rules
@@ -106,6 +107,8 @@ def _check_labels(config: Mapping, expect: Callable[[bool, str, str], None]) -> 
     if numbers is None or numbers == {}:
         return
     is_object = isinstance(numbers, Mapping)
+    if names and is_object and all(re.fullmatch(r"LABEL_\d+", str(name)) for name in numbers):
+        return  # transformers' own, which `config.id2label = {...}` leaves as they were
     # Some files have the numbers as strings.
     found = {label: str(number) for label, number in numbers.items()} if is_object else {}
     if names:
@@ -247,7 +250,12 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
         while f"{name}.weight".format(layers) in shapes:
             layers += 1
         if wanted > layers:
-            raise ValueError(f"{path}: {key} is {wanted}, but the weights hold {layers} layers.")
+            first = f"{name}.weight".format(0)
+            seen = ", ".join(list(shapes)[:3]) or "none"
+            seen = f" Expected a tensor {first}, found {seen}, ..." if not layers else ""
+            raise ValueError(
+                f"{path}: {key} is {wanted}, but the weights hold {layers} layers.{seen}"
+            )
 
 
 def _own_blocks(config: Mapping, family: Family) -> list[tuple[str, str, int]]:

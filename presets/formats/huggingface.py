@@ -72,9 +72,10 @@ class HuggingFaceCheckpoint(Checkpoint):
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read(self.config)
         self._tensors: dict[str, _Stored] = {}
+        wrapper = _wrapper_of(raw_names, self.family)
         for file in weights:
             for raw_name in file.shapes:
-                for name, stored in _stored_tensors(file, raw_name, self.family):
+                for name, stored in _stored_tensors(file, raw_name, self.family, wrapper):
                     if name in self._tensors:
                         raise ValueError(f"{self.folder}: {name} is in the weights twice.")
                     self._tensors[name] = stored
@@ -182,6 +183,24 @@ def _has_blocks(family: Family, raw_names: list[str]) -> bool:
     return any(_normalize(name, family).startswith(stems) for name in raw_names)
 
 
+def _wrapper_of(raw_names: list[str], family: Family) -> str:
+    """Return the prefix of all tensors that is that of a module around the model, or "".
+
+    Example:
+        >>> names = ["net.bert.embeddings.word_embeddings.weight", "net.classifier.weight"]
+        >>> _wrapper_of(names, find_family("bert")), _wrapper_of(names[:1], find_family("bert"))
+        ('net.', 'net.')
+        >>> _wrapper_of([*names, "loss.weight"], find_family("bert"))
+        ''
+    """
+    tokens = f"{family.tensors['embeddings.token_embedding']}.weight"
+    found = [name for name in raw_names if f".{name}".endswith(f".{tokens}")]
+    if len(found) != 1:
+        return ""
+    wrapper = found[0].removesuffix(tokens).removesuffix(f"{family.prefix}.")
+    return wrapper if all(name.startswith(wrapper) for name in raw_names) else ""
+
+
 def _normalize(name: str, family: Family) -> str:
     """Return a tensor's name without prefixes, with current names of LayerNorm's weights.
 
@@ -212,10 +231,10 @@ def _renamed(name: str, other: str, ours: str) -> str:
 
 
 def _stored_tensors(
-    file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family
+    file: SafetensorsFile | PyTorchFile, raw_name: str, family: Family, wrapper: str
 ) -> Iterator[tuple[str, _Stored]]:
     """Yield a tensor in a file with its name, or those whose rows it holds, see `Family.fused`."""
-    name, shape = _normalize(raw_name, family), file.shapes[raw_name]
+    name, shape = _normalize(raw_name.removeprefix(wrapper), family), file.shapes[raw_name]
     for fused, parts in family.fused.items():
         names = [_renamed(name, fused, part) for part in parts]
         if names[0] != name and shape and shape[0] % len(parts) == 0:

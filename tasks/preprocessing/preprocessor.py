@@ -312,14 +312,21 @@ def as_column(x, name: str = "texts") -> array_ops.Tensor:
 
 
 def as_weights(sample_weight) -> array_ops.Tensor:
-    """Check sample weights and return them as float32, (B,).
+    """Check sample weights, (B,) or (B, 1), and return them as float32, (B,).
 
     Raises:
-        ValueError: "sample_weight is of type complex128. Expected ...", "Row 3 has the weight -1.0.
-            Expected a number of 0 or more."
+        ValueError: "sample_weight is of type complex128. Expected ...", "sample_weight has the
+            shape (3, 2). Expected ...", "Row 3 has the weight -1.0. Expected a number of 0 or
+            more."
     """
-    weights = as_numbers(sample_weight, "sample_weight", "a number of 0 or more for each text")
-    given = array_ops.reshape(weights, [-1])
+    expected = "a number of 0 or more for each text"
+    weights = as_numbers(sample_weight, "sample_weight", expected)
+    rank = array_ops.TensorShape(weights.shape).rank
+    if rank not in (None, 1) and not (rank == 2 and weights.shape[1] == 1):
+        raise ValueError(
+            f"sample_weight has the shape {tuple(weights.shape)}. Expected {expected}."
+        )
+    weights = given = array_ops.reshape(weights, [-1])
     right = array_ops.math.is_finite(given) & (given >= 0)
     expected = ". Expected a number of 0 or more."
     return check_each(weights, right, " has the weight ", given, expected)

@@ -522,12 +522,16 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         counts = ops.convert_to_tensor(self.counts)
         total = ops.sum(counts)
         both, true, found = ops.diagonal(counts), ops.sum(counts, 1), ops.sum(counts, 0)
+        # Of one class alone there is no correlation, where weights leave a rounding error.
+        varies = (ops.sum(ops.cast(true > 0, "int32")) > 1) & (
+            ops.sum(ops.cast(found > 0, "int32")) > 1
+        )
         # Differences of counts alone, which float32 has exactly.
         neither = (total - true) - (found - both)
         square = ops.maximum(total, 1e-9) ** 2
         covariance = ops.sum((both * neither - (true - both) * (found - both)) / square)
         true, found = (ops.sum(n / square * (total - n)) for n in (true, found))
-        spread = ops.sqrt(true) * ops.sqrt(found)
+        spread = ops.where(varies, ops.sqrt(true) * ops.sqrt(found), 0.0)
         return ops.where(spread > 0, covariance / ops.where(spread > 0, spread, 1.0), 0.0)
 
 

@@ -59,6 +59,12 @@ def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
         ValueError: "token_ids has -1 in row 3. Expected integers from 0 to 30521.", "padding_mask
             has no token in row 3. ...", and as of `check_inputs`.
     """
+    if not isinstance(x, Mapping):
+        raise ValueError(
+            f"x is of type {type(x).__name__}. Expected prepared inputs, {{'token_ids': ..., "
+            "'padding_mask': ...}, which preprocessor(texts) makes; fit, evaluate and predict take "
+            "texts."
+        )
     given = {name: _not_a_list(name, values) for name, values in dict(x).items()}
     _check_structure(task, given)
     ranges = task.input_ranges(given["token_ids"].shape[1])

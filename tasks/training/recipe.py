@@ -109,7 +109,8 @@ class Recipe:
         for name in ("learning_rate", *RECIPE):
             if arguments[name] is not None and not is_auto(optimizer):
                 raise ValueError(
-                    f"{name} belongs to optimizer='auto'. Set it in the optimizer, or pass both."
+                    f"{name} belongs to optimizer='auto'. Set it in the optimizer, or pass "
+                    "optimizer='auto' with it."
                 )
 
     def _completed(self, arguments: dict) -> dict:

@@ -337,6 +337,11 @@ class TextModel(keras.Model):
         data.check()
         self.recipe.restart_schedule(data.total_steps)
         self.recipe.check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
+        if not data.plan.epochs:  # of none Keras's JAX and PyTorch trainers fail
+            none = keras.callbacks.CallbackList(callbacks, add_history=True, model=self)
+            none.on_train_begin()
+            none.on_train_end()
+            return self.history
         with self.distribution.running():
             arguments = {**data.fit_arguments(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])

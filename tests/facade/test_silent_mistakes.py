@@ -319,6 +319,9 @@ class TestLabelsAndWeights:
             ([1, 1, -1, 1, 1, 1], r"Row 2 has the weight -1.0. Expected a number of 0 or more"),
             ([1, np.nan, 1, 1, 1, 1], "Row 1 has the weight nan"),
             ([1j] * 6, "sample_weight is of type complex128"),
+            (2.0, r"sample_weight has the shape \(\)\. Expected a number of 0 or more for each"),
+            (np.ones((6, 6)), r"sample_weight has the shape \(6, 6\)"),
+            (np.ones((6, 1, 1)), r"sample_weight has the shape \(6, 1, 1\)"),
         ],
     )
     def test_weights(self, weights, message):

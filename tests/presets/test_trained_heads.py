@@ -145,11 +145,25 @@ def test_a_trained_head_answers_without_a_warning(edited, caplog):
 
 
 @pytest.mark.parametrize("prefix", ["model.", "module.", "_orig_mod.", "module.model."])
-def test_a_head_inside_of_another_module(edited, prefix):
+@pytest.mark.parametrize("outer", ["", "net.", "base_model.model.", "_fsdp_wrapped_module."])
+def test_a_head_inside_of_another_module(edited, prefix, outer):
+    prefix = outer + prefix
     checkpoint = edited("Bert_ForSequenceClassification")
     file = checkpoint.folder / "model.safetensors"
     save_file({prefix + name: value for name, value in load_file(file).items()}, file)
     assert_trained(ez.SequenceClassifier.from_preset(checkpoint.folder), checkpoint)
+
+
+def test_tensors_of_two_models_are_named(edited):
+    """The error said "the weights hold 0 layers" only."""
+    checkpoint = edited("Bert_ForSequenceClassification")
+    file = checkpoint.folder / "model.safetensors"
+    tensors = load_file(file)
+    save_file({f"{p}.{n}": t for n, t in tensors.items() for p in ("query", "document")}, file)
+    with pytest.raises(
+        ValueError, match="hold 0 layers. Expected a tensor .*found .*document.bert"
+    ):
+        ez.SequenceClassifier.from_preset(checkpoint.folder)
 
 
 def test_hidden_layers_of_a_pretrained_head_are_kept(edited, caplog):
@@ -335,6 +349,9 @@ def test_adapters_beside_the_weights_are_named(edited, caplog):
         ({"label2id": {"O": "0", "B-PER": "1", "I-PER": "2"}}, ["O", "B-PER", "I-PER"]),
         ({"id2label": {"2": "c", "0": "a", "1": "b"}, "label2id": None}, ["a", "b", "c"]),
         ({"id2label": {}, "label2id": {}}, None),
+        # as `config.id2label = {...}` of transformers leaves it
+        ({"label2id": {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}}, ["O", "B-PER", "I-PER"]),
+        ({"label2id": {"LABEL_0": 0, "LABEL_1": 1}}, ["O", "B-PER", "I-PER"]),
     ],
 )
 def test_names_of_classes(edited, fields, labels):

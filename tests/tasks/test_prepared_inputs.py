@@ -91,6 +91,15 @@ def test_forms_in_memory(model, x, message):
             call()
 
 
+def test_texts_are_no_prepared_inputs(model):
+    """Texts ended in "dictionary update sequence element #0 has length 9; 2 is required"."""
+    texts = ["a b", "c"]
+    for call in (model.train_on_batch, model.test_on_batch, model.predict_on_batch):
+        with pytest.raises(ValueError, match=r"x is of type list\. .* preprocessor\(texts\) makes"):
+            call(texts)
+    assert model.predict_on_batch(model.preprocessor(texts)).shape[0] == 2
+
+
 @pytest.mark.parametrize(
     "kind",
     ["lists", "bool", *(pytest.param(kind, marks=SLOW) for kind in ("tensors", "int64", "uint8"))],

@@ -149,6 +149,38 @@ def test_a_fit_that_would_train_nothing_is_an_error():
     assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
 
 
+NO_EPOCHS = """
+import keras
+import plain_training
+
+class Calls(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_begin(self, logs=None):
+        self.seen.append("begin")
+
+    def on_train_end(self, logs=None):
+        self.seen.append("end")
+
+task = plain_training.CASES["SequenceClassifier"].task("float32")
+before = [keras.ops.convert_to_numpy(w).copy() for w in task.weights]
+for options in ({"epochs": 0}, {"epochs": 2, "initial_epoch": 2}):
+    calls = Calls()
+    history = task.fit(["a b", "c"] * 2, [0, 1] * 2, verbose=0, callbacks=[calls], **options)
+    assert history.epoch == [] and history.history == {}, history.history
+    assert calls.seen == ["begin", "end"]
+assert all((a == keras.ops.convert_to_numpy(w)).all() for a, w in zip(before, task.weights))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_no_epochs_are_no_training(backend):
+    run(NO_EPOCHS, KERAS_BACKEND=backend)
+
+
 def test_gradients_that_are_all_zero_are_logged(caplog):
     dataset = tf.data.Dataset.from_tensors((TEXTS, LABELS, [0.0] * 4))
     classifier().fit(dataset, verbose=0)
