@@ -796,6 +796,27 @@ def metrics_of_tokens(said, folder):
         assert len(history) == 2 and np.isfinite(list(history.values())).all()
 
 
+@case("Rename them, or pass an array: its columns are taken in their order.")
+def columns_of_labels_have_their_names(said, folder):
+    classifier = new("SequenceClassifier", labels=["a", "b"])
+    table = pd.DataFrame({"b": [0, 1, 0, 1], "x": [1, 0, 1, 0]})
+    with said():
+        classifier.fit(TEXTS, table, **SMALL)
+    y = table.rename(columns={"x": "a"})
+    expected = classifier.evaluate(TEXTS, ["a", "b", "a", "b"], verbose=0)
+    assert classifier.evaluate(TEXTS, y, verbose=0) == expected
+    assert classifier.evaluate(TEXTS, y[["a", "b"]].to_numpy(), verbose=0) == expected
+
+
+@case("Leave such rows out; those in which nothing is to be annotated have an empty list.")
+def rows_without_an_annotation(said, folder):
+    rows = [{"text": "In Rome", "label": [[3, 7, "LOC"]]}, {"text": "Hm", "label": None}]
+    with said():
+        ez.read_annotations(rows)
+    assert ez.read_annotations(rows[:1]).x == ["In Rome"]
+    assert ez.read_annotations([rows[0], {**rows[1], "label": []}]).y[1] == []
+
+
 @case("Pass those of texts and labels to fit", "Name two of them: fit(", slow=True)
 def tables_are_read_by_column(said, folder):
     table = pd.DataFrame({"text": ["In Rome", "Hm"], "spans": [[[3, 7, "LOC"]], []]})
