@@ -267,7 +267,7 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
         " of its context: there is ",
         there,
         ".",
-        lambda i: _found(text[i].numpy().decode(), context[i].numpy().decode()),
+        lambda i: _found(text.numpy()[i].decode(), context.numpy()[i].decode()),
         " Correct answer_start, or leave the example out; a question without an answer has an "
         "empty list of answers.",
         unit="Example",

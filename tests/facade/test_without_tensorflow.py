@@ -174,3 +174,63 @@ except Exception as error:
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_an_error_in_fit_reaches_the_user(backend):
     assert lines(backend, FAILS, None) == ["out of memory"]
+
+
+WRONG = """
+import json
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny
+
+TEXTS, PAIRS = ["a b", "c"], (["a b", "c"], ["d", "e f"])
+WORDS, LISTS = [["a", "b"], ["c"]], (["a", "b"], [["c", "d"], ["e", "f"]])
+NAMES, TAGS = {"labels": ["down", "up"]}, {"labels": ["O", "B-X", "I-X"]}
+SEVERAL = {**NAMES, "problem_type": "multi_label_classification"}
+NUMBER = {"num_classes": 1, "problem_type": "regression"}
+CASES = [
+    ("SequenceClassifier", NAMES, TEXTS, ["up", "left"]),
+    ("SequenceClassifier", NAMES, TEXTS, [1, 2]),
+    ("SequenceClassifier", NAMES, TEXTS, [[0.5, 0.6], [1, 0]]),
+    ("SequenceClassifier", NAMES, TEXTS, ["up"]),
+    ("SequenceClassifier", NAMES, TEXTS, ["up", None]),
+    ("SequenceClassifier", NAMES, ["a", None], ["up", "up"]),
+    ("SequenceClassifier", SEVERAL, TEXTS, [["up"], ["left"]]),
+    ("SequenceClassifier", SEVERAL, TEXTS, [[0, 1], [2, 1]]),
+    ("SequenceClassifier", NUMBER, TEXTS, [1.0, float("inf")]),
+    ("TokenClassifier", TAGS, WORDS, [["O", "B-X"], ["B-Y"]]),
+    ("TokenClassifier", TAGS, WORDS, [["O", "B-X"], ["O", "O"]]),
+    ("TokenClassifier", TAGS, TEXTS, [[], [(0, 7, "X")]]),
+    ("TokenClassifier", TAGS, TEXTS, [[], [(0, 1, "Y")]]),
+    ("TokenClassifier", TAGS, TEXTS, [[(0, 3, "X"), (2, 3, "X")], []]),
+    ("SpanQA", {}, PAIRS, [{"text": "d", "answer_start": 0}, {"text": "f", "answer_start": 0}]),
+    ("SpanQA", {}, PAIRS, [None, {"text": "\U0001f600", "answer_start": 9}]),
+    ("SpanQA", {}, PAIRS, [None, "f"]),
+    ("Reranker", {}, PAIRS, [1.0, float("inf")]),
+    ("Reranker", {}, LISTS, [[1, 0], [1, 0, 0]]),
+    ("Reranker", {}, (["a", "b"], [["c"], ["", "f"]]), [[1], [0, 1]]),
+    ("MultipleChoice", {}, LISTS, [0, 2]),
+    ("MultipleChoice", {}, (["a", "b"], [["c", "d"], []]), [0, 0]),
+    ("TextEmbedder", {}, PAIRS, [0.5, float("inf")]),
+    ("TextEmbedder", {}, (["a", ""], ["c", "d"]), None),
+]
+for name, arguments, x, y in CASES:
+    cls, family = getattr(ez, name), get_family("bert")
+    preprocessor = cls.preprocessor_class(tiny.tokenizer(family))
+    backbone = tiny.backbone(family, num_layers=1, pooler=cls.head_of(family).pooled)
+    try:
+        cls(backbone, preprocessor, **arguments).fit(x, y, verbose=0)
+        error = "none"
+    except Exception as found:
+        error = f"{name} {type(found).__name__}: {found}"
+    print("RESULT", json.dumps(error))
+"""
+
+
+def test_errors_of_data_are_those_of_tensorflow():
+    """The error of an answer that does not stand there ended in one of its own."""
+    expected = lines("tensorflow", WRONG, None)
+    assert len(expected) > 20 and all(" ValueError: " in error for error in expected), expected
+    for backend in ("jax", "torch"):
+        code = "import sys; sys.modules['tensorflow'] = None" + WRONG
+        for found, error in zip(lines(backend, code, None), expected, strict=True):
+            assert found == error
