@@ -13,10 +13,13 @@ Comment letters: B batch, L sequence, D hidden, H heads.
 
 import functools
 import math
+import weakref
 from collections.abc import Callable
 
 import keras
 from keras import ops
+
+from encoder_zoo.common.lazy import tf
 
 Formula = Callable[..., tuple[keras.KerasTensor, Callable]]
 
@@ -45,6 +48,39 @@ def with_gradient(formula: Formula) -> Callable:
         return formula(*arguments)[0]
 
     return operation
+
+
+def hold_gradients() -> None:
+    """Have the graph that TensorFlow is tracing hold the gradients of its operations.
+
+    TensorFlow's registry of gradients keeps, as long as the process lives, each gradient of a
+    `custom_gradient` that is traced, of Keras and TensorFlow themselves too, and with it the whole
+    graph, some 60 MB of a small model. Called at the end of a step, it has the graph keep them.
+    """
+    if keras.config.backend() == "tensorflow" and not tf.executing_eagerly():
+        _hold_gradients(tf.compat.v1.get_default_graph())
+
+
+def _hold_gradients(graph) -> None:
+    # TensorFlow has no public names for these.
+    from tensorflow.python.framework.ops import gradient_registry
+
+    if hasattr(graph, "gradients_of_operations"):  # a function that was held already
+        return
+    graph.gradients_of_operations, graphs = {}, weakref.ref(graph)
+
+    def gradient(op, *upstream):
+        name = op.get_attr("_gradient_op_type").decode()
+        return graphs().gradients_of_operations[name](op, *upstream)
+
+    for op in graph.get_operations():
+        if op.type == "IdentityN" and "_gradient_op_type" in op.node_def.attr:
+            name = op.get_attr("_gradient_op_type").decode()
+            entry = gradient_registry._registry[name]
+            graph.gradients_of_operations[name], entry["type"] = entry["type"], gradient
+            weakref.finalize(graph, gradient_registry._registry.pop, name, None)
+    for function in graph._functions.values():  # of its loops
+        _hold_gradients(function.graph)
 
 
 def are_used(training: bool | None) -> bool:

@@ -167,7 +167,11 @@ class Projection(ConfigFromSignature, keras.layers.Layer):
         self.residual = residual
         self.activation_function = activation_function(activation)
         self.dense = keras.layers.Dense(
-            units, use_bias=use_bias, kernel_initializer=initializer(), name="dense"
+            units,
+            use_bias=use_bias,
+            kernel_initializer=initializer(),
+            name="dense",
+            dtype="float32",  # else Keras's global policy, whatever the outer layer's is
         )
         self.residual_dense = None
 
@@ -175,7 +179,11 @@ class Projection(ConfigFromSignature, keras.layers.Layer):
         self.dense.build(input_shape)
         if self.residual and input_shape[-1] != self.units:
             self.residual_dense = keras.layers.Dense(
-                self.units, use_bias=False, kernel_initializer=initializer(), name="residual"
+                self.units,
+                use_bias=False,
+                kernel_initializer=initializer(),
+                name="residual",
+                dtype="float32",
             )
             self.residual_dense.build(input_shape)
 

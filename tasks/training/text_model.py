@@ -41,6 +41,7 @@ from encoder_zoo.common.weights_lock import (
     uses_metrics,
     weights_lock,
 )
+from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
@@ -536,6 +537,12 @@ class TextModel(keras.Model):
         own = without(inputs, PACKED_TOKENS)
         check_inputs(own, tuple(self.input_ranges(0)), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
+
+    def train_step(self, *args):
+        """Train as in Keras; what is traced ends with this model, see `hold_gradients`."""
+        outputs = super().train_step(*args)
+        gradients.hold_gradients()
+        return outputs
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`; rows that

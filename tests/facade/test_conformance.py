@@ -14,9 +14,11 @@ from paths import CHECKPOINTS
 from processes import run
 
 import encoder_zoo as ez
+from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import all_families
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.preprocessing.packing import join_texts
+from encoder_zoo.testing import tiny
 from encoder_zoo.testing.comparing import arrays, assert_same
 from encoder_zoo.testing.family_conformance import gradients
 
@@ -54,6 +56,33 @@ def covering(pairs: list) -> list:
 
 
 USUAL = covering(PAIRS)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, id=family.name, marks=[] if family.name == "bert" else SLOW)
+        for family in all_families()
+    ],
+)
+def test_layers_have_the_precision_of_their_model_and_not_that_of_others(family):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")  # of models that say nothing
+    try:
+        models = [tiny.task(family, task, dtype="float32") for task in of_family(family)]
+        wrong = {
+            f"{type(model).__name__}: {layer.path}: {layer.dtype_policy.name}"
+            for model in models
+            for layer in layers_in(model)
+            if layer.dtype_policy.name != "float32"
+        }
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert not wrong
+
+
+def of_family(family) -> list:
+    return [task for pair, task in USUAL if pair is family]
 
 
 def test_the_pairs_cover_all_families_and_tasks():
