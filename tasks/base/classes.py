@@ -80,7 +80,7 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
                 f"labels[{i}] is {label!r} ({type(label).__name__}). Expected a name, a string, "
                 "or an integer as one."
             )
-    names = [str(label) for label in labels]
+    names = [class_name(label) for label in labels]
     for i, name in enumerate(names):
         check_writable(name, f"labels[{i}]")
     if len(set(names)) != len(names):

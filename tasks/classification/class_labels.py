@@ -5,6 +5,8 @@ Comment letters: B batch, C classes.
 
 from __future__ import annotations
 
+import enum
+
 import keras
 import numpy as np
 
@@ -140,10 +142,17 @@ def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
 
 def _array(y) -> np.ndarray:
     """Return labels as an array; of objects if their lists have different lengths, or some are
-    strings and others are not, which NumPy would make of them."""
-    is_mixed = isinstance(y, list | tuple) and len({isinstance(v, str | bytes) for v in y}) > 1
+    strings and others are not, which NumPy would make of them, or an enumeration's, whose values
+    NumPy replaces by the beginnings of their names."""
+    kept = False
+    if isinstance(y, list | tuple):
+        kinds = {type(v) for v in y}
+        is_text = {issubclass(kind, str | bytes) for kind in kinds}
+        kept = len(is_text) > 1 or any(
+            issubclass(kind, str) and issubclass(kind, enum.Enum) for kind in kinds
+        )
     try:
-        return np.asarray(y, object if is_mixed else None)
+        return np.asarray(y, object if kept else None)
     except ValueError:
         rows = np.empty(len(y), object)
         rows[:] = y

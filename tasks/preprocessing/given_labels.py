@@ -391,6 +391,8 @@ def class_name(label: object) -> str:
     """
     if isinstance(label, bytes):
         return label.decode()
+    if isinstance(label, str):  # also of an enumeration of strings, whose str is another
+        return str.__str__(label)
     is_whole = isinstance(label, float | np.floating) and float(label).is_integer()
     return str(int(label) if is_whole else label)
 

@@ -371,7 +371,8 @@ def sorted_tags(tags: Iterable[str]) -> list[str]:
         >>> sorted_tags(["I-PER", "B-PER", "O", "B-LOC"])
         ['O', 'B-LOC', 'B-PER', 'I-PER']
     """
-    names = sorted(set(tags) | (set() if outside_index(tags) is not None else {"O"}))
+    names = set(tags)
+    names = sorted(names | (set() if outside_index([*names]) is not None else {"O"}))
     parsed = parse_tags(names)
     order = [OUTSIDE, BEGIN, INSIDE, END, SINGLE]
     kinds = zip(names, parsed.types, map(order.index, parsed.prefixes), strict=True)

@@ -26,7 +26,7 @@ from encoder_zoo.tasks.preprocessing.columns import (
     spans_in,
     text_of,
 )
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.preprocessor import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sorted_tags
@@ -322,7 +322,7 @@ def learn_labels(y: Iterable) -> list[str]:
                 "Labels of spans are types, such as PER. These look like tags of words: %s.",
                 ", ".join(map(repr, odd[:5])),
             )
-        return all_tags(span["label"] for span in values)
+        return all_tags(class_name(span["label"]) for span in values)
     if kind == "number" or (kind == "name" and all(value.isdecimal() for value in values)):
         raise ValueError(
             f"The tags are numbers, such as {max(values)}, and have no names: which of them is "
@@ -330,7 +330,7 @@ def learn_labels(y: Iterable) -> list[str]:
             "numbers to from_preset, or num_classes=... for numbers without names. Of a dataset of "
             "Hugging Face fit(dataset) reads the names from its features."
         )
-    learned = sorted_tags(values)
+    learned = sorted_tags(map(class_name, values))
     if learned == ["O"]:
         raise ValueError(f"Every tag is {values[0]!r}. Pass labels=[...] with the others.")
     return learned

@@ -1,18 +1,22 @@
 """Labels are checked by the same rules, in the same words, in memory and inside of `tf.data`."""
 
+import enum
 import re
 
+import pandas as pd
 import pytest
 import tensorflow as tf
 
+from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
+    learn_classes,
     multi_label_targets,
     regression_targets,
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import as_weights
 from encoder_zoo.tasks.question_answering.answers import check_answers
-from encoder_zoo.tasks.tagging.token_labels import check_spans, check_tags
+from encoder_zoo.tasks.tagging.token_labels import check_spans, check_tags, learn_labels
 
 TEXTS = tf.constant(["In Rome", "Anna, in Rome"])
 COUNTS = tf.constant([1, 2], tf.int64)
@@ -87,6 +91,33 @@ CASES = {
         "Example 1: the answer 'Rom' does not stand at character 2 of its context: there is 'na, ",
     ),
 }
+
+
+class Mood(str, enum.Enum):  # noqa: UP042  (its str is "Mood.GOOD", of a StrEnum "good")
+    GOOD, BAD = "good", "bad"
+
+
+class Tag(str, enum.Enum):  # noqa: UP042
+    OUTSIDE, BEGIN = "O", "B-PER"
+
+
+@pytest.mark.parametrize("make", [list, tuple, pd.Series])
+def test_enumerations_of_strings_are_their_values(make):
+    """NumPy made "Mood" of each, cut to the length of the values."""
+    y = make([Mood.GOOD, Mood.BAD, Mood.GOOD])
+    assert learn_classes(y) == ["bad", "good"]
+    assert class_indices(y, ["bad", "good"], 2).numpy().tolist() == [1, 0, 1]
+    rows = make([[Mood.GOOD], []])
+    assert learn_classes(rows, multi_label=True) == ["good"]
+    assert multi_label_targets(rows, ["bad", "good"], 2).numpy().tolist() == [[0, 1], [0, 0]]
+    assert learn_labels(make([[Tag.OUTSIDE, Tag.BEGIN], []])) == ["O", "B-PER"]
+    assert learn_labels(make([[(0, 4, Mood.GOOD)], []])) == ["O", "B-good", "I-good"]
+    assert validated_labels([*Mood]) == ["good", "bad"]
+
+
+def test_enumerations_of_numbers_are_numbers():
+    numbers = enum.IntEnum("Numbers", {"ZERO": 0, "ONE": 1})
+    assert learn_classes([*numbers]) == 2
 
 
 @pytest.mark.parametrize("case", CASES)
