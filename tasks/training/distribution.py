@@ -119,7 +119,8 @@ def check_loss(loss) -> None:
     known = isinstance(loss, str) or callable(loss)
     if isinstance(loss, keras.losses.Loss):
         own_call = type(loss).__call__ is not keras.losses.Loss.__call__
-        known = not own_call and loss.reduction not in (None, "none")
+        known = loss.reduction not in (None, "none")
+        known = known and (not own_call or getattr(loss, "is_mean_of_rows", False))
     if not known:
         raise ValueError(
             "Under tf.distribute the loss must be one loss of Keras's, a name or a function, with "

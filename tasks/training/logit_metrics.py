@@ -220,6 +220,8 @@ class LabelCrossentropy(losses.BinaryCrossentropy):
         0.347
     """
 
+    is_mean_of_rows = True  # so that `tf.distribute` can add up that of replicas, as Keras's own
+
     def __call__(self, y_true, y_pred, sample_weight=None):
         if sample_weight is not None:
             sample_weight = ops.convert_to_tensor(sample_weight)

@@ -15,7 +15,10 @@ from paths import CHECKPOINTS
 from processes import PATIENCE, cluster_of_two, free_addresses, run, start_process
 
 import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.training.distribution import check_loss, parts_of_batches
+from encoder_zoo.testing import tiny
 
 CHECKPOINT = CHECKPOINTS / "Roberta_ForSequenceClassification"
 TASKS = ["sequence", "token", "masked", "span", "pairs"]
@@ -638,3 +641,13 @@ class TestProcessesOfJax:
             assert found["labels"] == one["labels"]
             for name in ("evaluated", "dataset", "few", "many", "weights"):
                 np.testing.assert_allclose(found[name], one[name], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+def test_default_losses_add_up_over_replicas(task):
+    """In the default run; the table of `plain_training.py` compares their gradients."""
+    model = tiny.task(get_family("bert" if task.supports(get_family("bert")) else "electra"), task)
+    check_loss(model.default_loss())
+    if task is ez.SequenceClassifier:
+        for problem in ("regression", "multi_label_classification"):
+            check_loss(task(model.backbone, num_classes=2, problem_type=problem).default_loss())
