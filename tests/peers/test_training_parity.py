@@ -49,15 +49,27 @@ def pair(golden, tmp_path):
     return made
 
 
+def warmed_up_from_the_first_step(optimizer, warmup, total):
+    """transformers' schedule, whose first step has the rate 0, one step further while it rises."""
+    import torch
+
+    def share(step):
+        return (step + 1) / warmup if step < warmup else (total - step) / (total - warmup)
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, share)
+
+
 def test_fit_takes_the_steps_of_the_loop(pair, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    torch_steps = importlib.import_module("torch_training").torch_steps
+    loop = importlib.import_module("torch_training")
+    name = "get_linear_schedule_with_warmup"
+    monkeypatch.setattr(loop.transformers, name, warmed_up_from_the_first_step)
     ours, theirs, inputs = pair(0.0, 0.0)
     before = ours.predict(TEXTS, verbose=0)
     history = ours.fit(TEXTS, LABELS, batch_size=len(TEXTS), epochs=30, verbose=0)
     losses = []
     options = argparse.Namespace(epochs=30, batch_size=len(TEXTS))
-    for _, step in torch_steps(theirs, [len(text) for text in TEXTS], 0, options):
+    for _, step in loop.torch_steps(theirs, [len(text) for text in TEXTS], 0, options):
         loss = theirs(**inputs).loss  # all texts are one batch, whose order does not matter
         losses.append(loss.item())
         step(loss)
