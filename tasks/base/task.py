@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -208,9 +209,10 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     @classmethod
     def least_weights(cls, config: dict) -> int:
         """Return how many numbers the large matrices of a configuration's head have."""
-        hidden = config["backbone"]["config"]["hidden_dim"]
-        units = sum(layer["units"] for layer in config.get("dense") or ())
-        return hidden * max(config.get("num_classes") or 0, units)
+        hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
+        widths = [hidden, *(layer["units"] for layer in layers)]
+        of_classes = (1 if config.get("head") else hidden) * (config.get("num_classes") or 0)
+        return of_classes + sum(map(operator.mul, widths, widths[1:]))
 
     @classmethod
     def tiny_data(cls) -> TinyData:

@@ -205,6 +205,20 @@ def test_sizes_are_not_overestimated(tmp_path, family):
     assert type(backbone).least_weights(large) > 10**6 * config["hidden_dim"]
 
 
+def test_narrow_layers_before_wide_ones_open(tmp_path):
+    family = get_family("bert")
+    backbone = testing_tiny.backbone(family)
+    dense = [{"units": 2, "activation": "linear"}, {"units": 3000, "activation": "linear"}]
+    narrow = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(3000)])
+    for model in (
+        ez.TextEmbedder(backbone, dense=dense),
+        ez.SequenceClassifier(backbone, num_classes=3000, head=narrow),
+    ):
+        model.save(tmp_path / "model.keras")
+        opened = keras.saving.load_model(tmp_path / "model.keras")
+        assert opened.count_params() == model.count_params()
+
+
 QUANTIZED = [
     ("SequenceClassifier", "int8"),
     ("MaskedLM", "int8"),
