@@ -172,9 +172,9 @@ CALLS = {
 SILENT = """answer_type arguments_from_files check_representable checkpoint_arguments default_loss
 default_metrics enable_lora encoded extra_config files_to_save for_cpu from_keras_hub from_preset
 head_misfit head_of input_ranges jax_state_sync kept_classes load_adapters load_from_files
-logits_of metric_by_name prepared_inputs preprocess preprocessor_class push_to_hub save_adapters
-save_to_preset signatures step_function supports tiny_data tiny_questions tokens_to_add train_pooler
-index_class load_index scaled""".split()
+least_weights logits_of metric_by_name prepared_inputs preprocess preprocessor_class push_to_hub
+save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
+tokens_to_add train_pooler train_step index_class load_index scaled""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export"]
 
 
