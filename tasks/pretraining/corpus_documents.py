@@ -82,9 +82,9 @@ class TextFiles:
         Raises:
             ValueError: "... is not text in UTF-8: line ..."
         """
+        self._check_place(position)
         if tuple(position) >= self._end:
             return
-        self._check_place(*position)
         (first, offset), (last, limit) = position, self._end
         begin, end = (sum(self.sizes[:number]) + byte for number, byte in (self.start, self._end))
         for number in range(first, last + (limit > 0)):
@@ -98,12 +98,18 @@ class TextFiles:
                     yield Document(sentences, [number, behind], share)
             offset = 0
 
-    def _check_place(self, number: int, byte: int) -> None:
-        """Raise an error for a byte behind a file's end; where it is packed its size is unknown."""
-        if byte > self.sizes[number] and self.paths[number].suffix != ".gz":
+    def _check_place(self, position: Sequence[int]) -> None:
+        """Raise an error for a place that is in no file; where one is packed its end is unknown."""
+        right = len(position) == 2 and all(type(number) is int for number in position)
+        if right and position[0] < len(self.paths):
+            number, byte = position
+            right = byte <= self.sizes[number] or self.paths[number].suffix == ".gz"
+        elif right:
+            right = list(position) == [len(self.paths), 0]
+        if not right:
             raise ValueError(
-                f"{self.paths[number]} has {self.sizes[number]} bytes, and the corpus is said to "
-                f"go on at byte {byte}: its corpus.json is damaged. Delete its folder."
+                f"The corpus is said to go on at {list(position)}, a file and a byte of it, which "
+                "is in none of the files: its corpus.json is damaged. Delete its folder."
             )
 
     def _border(self, byte: int) -> tuple[int, int]:

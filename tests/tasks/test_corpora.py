@@ -187,11 +187,12 @@ def test_a_description_that_cannot_be_is_damaged(tokenizer, tmp_path, begun, cha
         ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
 
 
-def test_a_place_behind_the_end_of_a_file_is_damage(tokenizer, begun):
+@pytest.mark.parametrize("place", [[0, 10**6], [7, 0], [1, 5], [0, "ab"], [0]])
+def test_a_place_in_no_file_is_damage(tokenizer, begun, place):
     manifest = json.loads((begun / "corpus.json").read_text())
-    manifest["shards"][-1]["position"] = [0, 10**6]
+    manifest["shards"][-1]["position"] = place
     (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
-    with pytest.raises(ValueError, match="go on at byte 1000000: its corpus.json is damaged"):
+    with pytest.raises(ValueError, match="in none of the files: its corpus.json is damaged"):
         ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
 
 
