@@ -19,8 +19,9 @@ from encoder_zoo.tasks.classification.class_labels import (
     regression_targets,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
 
@@ -76,6 +77,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
     """
 
     task_name = "sequence_classifier"
+    inputs = Inputs(Text("texts"), Text("second texts", optional=True), named=True)
 
     @validate_arguments
     def __init__(
@@ -122,9 +124,6 @@ class SequenceClassifierPreprocessor(Preprocessor):
         length = self.max_sequence_length
         return f"from_preset(..., window_length={length}) reads all of a text, in windows."
 
-    def texts_of(self, x) -> list[array_ops.Tensor]:
-        return as_texts(x, columns=self.text_columns)
-
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if not self.pools_windows:
             return super().encode(x, y, sample_weight)
@@ -146,7 +145,10 @@ class SequenceClassifierPreprocessor(Preprocessor):
         Returns:
             As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
         """
-        tokens = [self.tokenizer.tokenize(text) for text in self.texts_of(x)]
+        return self.windows_of([self.tokenizer.tokenize(text) for text in self.texts_of(x)])
+
+    def windows_of(self, tokens: list[array_ops.RaggedTensor]) -> dict:
+        """Return examples as of `encode_windows`, of the tokens (N, None) of one or two columns."""
         windows = self._windows(tokens)
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]
         return {**self.pack(parts), "text_index": windows[0].example}

@@ -24,7 +24,7 @@ from encoder_zoo.tasks.classification.sequence_classifier import (
     SequenceClassifier,
     labels_in_order,
 )
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.inputs import as_column
 
 TEMPLATE = "This text is about {}."
 

@@ -12,8 +12,9 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.inputs import Inputs
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_texts
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 
 TEACHER = "teacher_"
@@ -344,6 +345,14 @@ class DistillationPreprocessor(Preprocessor):
     def packed_length(self) -> int | None:
         return self.student.packed_length
 
+    @property
+    def inputs(self) -> Inputs:
+        return self.student.inputs
+
+    @property
+    def text_columns(self) -> Sequence[str] | None:
+        return self.student.text_columns
+
     def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         return self.student.batched(dataset, batch_size)
 
@@ -357,7 +366,7 @@ class DistillationPreprocessor(Preprocessor):
             examples |= {TEACHER + name: values for name, values in teachers.items()}
         if self.aligned:
             examples[TEACHER_POSITIONS] = positions_in_examples(
-                as_texts(x), self.student, self.teacher
+                self.student.texts_of(x), self.student, self.teacher
             )
         return examples
 

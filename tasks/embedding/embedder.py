@@ -25,7 +25,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import reads_weights, reads_weights_of
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.embedding.pair_columns import ROLES, as_columns
+from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.retrieval.evaluation import (
@@ -105,7 +105,6 @@ class Embedder(Task, Generic[IndexKind]):
     similarity_prompts: tuple[str | None, str | None] = (None, None)
     index_class: type[IndexKind]
     text_method = "embed"
-    column_roles = ROLES
     chunk_size: int | None = None
     _objective = PAIRS
 
@@ -201,7 +200,7 @@ class Embedder(Task, Generic[IndexKind]):
         """Return the columns of texts, checked; texts without anything else twice."""
         if is_dataset(x) or is_prepared(x):
             return x, y
-        columns = as_columns(x)
+        columns = COLUMNS.read(x)
         if len(columns) == 1 and y is not None:
             return columns[0], y
         return tuple(columns if len(columns) > 1 else columns * 2), y
@@ -426,7 +425,7 @@ class Embedder(Task, Generic[IndexKind]):
             >>> embedder.evaluate_similarity(pairs, [5.0, 4.0, 0.5])["spearman"]
             1.0
         """
-        columns = [np.asarray(column) for column in as_columns(pairs)]
+        columns = [np.asarray(column) for column in COLUMNS.read(pairs)]
         if len(columns) != 2:
             raise ValueError(
                 f"pairs has {len(columns)} columns of texts. Expected two: (first, second), a list "

@@ -28,7 +28,7 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     QUERY,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pair_columns import as_columns, only_column
+from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
@@ -240,7 +240,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     def _separate(self, x, y) -> tuple:
         if is_dataset(x) or is_prepared(x):
             return x, y
-        columns = as_columns(x)
+        columns = COLUMNS.read(x)
         if len(columns) < 2:
             raise ValueError(
                 "LateInteraction learns from queries and their documents, x=(queries, "
@@ -361,7 +361,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
         """Return the vectors of texts; of queries with further texts their scores, (K,) of each."""
-        first, *others = as_columns(x)
+        first, *others = COLUMNS.read(x)
         if not others:
             return self.embed(first, batch_size=batch_size)
         queries = self.embed(first, "query", batch_size)

@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.formats import embedding_folder
-from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts, as_columns
+from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         Returns:
             As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
         """
-        [texts] = as_columns(texts)
+        [texts] = COLUMNS.read(texts)
         tokens = self._tokens(texts, prompt, None)
         windows = make_windows(tokens.row_lengths(), self.max_sequence_length - 2, 0)
         examples = {"token_ids": self.pack([take(tokens, windows)])["token_ids"]}

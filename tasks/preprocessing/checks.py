@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -49,6 +49,15 @@ def check_each(
         parts = "".join(part if isinstance(part, str) else _shown(part, i) for part in message)
         raise ValueError(f"{unit} {index[i]}{parts}")
     return values
+
+
+def check_no_iterator(values, name: str) -> None:
+    """Raise a ValueError for an iterator, which can be read only once."""
+    if isinstance(values, Iterator):
+        raise ValueError(
+            f"{name} is a {type(values).__name__}, which can be read only once. Expected a list, "
+            "an array or a column: list(...) makes one of it."
+        )
 
 
 def check_one_each(x, y) -> None:

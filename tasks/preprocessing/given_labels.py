@@ -16,9 +16,9 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_blank, is_missing, shown
-from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
-from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers, check_no_iterator
+from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -6,7 +6,7 @@ Comment letters: B batch, L sequence.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
@@ -14,13 +14,12 @@ import keras
 from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
 from encoder_zoo.common.lazy import array_ops, loading, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
-from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.vocabulary import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
-from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import is_pairs, plain, single_column
+from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import pack, pad, segment_numbers
-from encoder_zoo.tasks.preprocessing.text_columns import text_columns_of
 from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 
 if TYPE_CHECKING:
@@ -63,6 +62,10 @@ class Preprocessor(ConfigFromSignature):
     truncation_advice = "Split them into shorter texts."
     # Most tokens of a text that are read, where a preprocessor has such an argument.
     max_length: int | None = None
+    # The columns of texts that the task reads.
+    inputs: Inputs = Inputs(Text("texts"), Text("second texts", optional=True))
+    # Names of these columns in tables with others beside them, where it has such an argument.
+    text_columns: Sequence[str] | None = None
     # The labels of the task, such as `Numbers()`; None: the task reads them itself, or has none.
     label_values: LabelValues | None = None
     # Of the backbone, see `attach`.
@@ -174,9 +177,9 @@ class Preprocessor(ConfigFromSignature):
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         return self.with_labels(examples, y, sample_weight)
 
-    def texts_of(self, x) -> list[array_ops.Tensor]:
-        """Return the one or two columns of texts (N,) of an input, checked."""
-        return as_texts(x)
+    def texts_of(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
+        """Return the columns of texts of an input, checked, as `inputs` declares them."""
+        return self.inputs.read(x, self.text_columns)
 
     def with_labels(self, examples: dict, y, sample_weight) -> dict:
         """Return examples with their labels and weights, where these are given, checked."""
@@ -261,56 +264,6 @@ class Preprocessor(ConfigFromSignature):
         return inputs
 
 
-def as_texts(
-    x, names: tuple[str, str] = ("first", "second"), columns: Sequence[str] | None = None
-) -> list[array_ops.Tensor]:
-    """Return one or two checked (B,) string tensors from a task's input.
-
-    Args:
-        x: texts, a tuple of two such, a list of pairs, or a table of one or two columns.
-        names: of the texts of a pair, for errors.
-        columns: names of a table's columns of texts; None: it has no others.
-
-    Raises:
-        ValueError: "The texts of a pair must be equally many. Received: 3 first, 2 second."
-
-    Example:
-        >>> [texts.numpy().tolist() for texts in as_texts([("a", "b"), ("c", "d")])]
-        [[b'a', b'c'], [b'b', b'd']]
-    """
-    x = single_column(plain(x))
-    if isinstance(x, dict):
-        x = text_columns_of(x, columns)
-    elif is_pairs(x):
-        x = tuple(map(list, zip(*x, strict=True)))
-    if not isinstance(x, tuple):
-        return [as_column(x)]
-    if len(x) not in (1, 2):
-        raise ValueError(f"Expected one text or a pair (first, second). Received: {len(x)} texts.")
-    texts = [as_column(t, name) for t, name in zip(x, names, strict=False)]
-    counts = [t.shape[0] for t in texts]
-    if None not in counts and len(set(counts)) > 1:
-        raise ValueError(
-            f"The texts of a pair must be equally many. Received: {counts[0]} {names[0]}, "
-            f"{counts[1]} {names[1]}."
-        )
-    return texts
-
-
-def as_column(x, name: str = "texts") -> array_ops.Tensor:
-    """Return a checked (B,) string tensor from a list, array, column or tensor of texts.
-
-    Raises:
-        ValueError: "context is 'A cat.' (str); expected a list, array or tensor of texts"
-    """
-    from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
-
-    texts = as_text_tensor(single_column(plain(x)), name)
-    if len(texts.shape) == 0:
-        raise ValueError(f"{name} is {with_type(x)}; expected a list, array or tensor of texts")
-    return texts
-
-
 def as_weights(sample_weight) -> array_ops.Tensor:
     """Check sample weights, (B,) or (B, 1), and return them as float32, (B,).
 
@@ -347,15 +300,6 @@ def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
         raise ValueError(f"{name} is of type {values.dtype.name}. Expected {expected}.")
     return array_ops.cast(values, "float32")
-
-
-def check_no_iterator(values, name: str) -> None:
-    """Raise a ValueError for an iterator, which can be read only once."""
-    if isinstance(values, Iterator):
-        raise ValueError(
-            f"{name} is a {type(values).__name__}, which can be read only once. Expected a list, "
-            "an array or a column: list(...) makes one of it."
-        )
 
 
 def as_valid_text(texts: array_ops.Tensor) -> array_ops.Tensor:

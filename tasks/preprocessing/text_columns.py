@@ -1,4 +1,4 @@
-"""Find the columns of a table that hold texts, and say which are taken for what."""
+"""What the columns of a table hold, in words, and what they are taken for."""
 
 from __future__ import annotations
 
@@ -24,56 +24,12 @@ LOOKED_AT = 1000  # rows
 REPEATED = 10  # times that each value of a column occurs that is taken for labels
 
 
-def text_columns_of(table: Mapping, names: Sequence[str] | None = None) -> tuple:
-    """Return the one or two columns of a table that hold texts.
-
-    Args:
-        table: {name: column}; in a graph {name: tensor}.
-        names: of the columns of texts; None: there are no others.
-
-    Raises:
-        ValueError: "There is no column 'txt'. The table has 'id', 'text'.", "The table has the
-            columns ... Name those that hold the texts: text_columns=[...].", "The column 'id'
-            holds identifiers, no texts: 'a17'. ..."
-
-    Example:
-        >>> table = {"id": ["a17", "a18"], "text": ["good film", "bad film"]}
-        >>> text_columns_of(table, ["text"])
-        (['good film', 'bad film'],)
-        >>> text_columns_of(table)
-        Traceback (most recent call last):
-        ValueError: The column 'id' holds identifiers, no texts, such as 'a17'. ...
-    """
-    known = ", ".join(map(repr, table))
-    if names is not None:
-        for name in names:
-            if name not in table:
-                raise ValueError(f"There is no column {name!r}. The table has {known}.")
-        return tuple(table[name] for name in names)
-    if len(table) > 2:
-        raise ValueError(
-            f"The table has the columns {known}. Expected one of texts, or two of pairs of texts. "
-            "Name those that hold the texts: text_columns=[...] of the preprocessor and of "
-            "from_preset."
-        )
-    for name, values in table.items() if len(table) == 2 else ():
-        found = other_content(name, values)
-        if found:
-            [other] = [n for n in table if n != name]
-            raise ValueError(
-                f"The column {name!r} holds {found}. Two columns are a pair of texts. Pass the "
-                f"column of texts alone, x[{other!r}]; or name the columns of texts, of this pair "
-                f"text_columns=[{known}], an argument of the preprocessor and of from_preset."
-            )
-    return tuple(table.values())
-
-
 def other_content(name: str, values) -> str | None:
     """Return what a column holds in place of texts, in words; None if it may be texts.
 
     Args:
         name: of the column.
-        values: a list or an array; of a tensor nothing is known.
+        values: a list or an array; of a tensor, or the specification of one, nothing is known.
 
     Example:
         >>> other_content("stars", [5, 4]), other_content("second", ["Yes.", "No."])
@@ -81,7 +37,7 @@ def other_content(name: str, values) -> str | None:
         >>> other_content("label", ["ham", "spam"] * 20)
         "2 names that are repeated, no texts, such as 'ham'"
     """
-    if array_ops.is_tensor(values) or isinstance(values, str | bytes):
+    if not _is_known(values) or isinstance(values, str | bytes):
         return None
     values = [v for v in list(values)[:LOOKED_AT] if not is_missing(v) and not _is_empty(v)]
     if not values:
@@ -107,20 +63,21 @@ def _is_short(value: str) -> bool:
     return len(value) <= 30 and len(value.split()) <= 3
 
 
-def check_text_columns(table: Mapping, roles: Sequence[str]) -> None:
+def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None) -> None:
     """Raise a ValueError for a column of a table that seems to hold no texts.
 
     Args:
         table: {name: column}, columns of texts or of lists of texts.
-        roles: of the columns by their position; the last is that of further columns too.
+        kinds: what each of them is taken for.
+        by_name: the argument that names the columns of texts, in words; None: there is none.
 
     Raises:
         ValueError: "The column 'source' holds one value that is repeated, no texts, such as 'web'.
-            It would be taken for negative. Pass the columns by themselves: fit((x['q'], x['d']))."
+            It would be taken for negatives. Pass the columns by themselves: fit((x['q'], x['d']))."
 
     Example:
         >>> table = {"q": ["a b", "c d", "e f"], "d": ["g h", "i j", "k l"], "source": ["web"] * 3}
-        >>> check_text_columns(table, ["anchor", "positive", "negative"])
+        >>> check_text_columns(table, ["anchors", "positives", "negatives"], None)
         Traceback (most recent call last):
         ValueError: The column 'source' holds one value that is repeated, no texts, such as 'web'...
     """
@@ -128,46 +85,40 @@ def check_text_columns(table: Mapping, roles: Sequence[str]) -> None:
         name: None if _holds_lists(values) else other_content(name, values)
         for name, values in table.items()
     }
-    for (name, other), role in zip(found.items(), _roles(len(table), roles), strict=True):
+    for (name, other), kind in zip(found.items(), kinds, strict=True):
         if other:
             texts = ", ".join(f"x[{n!r}]" for n, wrong in found.items() if wrong is None)
             texts = f"({texts})" if "," in texts else texts
             scores = f", x[{name!r}]" if other.startswith("numbers") else ""
+            named = f" Or, if these are texts, name the columns: {by_name}." if by_name else ""
             raise ValueError(
-                f"The column {name!r} holds {other}. It would be taken for {role}. Pass the "
-                f"columns by themselves: fit({texts}{scores})."
+                f"The column {name!r} holds {other}. It would be taken for {kind}. Pass the "
+                f"columns by themselves: fit({texts}{scores}).{named}"
             )
 
 
 def _holds_lists(values) -> bool:
-    if array_ops.is_tensor(values) or not len(values) or isinstance(values[0], str | bytes):
+    if not _is_known(values) or not len(values) or isinstance(values[0], str | bytes):
         return False
     return hasattr(values[0], "__len__")
 
 
-def _roles(count: int, roles: Sequence[str]) -> list[str]:
-    return ["text"] if count == 1 else [*roles, *[roles[-1]] * count][:count]
+def _is_known(values) -> bool:
+    """Return whether values can be looked at: not those of tensors, nor of specifications."""
+    return hasattr(values, "__len__") and not array_ops.is_tensor(values)
 
 
-def log_roles(x, y, roles: Sequence[str], names: Sequence[str] | None = None) -> None:
-    """Log what the columns of a table are taken for; nothing for other inputs.
+def log_columns(found: Mapping[str, str], y) -> None:
+    """Log what the columns of a table are taken for.
 
     Args:
-        x: a table of several columns, or anything else.
+        found: {name of a column: what it is taken for}.
         y: a column of labels, or anything else.
-        roles: see `check_text_columns`.
-        names: of the columns of texts; None for all.
     """
-    columns = list(x) if isinstance(x, Mapping) else table_columns(x)
-    if columns is None:
-        return
-    columns = names or columns
-    columns = list(zip(_roles(len(columns), roles), columns, strict=True))
+    shown = [f"{kind} {name!r}" for name, kind in found.items()]
     label = getattr(y, "name", None) or getattr(y, "column_name", None)
-    columns += [("labels", label)] if isinstance(label, str) else []
-    logger.warning(
-        "Columns of the table: %s.", ", ".join(f"{role} {name!r}" for role, name in columns)
-    )
+    shown += [f"labels {label!r}"] if isinstance(label, str) else []
+    logger.warning("Columns of the table: %s.", ", ".join(shown))
 
 
 def columns_advice(x) -> str:

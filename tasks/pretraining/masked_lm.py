@@ -27,8 +27,9 @@ from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 

@@ -23,8 +23,9 @@ from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.packing import truncated
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column, as_valid_text
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, MaskingPresetArguments, token_metrics
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor,

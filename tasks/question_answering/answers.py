@@ -13,11 +13,10 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
-from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import is_span, plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.preprocessor import as_texts
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 NO_LABELS = (
@@ -127,6 +126,9 @@ def context_mask(
     return array_ops.gather(array_ops.pad(tokens, [[0, 0], [0, 1]]), index, batch_dims=1)
 
 
+INPUTS = Inputs(Text("questions", "question"), Text("contexts", "context"), ignores_others=True)
+
+
 def split_examples(x, y) -> tuple:
     """Return questions, contexts and answers of the inputs that `SpanQA` takes.
 
@@ -137,21 +139,22 @@ def split_examples(x, y) -> tuple:
 
     Returns:
         Questions (N,) and contexts (N,), string tensors, and the answers or None.
+
+    Raises:
+        ValueError: as of `Inputs.read`; "Row 1 has no 'answers'. ..."
     """
     x, y = plain(x), y if isinstance(y, list) else plain(y)
-    if isinstance(x, list) and (not x or any(isinstance(e, dict) for e in x)):
-        answered = any("answers" in e for e in x if isinstance(e, dict))
-        names = ["question", "context", *(["answers"] if answered else [])]
-        x = {name: [_field(example, name, i) for i, example in enumerate(x)] for name in names}
-    if isinstance(x, dict) and {"question", "context"} <= set(x):
-        y = x.get("answers") if y is None else y
-        x = (x["question"], x["context"])
-    texts = as_texts(x, ("question", "context")) if isinstance(x, tuple | list) else ()
-    if len(texts) != 2:
-        raise ValueError(
-            "Expected (questions, contexts), or examples with question and context. "
-            f"Received: {type(x).__name__}."
-        )
+    texts = INPUTS.read(x)
+    if y is None and isinstance(x, dict):
+        y = x.get("answers")
+    elif y is None and holds_answers(x):
+        for i, example in enumerate(x):
+            if "answers" not in example:
+                raise ValueError(
+                    f"Row {i} has no 'answers'. Expected them in all rows, or in none; a question "
+                    "without an answer has an empty list of them."
+                )
+        y = [example["answers"] for example in x]
     return (*texts, y)
 
 
@@ -160,16 +163,6 @@ def holds_answers(x) -> bool:
     x = plain(x)
     rows = x if isinstance(x, list) else [x]
     return any(isinstance(row, dict) and "answers" in row for row in rows)
-
-
-def _field(example: dict, name: str, number: int):
-    if not isinstance(example, dict):
-        raise ValueError(
-            f"Example {number} is {with_type(example)}; expected a dict with question and context."
-        )
-    if name not in example:
-        raise ValueError(f"Example {number} has no {name!r}. Received: {sorted(example)}.")
-    return example[name]
 
 
 def answer_lists(y) -> list[list[dict]]:

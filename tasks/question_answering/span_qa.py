@@ -125,7 +125,6 @@ class SpanQA(Task):
     pipeline_tag = "question-answering"
     preprocessor_class = SpanQAPreprocessor
     text_method = "answer"
-    column_roles = ("question", "context", "answers")
     file_advice = "Of SQuAD's files: fit(ez.read_squad({!r}))."
     predicts_lists = True
     answer_settings = ("null_threshold",)

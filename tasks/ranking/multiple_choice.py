@@ -28,11 +28,10 @@ from encoder_zoo.tasks.classification.window_pooling import (
 )
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import has_text
-from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
+from encoder_zoo.tasks.preprocessing.inputs import as_text_lists
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     CHOICE_INDEX,
-    NAMES,
     MultipleChoicePreprocessor,
 )
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
@@ -111,7 +110,6 @@ class MultipleChoice(ListScores):
     pipeline_tag = "multiple-choice"
     preprocessor_class = MultipleChoicePreprocessor
     text_method = "choose"
-    column_roles = NAMES
     answer_settings = ("window_pooling",)
     predicts_lists = True
     output_activation = "softmax"

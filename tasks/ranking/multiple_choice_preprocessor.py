@@ -6,7 +6,7 @@ question, B batch, L sequence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import keras
@@ -19,18 +19,12 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
-from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidates
-from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import Index
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
-from encoder_zoo.tasks.preprocessing.text_columns import other_content, text_columns_of
-from encoder_zoo.tasks.preprocessing.text_lists import as_text_lists
-
-NAMES = ("questions", "choices", "contexts")
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 
 
 class ChoicePairs(NamedTuple):
@@ -47,97 +41,34 @@ class ChoicePairs(NamedTuple):
     counts: array_ops.Tensor
 
 
-def columns_of(x, names: Sequence[str] | None = None) -> tuple:
-    """Return questions, choices and, if there are any, contexts, as they are.
-
-    Args:
-        x: `(questions, choices)` or `(questions, choices, contexts)`; or a table of these columns.
-        names: of the table's columns, two or three in this order; None: it has no others, and they
-            are called "questions", "choices", "contexts" or, if none is, stand in this order.
-
-    Raises:
-        ValueError: "Expected questions and lists of choices, (questions, choices), ...", "There is
-            no column 'options'. The table has ...", "The table has the columns 'question',
-            'choices', 'answer'. Expected ...", "The column 'label' holds numbers ..."
-
-    Example:
-        >>> columns_of({"contexts": ["c"], "choices": [["a", "b"]], "questions": ["q"]})
-        (['q'], [['a', 'b']], ['c'])
-    """
-    x = plain(x)
-    if isinstance(x, dict):
-        x = text_columns_of(x, names) if names else _only_columns(x)
-    if not isinstance(x, tuple) or len(x) not in (2, 3):
-        received = f"{len(x)} columns" if isinstance(x, tuple) else with_type(x)
-        raise ValueError(
-            "Expected questions and lists of choices, (questions, choices), or with what they are "
-            "about, (questions, choices, contexts); of a table with other columns "
-            f"text_columns=[...] names these. Received: {received:.100}."
-        )
-    return x
-
-
-def _only_columns(table: Mapping) -> tuple:
-    """Return the columns of a table of nothing else, found by name or, if none is known, by order.
-
-    Raises:
-        ValueError: see `columns_of`.
-    """
-    shown = ", ".join(map(repr, table))
-    advice = (
-        "in this order: text_columns=[...], an argument of the preprocessor and of from_preset."
-    )
-    named = [name for name in NAMES if name in table]
-    if named:
-        if len(named) < len(table) or named[:2] != list(NAMES[:2]):
-            raise ValueError(
-                f"The table has the columns {shown}. Expected 'questions', 'choices' and, if there "
-                f"are any, 'contexts', and no others. Name those that hold them {advice}"
-            )
-        return tuple(table[name] for name in named)
-    for i, (name, values) in enumerate(table.items()):
-        found = None if i == 1 else other_content(name, values)  # 1: the choices, which are lists
-        if found:
-            raise ValueError(
-                f"The column {name!r} holds {found}. The table has {shown}. Name the columns of "
-                f"questions, choices and, if there are any, contexts {advice}"
-            )
-    return tuple(table.values())
-
-
-def choice_pairs(x, names: Sequence[str] | None = None) -> ChoicePairs:
-    """Return checked pairs of texts, choice after choice.
+def choice_pairs(
+    questions: array_ops.Tensor,
+    choices: array_ops.RaggedTensor,
+    contexts: array_ops.Tensor | None = None,
+) -> ChoicePairs:
+    """Return pairs of texts, choice after choice.
 
     Without contexts a pair is question and choice; with them context, and question with choice, as
     Radford et al. 2018 and Liu et al. 2019 have it.
 
     Args:
-        x, names: see `columns_of`.
-
-    Raises:
-        ValueError: "Row 1 of choices has no text. ...", "Row 1 of choices has an empty text. ...",
-            "Expected as many lists of choices as questions. ..."
+        questions, contexts: (N,) strings.
+        choices: (N, None) strings.
 
     Source: Liu et al. 2019, RoBERTa, section 5.3, of RACE.
 
     Example:
-        >>> pairs = choice_pairs((["Who?"], [["She.", "He."]], ["She sings."]))
+        >>> import tensorflow as tf
+        >>> choices = tf.ragged.constant([["She.", "He."]])
+        >>> pairs = choice_pairs(tf.constant(["Who?"]), choices, tf.constant(["She sings."]))
         >>> pairs.first.numpy().tolist(), pairs.second.numpy().tolist()
         ([b'She sings.', b'She sings.'], [b'Who? She.', b'Who? He.'])
     """
-    columns = dict(zip(NAMES, columns_of(x, names), strict=False))
-    columns |= {n: as_column(values, n) for n, values in columns.items() if n != "choices"}
-    columns["choices"] = as_text_lists(columns["choices"], "choices", "question")
-    sizes = {name: column.shape[0] for name, column in columns.items()}
-    if None not in sizes.values() and len(set(sizes.values())) > 1:
-        found = ", ".join(f"{count} {name}" for name, count in sizes.items())
-        raise ValueError(f"Expected as many lists of choices as questions. Received: {found}.")
-    choices = columns["choices"]
     row = choices.value_rowids()
-    first, second = array_ops.gather(columns["questions"], row), choices.values
-    if "contexts" in columns:
+    first, second = array_ops.gather(questions, row), choices.values
+    if contexts is not None:
         second = array_ops.strings.join([first, second], separator=" ")
-        first = array_ops.gather(columns["contexts"], row)
+        first = array_ops.gather(contexts, row)
     return ChoicePairs(first, second, choices.row_lengths())
 
 
@@ -186,6 +117,12 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     """
 
     task_name = "multiple_choice"
+    inputs = Inputs(
+        Text("questions", "question"),
+        Texts("choices", "choice"),
+        Text("contexts", "context", optional=True),
+        named=True,
+    )
     label_values = Index("choice", "question")
 
     @validate_arguments
@@ -204,7 +141,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Return a dataset of single questions in batches, choices as ragged; others unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        single = columns_of(x, self.text_columns)[0].shape.rank == 0
+        single = self.inputs.columns(x, self.text_columns)[0].shape.rank == 0
         return dataset.ragged_batch(batch_size) if single else dataset
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
@@ -247,19 +184,15 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
             As of `encode_windows`, where "text_index" (W,) is the choice of each window, of all T
             of them; and (N,) int64.
         """
-        pairs = choice_pairs(x, self.text_columns)
-        texts = pairs.first, pairs.second
+        pairs = choice_pairs(*self.texts_of(x))
+        tokens = [self.tokenizer.tokenize(text) for text in (pairs.first, pairs.second)]
         if self.pools_windows:
-            return self.encode_windows(texts), pairs.counts
-        examples = self.pack([self.tokenizer.tokenize(text) for text in texts])
+            return self.windows_of(tokens), pairs.counts
+        examples = self.pack(tokens)
         return {
             **examples,
             "text_index": array_ops.range(array_ops.size(pairs.first)),
         }, pairs.counts
-
-    def texts_of(self, x) -> list[array_ops.Tensor]:
-        """Return the two columns of texts (T,) of pairs, which `choice_pairs` has checked."""
-        return list(x)
 
     def encode_labels(self, y) -> array_ops.Tensor:
         """Return labels, which `encode` has checked."""

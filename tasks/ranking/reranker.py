@@ -29,17 +29,14 @@ from encoder_zoo.tasks.losses.ranking import ABSENT, RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     CANDIDATE,
-    NAMES,
     RerankerPreprocessor,
     list_scores,
-    queries_and_texts,
     takes_lists,
-    two_columns,
 )
 from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
@@ -193,7 +190,6 @@ class Reranker(ListScores):
     preprocessor_class = RerankerPreprocessor
     peft_task_type = "SEQ_CLS"
     text_method = "score"
-    column_roles = NAMES
     packs_batches = True
     answer_settings = ("activation",)
     sentence_transformers_class = "CrossEncoder"
@@ -426,7 +422,8 @@ class Reranker(ListScores):
             >>> reranker.score(["Who sings?", "Where?"], ["She sings.", "Here."]).shape
             (2,)
         """
-        queries, texts = two_columns(queries if texts is None else (queries, texts))
+        given = queries if texts is None else (queries, texts)
+        queries, texts = self.preprocessor_class.inputs.columns(given)
         if isinstance(texts, str | bytes):
             return self.score([queries], [texts], batch_size)[0]
         return self._shown(self._logits(queries, texts, batch_size))
@@ -436,7 +433,7 @@ class Reranker(ListScores):
         if isinstance(queries, str | bytes):
             queries = [queries] * as_column(texts).shape[0]
         check_preprocessor(self, queries)
-        columns = queries_and_texts((queries, texts))
+        columns = self.preprocessor.texts_of((queries, texts))
         if not columns[0].shape[0]:
             return np.zeros(0, "float32")
         return self.predict(columns, batch_size, verbose=0)[:, 0]
@@ -513,7 +510,7 @@ class Reranker(ListScores):
             >>> reranker.evaluate_ranking(["Who?"], [["Yes.", "She."]], [[1, 1]])["mrr@10"]
             1.0
         """
-        queries, texts = queries_and_texts((queries, texts))
+        queries, texts = self.preprocessor_class.inputs.read((queries, texts))
         if not isinstance(texts, array_ops.RaggedTensor):
             raise ValueError("evaluate_ranking takes a list of texts for each query.")
         relevance = list_scores(relevance, texts.row_lengths())

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
@@ -17,105 +16,23 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
-from encoder_zoo.tasks.preprocessing.checks import check_each, has_text
+from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Numbers, check_given
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, are_lists
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
-    as_column,
     as_numbers,
-    as_texts,
     as_weights,
-    check_no_iterator,
     check_same_count,
 )
-from encoder_zoo.tasks.preprocessing.text_columns import check_text_columns
-from encoder_zoo.tasks.preprocessing.text_lists import ADVICE, as_text_lists
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
 
-NAMES = ("queries", "texts")
 EXPECTED = "scores, numbers"  # in y
 HIGHEST_GAIN = 30.0  # the score whose gain, 2 ** 30, hides all of ordinary scores
-
-
-def two_columns(x) -> tuple:
-    """Return queries and texts as they are, of any input that has them.
-
-    Args:
-        x: `(queries, texts)`, a list of pairs, or a table of two columns.
-
-    Raises:
-        ValueError: "Expected queries and texts, (queries, texts). Received: ..."
-
-    Example:
-        >>> two_columns([("q", "a"), ("r", "b")])
-        (['q', 'r'], ['a', 'b'])
-    """
-    x = plain(x)
-    if isinstance(x, dict):
-        check_text_columns(x, NAMES)
-        x = tuple(x.values())
-    elif isinstance(x, list | np.ndarray) and len(x) and all(_is_pair(row) for row in x):
-        x = tuple(map(list, zip(*x, strict=True)))
-    if not isinstance(x, tuple) or len(x) != 2:
-        received = f"{len(x)} columns" if isinstance(x, tuple) else with_type(x)
-        raise ValueError(
-            "Expected queries and texts, (queries, texts), or a list of such pairs. "
-            f"Received: {received:.100}."
-        )
-    return x
-
-
-def _is_pair(row: object) -> bool:
-    return isinstance(row, ROWS) and len(row) == 2
-
-
-def are_lists(texts) -> bool:
-    """Return whether there is a list of texts for each query, and not one text.
-
-    Args:
-        texts: the second column, or its specification in a dataset.
-
-    Example:
-        >>> are_lists([["a", "b"], ["c"]]), are_lists(["a", "c"])
-        (True, False)
-    """
-    if isinstance(texts, list | tuple):
-        return len(texts) > 0 and isinstance(texts[0], ROWS)
-    if isinstance(texts, np.ndarray) and texts.dtype == object and texts.ndim == 1 and len(texts):
-        return isinstance(texts[0], ROWS)
-    shape = getattr(texts, "shape", None)
-    return shape is not None and len(shape) > 1
-
-
-def queries_and_texts(x) -> tuple[array_ops.Tensor, array_ops.Tensor | array_ops.RaggedTensor]:
-    """Return checked queries (N,) and texts, (N,) or ragged (N, None), strings.
-
-    Raises:
-        ValueError: "Row 3 of texts is empty. ...", "Row 3 of texts has no text. ...", "Expected as
-            many lists of texts as queries. ..."
-
-    Example:
-        >>> queries, texts = queries_and_texts((["q", "r"], [["a", "b"], ["c"]]))
-        >>> texts.to_list()
-        [[b'a', b'b'], [b'c']]
-    """
-    queries, texts = two_columns(x)
-    if not are_lists(texts):
-        queries, texts = as_texts((queries, texts), NAMES)
-        check_each(texts, has_text(texts), f" of texts is empty. {ADVICE}")
-    else:
-        queries, texts = as_column(queries, NAMES[0]), as_text_lists(texts, NAMES[1], "query")
-        counts = queries.shape[0], texts.shape[0]
-        if None not in counts and counts[0] != counts[1]:
-            raise ValueError(
-                f"Expected as many lists of texts as queries. Received: {counts[0]} queries, "
-                f"{counts[1]} lists."
-            )
-    return check_each(queries, has_text(queries), f" of queries is empty. {ADVICE}"), texts
 
 
 def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
@@ -237,6 +154,9 @@ class RerankerPreprocessor(Preprocessor):
     """
 
     task_name = "reranker"
+    inputs = Inputs(
+        Text("queries", "query", filled=True), TextOrTexts("texts", "text", filled=True)
+    )
     one_example_per_text = True
     truncation_advice = "Split long texts into passages, and rank these."
     # Set by the task, for its loss.
@@ -262,7 +182,7 @@ class RerankerPreprocessor(Preprocessor):
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
         """Return a dataset of single examples in batches, lists as ragged; others unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
-        queries, texts = two_columns(x)
+        queries, texts = self.inputs.columns(x)
         if queries.shape.rank == 0 and texts.shape.rank == 1:
             return dataset.ragged_batch(batch_size)
         return super().batched(dataset, batch_size)
@@ -279,7 +199,7 @@ class RerankerPreprocessor(Preprocessor):
             As of `Preprocessor.encode`; with lists also "candidate_token_ids", ragged
             (N, None, None), "candidate_first_length" and "labels", ragged (N, None).
         """
-        queries, texts = queries_and_texts(x)
+        queries, texts = self.texts_of(x)
         if isinstance(texts, array_ops.RaggedTensor):
             examples = self._encode_lists(queries, texts, y)
         else:
@@ -325,6 +245,6 @@ def takes_lists(x) -> bool:
         >>> takes_lists((["q"], [["a", "b"]])), takes_lists([("q", "a")])
         (True, False)
     """
-    queries, texts = two_columns(x)
+    queries, texts = RerankerPreprocessor.inputs.columns(x)
     single = getattr(queries, "shape", None) is not None and not len(queries.shape)
     return (len(texts.shape) == 1) if single else are_lists(texts)

@@ -14,7 +14,7 @@ from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.inputs import as_column
 
 
 class Hit(TypedDict):

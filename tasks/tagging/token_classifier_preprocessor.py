@@ -19,9 +19,9 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, as_column
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
-    as_column,
     as_weights,
     check_same_count,
 )
@@ -80,6 +80,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     """
 
     task_name = "token_classifier"
+    inputs = Inputs(Text("texts"))
 
     @validate_arguments
     def __init__(

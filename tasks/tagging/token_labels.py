@@ -27,7 +27,7 @@ from encoder_zoo.tasks.preprocessing.columns import (
     text_of,
 )
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
-from encoder_zoo.tasks.preprocessing.preprocessor import as_column
+from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sorted_tags
 

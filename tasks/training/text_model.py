@@ -45,8 +45,9 @@ from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
+from encoder_zoo.tasks.preprocessing.columns import table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.text_columns import log_roles
+from encoder_zoo.tasks.preprocessing.text_columns import log_columns
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.data import TrainingData, uncounted
@@ -92,7 +93,6 @@ class TextModel(keras.Model):
         packs_batches: whether the texts of a batch may be packed on JAX: see `packed_batches`. Only
             for outputs that `logits_of` makes of those of `encoded`, and losses that are a mean
             over examples, which does not depend on the batches.
-        column_roles: what the columns of a table of texts are taken for, in their order.
         file_advice: the end of an error for a path in place of texts.
         traced_settings: the settings of a task that its training graphs depend on.
     """
@@ -108,7 +108,6 @@ class TextModel(keras.Model):
     traced_settings: tuple = ()
     _counted = types.SimpleNamespace(steps=None, done=0)
     _evaluation: tuple[Mapping[str, float], int] | None = None  # results, checksum of the weights
-    column_roles: Sequence[str] = ("first text", "second text")
     file_advice = "ez.read_annotations({!r}) reads files of annotations."
 
     @property
@@ -327,11 +326,17 @@ class TextModel(keras.Model):
         refuse_in_fork()
         given, (x, y) = (x, y), sources.separated(self, x, y)
         if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
-            names = getattr(self.preprocessor, "text_columns", None)
-            log_roles(*given, self.column_roles, names)
+            self._log_columns(*given)
         self._adapt(x, y)
         self._make_ready()
         return x, y
+
+    def _log_columns(self, x, y) -> None:
+        """Log what the columns of a table are taken for."""
+        columns = list(x) if isinstance(x, Mapping) else table_columns(x)
+        if columns is not None and self.preprocessor is not None:
+            names = self.preprocessor.text_columns
+            log_columns(self.preprocessor.inputs.names_in(columns, names), y)
 
     def _fit(self, data: TrainingData, callbacks, verbose, options: dict):
         """Call Keras's `fit`, under a strategy on parts of batches."""

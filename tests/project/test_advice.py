@@ -334,11 +334,7 @@ def one_split_is_passed(said, folder):
     classifier.fit(splits["train"]["text"], splits["train"]["label"], **SMALL)
 
 
-@case(
-    "Expected one of texts, or two of pairs of texts",
-    "Two columns are a pair of texts",
-    slow=True,
-)
+@case("Name those that hold them, in this order", "Or, if these are texts, name the", slow=True)
 def columns_of_texts_are_named(said, folder):
     table = pd.DataFrame({"id": [1, 2], "a": ["one", "two"], "b": ["three", "four"]})
     classifier = new("SequenceClassifier", labels=["a", "b"])
@@ -1001,21 +997,20 @@ def distillations(said, folder):
     distilled.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
 
 
-@case("Name those that hold them", "Name the columns of questions, choices", slow=True)
-def columns_of_choices_are_named(said, folder):
+@case("Pass the columns by themselves, in this order", slow=True)
+def columns_of_questions_are_passed(said, folder):
     task = make("MultipleChoice")
-    table = {"questions": ["one", "two"], "endings": [["a", "b"], ["c", "d"]]}
+    table = {"choices": [["a", "b"], ["c", "d"]], "stem": ["one", "two"]}
     with said():
         task.fit(table, [0, 1], **SMALL)
-    other = {"id": [7, 8], "endings": table["endings"], "stem": table["questions"]}
-    with said():
-        task.fit(other, [0, 1], **SMALL)
     task.save_to_preset(folder / "p")
-    own = preprocessor("MultipleChoice", text_columns=["questions", "endings"])
-    named = ez.MultipleChoice(tiny.backbone(BERT, pooler=True), own)
+    named = ez.MultipleChoice.from_preset(folder / "p", text_columns=["stem", "choices"])
     assert len(named.predict(table, **SMALL)) == 2
-    named = ez.MultipleChoice.from_preset(folder / "p", text_columns=["stem", "endings"])
-    assert len(named.predict(other, **SMALL)) == 2
+    reranker = make("Reranker")
+    three = {"q": ["one", "two"], "d": ["a", "b"], "e": ["c", "d"]}
+    with said():
+        reranker.fit(three, [0, 1], **SMALL)
+    reranker.fit((three["q"], three["d"]), [0, 1], **SMALL)
 
 
 @case("This `fit` has made no step: in float16", slow=True)

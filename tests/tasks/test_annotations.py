@@ -622,17 +622,15 @@ class TestTables:
         table = pd.DataFrame({"query": [*self.TEXTS], "source": ["forum"] * 4})
         with pytest.raises(ValueError, match="'source' holds one value .* taken for texts"):
             reranker.fit(table, scores)
-        from encoder_zoo.tasks.ranking.reranker_preprocessor import two_columns
-
         one_query = pd.DataFrame({"query": ["rome"] * 4, "text": [*self.TEXTS]})
-        assert two_columns(one_query) == (["rome"] * 4, [*self.TEXTS])
+        assert reranker.preprocessor.inputs.columns(one_query) == (["rome"] * 4, [*self.TEXTS])
         with pytest.raises(ValueError, match=r"Type fit\(\(x\['query'\], x\['text'\]\), x\['label"):
             reranker.fit(one_query.assign(label=scores))
 
     def test_roles_are_logged_once(self, make, caplog):
         x, _ = make("TextEmbedder")._begin_fit(self.table(), None)
         assert len(x) == 2
-        assert caplog.text.count("Columns of the table: anchor 'q', positive 'd'.") == 1
+        assert caplog.text.count("Columns of the table: anchors 'q', positives 'd'.") == 1
 
     def test_a_table_without_labels_is_answered_with_the_line_to_type(self, build):
         table = pd.DataFrame({"id": [1, 2], "text": [*self.TEXTS[:2]], "label": ["up", "down"]})

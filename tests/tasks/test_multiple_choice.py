@@ -4,6 +4,7 @@ import logging
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from keras import ops
@@ -13,7 +14,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.ranking.multiple_choice import logits_of_choices
-from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import choice_pairs
+from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import MultipleChoicePreprocessor
 
 QUESTIONS = ["a b ab", "c", "c d e a b"]
 CHOICES = [["a", "b"], ["c d", "a b ab", "e", "p p"], ["d e f g h i j k l m n o p"]]
@@ -51,6 +52,17 @@ def logits_of_pairs(model, first, second):
     return ops.convert_to_numpy(classifier(inputs))[:, 0]
 
 
+def read(x, names=None) -> tuple:
+    return MultipleChoicePreprocessor.inputs.read(x, names)
+
+
+def assert_equal(found, expected) -> None:
+    def lists(columns):
+        return [c.numpy().tolist() if c.shape.rank == 1 else c.to_list() for c in columns]
+
+    assert lists(found) == lists(expected)
+
+
 class TestInputs:
     def test_are_a_pair_for_each_choice_in_its_order(self, model):
         found = model.predict((QUESTIONS, CHOICES), verbose=0)
@@ -77,43 +89,50 @@ class TestInputs:
 
     def test_may_be_tables_of_named_columns(self):
         columns = {"contexts": CONTEXTS, "questions": QUESTIONS, "choices": CHOICES}
-        for found, expected in zip(
-            choice_pairs(columns), choice_pairs((QUESTIONS, CHOICES, CONTEXTS)), strict=True
-        ):
-            assert found.numpy().tolist() == expected.numpy().tolist()
+        expected = read((QUESTIONS, CHOICES, CONTEXTS))
+        assert_equal(read(columns), expected)
+        assert_equal(read(pd.DataFrame(columns)), expected)
+        one = {"questions": "question", "choices": "choice", "contexts": "context"}
+        assert_equal(read({one[name]: values for name, values in columns.items()}), expected)
+
+    def test_may_be_rows(self):
+        expected = read((QUESTIONS, CHOICES, CONTEXTS))
+        rows = list(zip(QUESTIONS, CHOICES, CONTEXTS, strict=True))
+        assert_equal(read(rows), expected)
+        names = ("question", "choices", "context")
+        assert_equal(read([dict(zip(names, row, strict=True)) for row in rows]), expected)
 
     def test_of_unknown_names_stand_in_order(self):
         table = {"stem": QUESTIONS, "options": CHOICES, "passage": CONTEXTS}
-        expected = choice_pairs((QUESTIONS, CHOICES, CONTEXTS))
-        for a, b in zip(choice_pairs(table), expected, strict=True):
-            np.testing.assert_array_equal(a, b)
+        expected = read((QUESTIONS, CHOICES, CONTEXTS))
+        assert_equal(read(table), expected)
 
     @pytest.mark.parametrize(
         "table",
         [
             {"question": QUESTIONS, "choices": CHOICES, "answer": ["a", "b", "a"]},
             {"questions": QUESTIONS, "choices": CHOICES, "answer": [0, 1, 0]},
-            {"question": QUESTIONS, "choices": CHOICES, "contexts": CONTEXTS},
+            {"context": CONTEXTS, "stem": QUESTIONS, "choices": CHOICES},
         ],
     )
     def test_are_not_taken_by_order_where_a_name_is_known(self, table):
         with pytest.raises(ValueError, match=r"has the columns '.*Name those.*text_columns="):
-            choice_pairs(table)
+            read(table)
 
     def test_by_order_are_no_labels(self):
         table = {"question": QUESTIONS, "options": CHOICES, "label": [0, 1, 0]}
         with pytest.raises(ValueError, match="'label' holds numbers .*text_columns="):
-            choice_pairs(table)
+            read(table)
 
     def test_are_found_in_tables_with_other_columns(self):
         table = {"id": ["x1", "x2", "x3"], "options": CHOICES, "article": CONTEXTS, "q": QUESTIONS}
-        found = choice_pairs(table, ["q", "options", "article"])
-        expected = choice_pairs((QUESTIONS, CHOICES, CONTEXTS))
-        assert found.second.numpy().tolist() == expected.second.numpy().tolist()
-        with pytest.raises(ValueError, match="4 columns|text_columns"):
-            choice_pairs(table)
+        found = read(table, ["q", "options", "article"])
+        expected = read((QUESTIONS, CHOICES, CONTEXTS))
+        assert_equal(found, expected)
+        with pytest.raises(ValueError, match="text_columns"):
+            read(table)
         with pytest.raises(ValueError, match="There is no column 'choices'"):
-            choice_pairs(table, ["q", "choices"])
+            read(table, ["q", "choices"])
 
     def test_prepared_without_an_index_are_all_choices(self, model):
         inputs = dict(model.preprocessor((QUESTIONS[:2], [row[:2] for row in CHOICES[:2]])))
@@ -134,9 +153,9 @@ class TestErrors:
             ((["a", "b"], [["c"], []]), "Row 1 of choices has no text"),
             ((["a"], [["c", " "]]), "Row 0 of choices has an empty text"),
             ((["a"], [["c", None]]), "Row 0 of choices has None"),
-            ((["a"], [["c"], ["d"]]), "as questions. Received: 1 questions, 2 choices"),
-            ((["a"], [["c"]], ["d", "e"]), "Received: 1 questions, 1 choices, 2 contexts"),
-            (["a"], "Expected questions and lists of choices"),
+            ((["a"], [["c"], ["d"]]), "Received: 1 questions, 2 lists of choices"),
+            ((["a"], [["c"]], ["d", "e"]), "Received: 1 questions, 1 lists of choices, 2 contexts"),
+            (["a"], r"Expected \(questions, lists of choices\) or"),
         ],
     )
     def test_name_the_row_and_what_is_expected(self, model, x, message):

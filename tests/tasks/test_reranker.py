@@ -110,12 +110,12 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((["a"], ["b", "c"]), "must be equally many. Received: 1 queries, 2 texts"),
+            ((["a"], ["b", "c"]), "equally many queries and texts. Received: 1 queries, 2 texts"),
             ((["a", "it"], ["b", " "]), "Row 1 of texts is empty. Expected some text"),
             ((["", "it"], ["b", "it"]), "Row 0 of queries is empty. Expected some text"),
             ((["a"], [None]), "texts"),
-            ((["a", "b"],), "Expected queries and texts, \\(queries, texts\\)"),
-            (("who",), "Expected queries and texts"),
+            ((["a", "b"],), r"Expected \(queries, texts\), "),
+            (("who",), r"Expected \(queries, texts\)"),
             (((["a"], ["b"], ["c"]),), "Received: 3 columns"),
         ],
     )

@@ -323,7 +323,7 @@ def test_errors_come_before_any_work(arguments, message):
     "pairs, scores, message",
     [
         ((["q"], ["a"]), [1.0, 2.0], "There are 1 first texts, 1 second texts and .*2,"),
-        ((["q", "r"], ["a"]), [1.0, 2.0], "Expected columns of equally many texts"),
+        ((["q", "r"], ["a"]), [1.0, 2.0], "Expected equally many anchors and positives"),
         ((["q", "r"], ["a", "b"]), [1.0, np.nan], "Row 1 has no label: it is nan"),
         ((["q", "r"], ["a", "b"]), ["1", "2"], "Expected equally many, and a number for each"),
         ((["q", "r"], ["a", "b"]), [1.0, 1.0], "All scores are 1.0. Expected different ones"),

@@ -463,15 +463,15 @@ class TestRefusals:
             model.predict(["Who?"])
 
     def test_an_example_without_a_context(self, model):
-        with pytest.raises(ValueError, match="Example 1 has no 'context'"):
+        with pytest.raises(ValueError, match="Row 1 has no 'context'"):
             model.fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
 
     def test_examples_of_different_kinds(self):
         answerless = {"question": "Who?", "context": "Anna."}
         for examples, message in (
-            ([answerless, EXAMPLES[0]], "Example 0 has no 'answers'"),
-            ([EXAMPLES[0], None], "Example 1 is None"),
-            ({"question": ["Who?"], "text": ["Anna."]}, r"Expected \(questions, contexts\)"),
+            ([answerless, EXAMPLES[0]], "Row 0 has no 'answers'"),
+            ([EXAMPLES[0], None], "Row 1 is None"),
+            ({"question": ["Who?"], "text": ["Anna."], "id": ["a1"]}, "Expected .questions, cont"),
         ):
             with pytest.raises(ValueError, match=message):
                 split_examples(examples, None)

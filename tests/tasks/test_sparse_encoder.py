@@ -155,7 +155,7 @@ class TestEmbed:
             (["good", ""], "Row 1 of texts is empty"),
             (["good", None], r"texts\[1\] is None"),
             (None, "texts is None"),
-            ((["good"], ["bad"]), "got 2 columns of them"),
+            ((["good"], ["bad"]), "Expected texts, .* Received: 2 columns"),
         ],
     )
     def test_bad_input(self, shared, texts, message):

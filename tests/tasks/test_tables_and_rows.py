@@ -129,7 +129,7 @@ class TestMissingRows:
                     use(texts)
 
     def test_a_column_of_a_pair_is_named(self, classifier):
-        with pytest.raises(ValueError, match="1 of 2 rows of second is missing"):
+        with pytest.raises(ValueError, match="1 of 2 rows of second texts is missing"):
             classifier.predict((["a", "b"], ["c", None]))
 
     @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ class TestEmbed:
             (["good", None], r"texts\[1\] is None"),
             (None, "texts is None"),
             ([float("nan")], r"texts\[0\] is nan"),
-            ((["good"], ["bad"]), "got 2 columns of them"),
+            ((["good"], ["bad"]), "Expected texts, .* Received: 2 columns"),
         ],
     )
     def test_bad_input(self, shared, texts, message):
@@ -456,15 +456,15 @@ class TestFit:
     @pytest.mark.parametrize(
         ("x", "y", "message"),
         [
-            ((["a"], ["b", "c"]), None, "equally many texts. Received: 1, 2"),
+            ((["a"], ["b", "c"]), None, "equally many .* Received: 1 anchors, 2 positives"),
             (["a", "b"], [0.5, 0.1], "one column of texts, so y must be their vectors"),
             ((["a"], ["b"]), [float("nan")], "Row 0 has no label: it is nan"),
             ((["a"], ["b"]), ["x"], "y is of type string"),
             ((["a"], ["b"]), [0.1, 0.2], "1 texts, 2 labels"),
             ((["a", "b"], ["c", "d"], [["e"], ["f", "g"]]), None, "Row 1 of the last column has 2"),
-            ([["a", "b"], ["c"]], None, "Row 1 of x has 1 texts, row 0 has 2"),
-            ((["a", ""], ["b", "c"]), None, "Row 1 of column 0 is empty"),
-            ((["a", "d"], ["b", None]), None, "column 1.*is None"),
+            ([["a", "b"], ["c"]], None, "Row 1 of x has 1 entries, row 0 has 2"),
+            ((["a", ""], ["b", "c"]), None, "Row 1 of anchors is empty"),
+            ((["a", "d"], ["b", None]), None, r"positives\[1\] is None"),
         ],
     )
     def test_bad_input(self, shared, x, y, message):

@@ -87,13 +87,17 @@ def test_case_23_no_texts_give_no_rows(classifier):
 
 
 def test_case_24_unequal_lengths_are_refused_with_both(classifier):
-    with pytest.raises(ValueError, match="equally many. Received: 3 first, 2 second"):
+    with pytest.raises(
+        ValueError, match="equally many texts and second texts. Received: 3 texts, 2 second"
+    ):
         classifier.predict((TEXTS, TEXTS[:2]))
     with pytest.raises(ValueError, match="3 texts, 2 labels"):
         classifier.fit(TEXTS, [0, 1])
     with pytest.raises(ValueError, match="3 texts, 4 sample_weight"):
         classifier.evaluate(TEXTS, [0, 1, 2], sample_weight=[1.0, 1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match=r"Expected one text or a pair .* Received: 3 texts"):
+    with pytest.raises(
+        ValueError, match=r"Expected texts or \(texts, second texts\), .* Received: 3 columns"
+    ):
         classifier.predict((TEXTS, TEXTS, TEXTS))
 
 
@@ -192,7 +196,7 @@ def test_case_22_and_25_in_every_task(others, name):
 
 def test_case_24_in_every_task(others):
     qa, tagger = others["SpanQA"], others["TokenClassifier"]
-    with pytest.raises(ValueError, match="Received: 2 question, 1 context"):
+    with pytest.raises(ValueError, match="Received: 2 questions, 1 contexts"):
         qa.answer(question=["a", "b"], context=["c"])
     with pytest.raises(ValueError, match="Received 2 texts, but spans for 1"):
         tagger.fit(["a", "b"], [[]])

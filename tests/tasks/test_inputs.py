@@ -1,0 +1,97 @@
+"""Declared inputs: every container gives the same columns, and errors name what is wrong."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, Texts
+
+TITLES = ["one", "two", "three"]
+OPTIONS = [["a", "b"], ["c"], ["d e", "f", "g"]]
+NOTES = ["x y", "z", "no"]
+INPUTS = Inputs(Text("titles", "title"), Texts("options", "option"), Text("notes", optional=True))
+ROWS = list(zip(TITLES, OPTIONS, NOTES, strict=True))
+
+
+def lists(columns) -> list:
+    shown = [c.numpy().tolist() if c.shape.rank == 1 else c.to_list() for c in columns]
+    return [
+        [[t.decode() for t in v] if isinstance(v, list) else v.decode() for v in c] for c in shown
+    ]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        (TITLES, OPTIONS, NOTES),
+        (pd.Series(TITLES), pd.Series(OPTIONS), np.array(NOTES)),
+        (tf.constant(TITLES), tf.ragged.constant(OPTIONS), tf.constant(NOTES)),
+        ROWS,
+        [list(row) for row in ROWS],
+        [dict(zip(("title", "options", "notes"), row, strict=True)) for row in ROWS],
+        {"notes": NOTES, "options": OPTIONS, "titles": TITLES},
+        {"heading": TITLES, "choices": OPTIONS, "remark": NOTES},
+        pd.DataFrame({"option": OPTIONS, "title": TITLES, "notes": NOTES}),
+        pa.table({"a": TITLES, "b": OPTIONS, "c": NOTES}),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_every_container_gives_the_same(x):
+    assert lists(INPUTS.read(x)) == [TITLES, OPTIONS, NOTES]
+
+
+def test_in_a_graph():
+    table = {"notes": NOTES, "titles": TITLES, "options": tf.ragged.constant(OPTIONS)}
+    for given in (table, (table["titles"], table["options"], table["notes"])):
+        dataset = tf.data.Dataset.from_tensor_slices((given,)).batch(3)
+        assert lists(next(iter(dataset.map(lambda x: INPUTS.read(x))))) == [TITLES, OPTIONS, NOTES]
+        specification = INPUTS.columns(dataset.element_spec[0])
+        assert [spec.shape.rank for spec in specification] == [1, 2, 1]
+
+
+def test_columns_are_chosen_by_name():
+    table = pd.DataFrame({"id": [1, 2, 3], "c": OPTIONS, "a": TITLES})
+    assert lists(INPUTS.read(table, ["a", "c"])) == [TITLES, OPTIONS]
+    assert INPUTS.names_in(["x", "y"]) == {"x": "titles", "y": "options"}
+
+
+def test_optional_repeated_and_either():
+    texts = Inputs(Text("texts"), Text("second texts", optional=True))
+    assert lists(texts.read(TITLES)) == [TITLES]
+    assert lists(texts.read(np.array([TITLES, NOTES]).T)) == [TITLES, NOTES]
+    assert lists(texts.read([[text] for text in TITLES])) == [TITLES]
+    assert lists(texts.read([])) == [[]]
+    several = Inputs(Text("anchors"), Text("others", optional=True, repeated=True))
+    expected = [["q", "r"], ["a", "b"], ["n", "o"], ["m", "p"]]
+    assert lists(several.read((["q", "r"], ["a", "b"], [["n", "m"], ["o", "p"]]))) == expected
+    assert lists(several.read([("q", "a", "n", "m"), ("r", "b", "o", "p")])) == expected
+    either = Inputs(Text("queries", "query"), TextOrTexts("texts", "text"))
+    assert lists(either.read((TITLES, NOTES))) == [TITLES, NOTES]
+    assert lists(either.read((TITLES, OPTIONS))) == [TITLES, OPTIONS]
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (TITLES, r"Expected \(titles, lists of options\) or \(titles, lists of options, notes\), "),
+        ("one", r"a table of these columns. Received: 'one' \(str\)"),
+        ((TITLES, OPTIONS, NOTES, NOTES), "Received: 4 columns"),
+        (
+            (TITLES, OPTIONS[:2]),
+            "equally many titles and lists of options. Received: 3 titles, 2 lists of options",
+        ),
+        ((TITLES, TITLES), r"Row 0 of options is 'one' \(str\). Expected a list of texts for each"),
+        ([("one", ["a"]), ("two", ["b"], "c")], "Row 1 of x has 3 entries, row 0 has 2"),
+        ([("one", ["a"]), "two"], "Row 1 of x is 'two'. Expected a list or tuple"),
+        ([{"title": "one", "options": ["a"]}, {"title": "two"}], "Row 1 has no 'options'. It has"),
+        ([{"title": "one", "options": ["a"]}, None], "Row 1 is None .*Expected a dict"),
+        ({"titles": TITLES, "options": OPTIONS, "answer": NOTES}, "and no others. Pass the col"),
+        ({"options": OPTIONS, "heading": TITLES}, "columns 'options', 'heading'. Expected"),
+        ({"heading": [1, 2, 3], "choices": OPTIONS}, "'heading' holds numbers .* for titles"),
+    ],
+)
+def test_errors_say_what_was_expected(x, message):
+    with pytest.raises(ValueError, match=message):
+        INPUTS.read(x)
