@@ -29,7 +29,8 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
-OF_EACH = 3
+OF_EACH = 2  # slow tests of a function that `.ci/run` has
+SECONDS_OF_A_FILE = 4.0  # for long tests in the default run, see `seconds.py`
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
@@ -85,23 +86,44 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Examples of docstrings that train or export are slow; the others call each thing once.
+    """Mark the long tests slow, and those slow ones that `.ci/run` leaves out.
 
-    Of the slow tests that one function makes, `OF_EACH` are what `.ci/run` runs.
+    Examples of docstrings that train or export are slow; the others call each thing once. Of the
+    tests that are recorded as long, each file keeps `SECONDS_OF_A_FILE`, the shortest of those
+    functions first that have no other test. Of the slow tests that one function makes, `OF_EACH`
+    are what `.ci/run` runs, but all where they are marked `slow(every=True)`.
     """
-    of_function = {}
+    recorded = json.loads((TESTS / "recorded" / "seconds.json").read_text(encoding="utf-8"))
+    functions = {}
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             code = "".join(example.source for example in item.dtest.examples)
             trains = re.search(r"\.(fit|evaluate|export|distill)\(", code)
             item.add_marker("slow" if trains else "eager")
-        elif (slow := item.get_closest_marker("slow")) and not slow.kwargs.get("every"):
-            of_function.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for tests in of_function.values():
-        kept = {round(i * (len(tests) - 1) / (OF_EACH - 1)) for i in range(OF_EACH)}
-        for i, item in enumerate(tests):
-            if len(tests) > OF_EACH and i not in kept:
-                item.add_marker("matrix")
+        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left = {}  # seconds of each file
+    shortest = {}
+    for name, tests in functions.items():
+        usual = [test for test in tests if not test.get_closest_marker("slow")]
+        if usual and all(test.nodeid in recorded for test in usual):
+            shortest[name] = min(usual, key=lambda test: recorded[test.nodeid])
+    for name, test in sorted(shortest.items(), key=lambda item: recorded[item[1].nodeid]):
+        file, seconds = name.partition("::")[0], recorded[test.nodeid]
+        if seconds <= left.setdefault(file, SECONDS_OF_A_FILE):
+            left[file] -= seconds
+        else:
+            del shortest[name]
+    for name, tests in functions.items():
+        for test in tests:
+            if test.nodeid in recorded and test is not shortest.get(name):
+                test.add_marker("slow")
+        slow = [test for test in tests if test.get_closest_marker("slow")]
+        if any(test.get_closest_marker("slow").kwargs.get("every") for test in slow):
+            continue
+        kept = {round(i * (len(slow) - 1) / (OF_EACH - 1)) for i in range(OF_EACH)}
+        for i, test in enumerate(slow):
+            if i not in kept:
+                test.add_marker("matrix")
 
 
 def pytest_collection_finish(session):
