@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import keras
 
@@ -85,3 +85,45 @@ Repository = Annotated[
 CommitMessage = Annotated[
     str, Rule(lambda v: isinstance(v, str) and bool(v.strip()), "a line of text")
 ]
+
+
+if TYPE_CHECKING:
+
+    class History(keras.callbacks.History):
+        """Keras's history, with the types of its values, which Keras does not give."""
+
+        history: dict[str, list[float]]
+        epoch: list[int]
+else:
+    History = keras.callbacks.History
+
+
+class CompileOptions(TypedDict, total=False):
+    """Keyword arguments of `TextModel.compile` after `metrics`."""
+
+    weighted_metrics: object
+    jit_compile: bool | Literal["auto"] | None
+    learning_rate: float | None
+    gradient_accumulation_steps: int | None
+    weight_decay: float | None
+    warmup: float | None
+    layer_decay: float | None
+    frozen_layers: int | None
+    loss_weights: object
+    run_eagerly: bool | None
+    steps_per_execution: int | None
+    auto_scale_loss: bool | None
+
+
+class PredictOptions(TypedDict, total=False):
+    """Keyword arguments of `TextModel.predict` after `batch_size`."""
+
+    verbose: Literal[0, 1, 2, "auto"]
+    steps: int | None
+    callbacks: Sequence[keras.callbacks.Callback] | None
+
+
+class EvaluateOptions(PredictOptions, total=False):
+    """Keyword arguments of `TextModel.evaluate` after `batch_size`, but for `return_dict`."""
+
+    sample_weight: object

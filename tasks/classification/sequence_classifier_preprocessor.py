@@ -145,9 +145,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
         Returns:
             As of `encode`, for all windows, and "text_index" (W,) int64, the text of each.
         """
-        return self.windows_of([self.tokenizer.tokenize(text) for text in self.texts_of(x)])
+        return self._encode_windows_of([self.tokenizer.tokenize(text) for text in self.texts_of(x)])
 
-    def windows_of(self, tokens: list[array_ops.RaggedTensor]) -> dict:
+    def _encode_windows_of(self, tokens: list[array_ops.RaggedTensor]) -> dict:
         """Return examples as of `encode_windows`, of the tokens (N, None) of one or two columns."""
         windows = self._windows(tokens)
         parts = [take(part, of_part) for part, of_part in zip(tokens, windows, strict=True)]

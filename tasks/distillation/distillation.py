@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.arguments import LayerArguments, PredictOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
@@ -33,7 +33,6 @@ from encoder_zoo.tasks.distillation.distillation_preprocessor import (
     teacher_inputs,
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.keyword_arguments import PredictOptions
 from encoder_zoo.tasks.training.logit_metrics import by_token
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.arguments import CompileOptions
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -50,7 +51,6 @@ from encoder_zoo.tasks.retrieval.similarity import (
 from encoder_zoo.tasks.retrieval.terms import Postings, normalized_for
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Engine, Float32Vectors, Precision
-from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 
@@ -83,6 +83,9 @@ class IndexOptions(EmbedOptions, total=False):
     batch_size: int | None
     engine: Engine | None
     keep_texts: bool
+    ids: object
+    metadata: object
+    text_column: str | None
 
 
 class Embedder(Task, Generic[IndexKind]):
@@ -297,9 +300,10 @@ class Embedder(Task, Generic[IndexKind]):
         """Return an index that finds the documents nearest to a text.
 
         Args:
-            documents: texts.
-            **options: of the `build` of `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such as
-                `precision="int8"`.
+            documents: texts; or a table, or rows that are dicts, with a column "text" (or
+                `text_column=`), "id", and others, which are fields that `where=` of a search asks.
+            **options: `ids` and `metadata` of texts, see `Documents.of`; and of the `build` of
+                `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such as `precision="int8"`.
 
         Example:
             >>> from encoder_zoo import TextEmbedder

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save
 
+from encoder_zoo.common.arguments import History
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -50,7 +51,6 @@ from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
-from encoder_zoo.tasks.training.keyword_arguments import History
 from encoder_zoo.tasks.training.logit_metrics import metric_by_name
 
 if TYPE_CHECKING:

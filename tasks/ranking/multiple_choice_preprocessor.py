@@ -187,7 +187,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         pairs = choice_pairs(*self.texts_of(x))
         tokens = [self.tokenizer.tokenize(text) for text in (pairs.first, pairs.second)]
         if self.pools_windows:
-            return self.windows_of(tokens), pairs.counts
+            return self._encode_windows_of(tokens), pairs.counts
         examples = self.pack(tokens)
         return {
             **examples,

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import metrics, ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import CompileOptions, LayerArguments, TaskPresetArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.lazy import array_ops
@@ -40,7 +40,6 @@ from encoder_zoo.tasks.ranking.reranker_preprocessor import (
 )
 from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
-from encoder_zoo.tasks.training.keyword_arguments import CompileOptions
 from encoder_zoo.tasks.training.logit_metrics import loss_on_logits
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.recipe import is_auto

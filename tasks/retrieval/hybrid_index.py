@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import os
@@ -9,10 +10,13 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
+import numpy as np
+
 from encoder_zoo.common.validation import PositiveInt, integer_from, validate_arguments
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index import Index
 from encoder_zoo.tasks.retrieval.index_files import KIND, checked_manifest, kind_of
 from encoder_zoo.tasks.retrieval.index_kinds import (
@@ -98,10 +102,30 @@ class HybridIndex(Index):
                 )
 
     @property
-    def texts(self) -> list[str] | None:
-        """Return the texts of the first index that has them."""
-        columns = (getattr(index, "texts", None) for index in self.indexes)
-        return next((texts for texts in columns if texts is not None), None)
+    def documents(self) -> Documents:
+        """Return the texts, ids and fields, each of the first index that has them."""
+        columns = []
+        for name in ("texts", "ids", "metadata"):
+            found = (getattr(index, name, None) for index in self.indexes)
+            columns.append(next((column for column in found if column is not None), None))
+        known = vars(self).get("_documents")
+        if known is None or any(
+            own is not column
+            for own, column in zip((known.texts, known.ids, known.metadata), columns, strict=True)
+        ):
+            known = vars(self)["_documents"] = Documents(*columns)
+        return known
+
+    def _snapshot(self) -> Self:
+        with self._lock:
+            now = copy.copy(self)
+            now.indexes = [i._snapshot() if isinstance(i, Index) else i for i in self.indexes]
+            return now
+
+    def _check_unchanged(self) -> None:
+        for index in self.indexes:
+            if isinstance(index, Index):
+                index._check_unchanged()
 
     def __len__(self) -> int:
         return len(self.indexes[0])
@@ -120,14 +144,31 @@ class HybridIndex(Index):
         """Return the bytes of memory that the indexes take."""
         return sum(getattr(index, "nbytes", 0) for index in self.indexes)
 
-    def _find(self, queries: list[str], top_k: int):
-        depth = max(top_k, self.depth)
-        found = [index.search(queries, depth) for index in self.indexes]
+    def _find(self, queries: list[str], top_k: int, among: np.ndarray | None = None):
+        depth, found = max(top_k, self.depth), []
+        for index in self.indexes:
+            if not isinstance(index, Index):
+                if among is not None:
+                    self._check_own("where")
+                found.append(index.search(queries, depth))
+                continue
+            most = min(depth, len(index) if among is None else len(among))
+            rankings = index._find(queries, most, among)
+            found.append([index._hits(*ranking) for ranking in rankings])
         for rankings in zip(*found, strict=True):
             best = fuse(*rankings, k=self.rank_constant)[:top_k]
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
-    def _adding(self, texts: list[str], batch_size: int | None = None) -> Callable[[], None]:
+    def _check_own(self, what: str) -> None:
+        """Raise an error if an index is a stranger's, which may have no such method or argument."""
+        for i, index in enumerate(self.indexes):
+            if not isinstance(index, Index):
+                raise ValueError(
+                    f"{what} needs indexes of this package. indexes[{i}] is a "
+                    f"{type(index).__name__}."
+                )
+
+    def _adding(self, new: Documents, batch_size: int | None = None) -> Callable[[], None]:
         """Embed further documents, and return the function that puts them into every index."""
         for i, index in enumerate(self.indexes):
             if not hasattr(index, "add"):
@@ -136,13 +177,27 @@ class HybridIndex(Index):
                     "HybridIndex of indexes of all documents."
                 )
         others = [index for index in self.indexes if not isinstance(index, Index)]
-        steps = [functools.partial(index.add, texts) for index in others]
+        steps = [functools.partial(index.add, new.texts) for index in others]
         own = [index for index in self.indexes if isinstance(index, Index)]
-        steps += [index._adding(texts, batch_size) for index in own]
+        steps += [index._adding(new.as_in(index.documents), batch_size) for index in own]
+        return self._together(steps)
+
+    def _replacing(self, indices: list[int], new: Documents, batch_size: int | None = None):
+        self._check_own("update")
+        parts = ((index, new.as_in(index.documents)) for index in self.indexes)
+        return self._together([index._replacing(indices, n, batch_size) for index, n in parts])
+
+    def _keep(self, indices: np.ndarray) -> None:
+        self._check_own("remove")
+        self._together([functools.partial(index._keep, indices) for index in self.indexes])()
+
+    def _together(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
+        """Return the function that changes all indexes before another search begins."""
 
         def put() -> None:
-            for step in steps:
-                step()
+            with self._lock:
+                for step in steps:
+                    step()
 
         return put
 
@@ -162,10 +217,11 @@ class HybridIndex(Index):
                     f"indexes[{i}] is a {type(index).__name__}, which cannot be saved in another. "
                     "Save the indexes that can be one by one, and make a HybridIndex of them again."
                 )
+        now = self._snapshot()
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
         settings = {"rank_constant": self.rank_constant, "depth": self.depth}
         with replacing(folder, KIND) as new:
-            for name, index in zip(names, self.indexes, strict=True):
+            for name, index in zip(names, now.indexes, strict=True):
                 index.save(new / name)
             write_manifest(new, {"task": self.kind, "indexes": names, **settings})
 

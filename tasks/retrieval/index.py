@@ -5,15 +5,18 @@ Comment letters: N documents, Q queries, D width.
 
 from __future__ import annotations
 
+import copy
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, overload
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, Rule, validate_arguments
+from encoder_zoo.common.validation import NonNegativeInt, PositiveInt, Rule, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.tasks.retrieval.documents import Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     judged,
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 RERANKED = 50  # documents that a reranker scores
+GROUPED = 4  # documents looked at for each group, and so many times more if these are too few
+CHOOSING = ("where", "min_score", "group_by", "offset")  # options of a search
 # The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
 FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
 MAX_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
@@ -52,9 +57,16 @@ class Store(Protocol):
         """Return a store with further documents behind these."""
         ...
 
-    def nearest(self, queries: Any, k: int) -> tuple[Sequence, Sequence]:
+    def taken(self, indices: np.ndarray) -> Store:
+        """Return a store of some of the documents, in the order of their indices."""
+        ...
+
+    def nearest(
+        self, queries: Any, k: int, among: np.ndarray | None = None
+    ) -> tuple[Sequence, Sequence]:
         """Return for each query the indices of the `k` nearest documents, the nearest first, of
-        equal ones the earlier, and for each query their scores."""
+        equal ones the earlier, and for each query their scores; of those `among` some indices
+        alone, if these are given."""
         ...
 
 
@@ -71,6 +83,10 @@ class SearchOptions(QueryOptions, total=False):
 
     reranker: object
     candidates: int | None
+    where: Where | None
+    min_score: float | None
+    group_by: str | None
+    offset: int
 
 
 class Index:
@@ -81,13 +97,13 @@ class Index:
     Args:
         embedder: of the queries and of further documents; None: the store takes texts.
         store: of the documents.
-        texts: N of them, or None.
+        documents: N of them; texts alone, or None, are documents without ids and fields.
         fingerprint: the embedder's vectors of `FINGERPRINT_TEXTS` when the index was built; None:
             those that it makes now.
         **settings: of further documents, such as `prompt`; they become attributes.
 
     Attributes:
-        embedder, texts: as given.
+        embedder, documents: as given.
         kind: its name in the manifest, where that of a preset names the task.
         types: {precision: types of the arrays of the store}.
         rules: of the attributes that stand in the manifest.
@@ -95,10 +111,10 @@ class Index:
     Example:
         >>> class Longest(Index):
         ...     def __init__(self, texts):
-        ...         self.texts = texts
+        ...         self.documents = Documents(texts)
         ...     def __len__(self):
         ...         return len(self.texts)
-        ...     def _find(self, queries, top_k):
+        ...     def _find(self, queries, top_k, among=None):
         ...         best = sorted(range(len(self)), key=lambda i: -len(self.texts[i]))[:top_k]
         ...         return [(best, [float(len(self.texts[i])) for i in best]) for _ in queries]
         >>> Longest(["a", "abc"]).search("any", top_k=1)
@@ -109,7 +125,7 @@ class Index:
     types: ClassVar[Mapping[str | None, Types]] = {None: {}}
     rules: ClassVar[Mapping[str, Rule]] = {}
     embedder: Any = None
-    texts: list[str] | None
+    documents: Documents
     prompt: str | None
 
     @reads_weights_of("embedder")
@@ -117,12 +133,12 @@ class Index:
         self,
         embedder: Any,
         store: Any,
-        texts: list[str] | None,
+        documents: Documents | list[str] | None,
         fingerprint: np.ndarray | None = None,
         **settings: object,
     ):
         self.embedder = embedder
-        self.texts = texts
+        self.documents = documents if isinstance(documents, Documents) else Documents(documents)
         self._store = store
         vars(self).update(settings)
         if embedder is not None:
@@ -134,10 +150,39 @@ class Index:
     def __len__(self) -> int:
         return len(self._store)
 
+    def __getstate__(self) -> dict:
+        """Return the attributes that a copy has: it changes by itself."""
+        return {name: value for name, value in vars(self).items() if name != "_changing"}
+
+    @property
+    def _lock(self) -> threading.RLock:
+        """Return the lock of changes: one at a time, and no copy is made in the middle of one."""
+        return vars(self).setdefault("_changing", threading.RLock())
+
+    def _snapshot(self) -> Self:
+        """Return the index as it is now, for a search that other threads' changes leave alone."""
+        with self._lock:
+            return copy.copy(self)
+
     @property
     def _asked_models(self) -> list:
         """Return the embedders of the queries."""
         return [self.embedder]
+
+    @property
+    def texts(self) -> list[str] | None:
+        """Return the texts of the documents, or None."""
+        return self.documents.texts
+
+    @property
+    def ids(self) -> list[str | int] | None:
+        """Return the ids of the documents, or None."""
+        return self.documents.ids
+
+    @property
+    def metadata(self) -> list[dict[str, Any]] | None:
+        """Return the fields of the documents, or None."""
+        return self.documents.metadata
 
     @property
     def nbytes(self) -> int:
@@ -162,6 +207,10 @@ class Index:
         top_k: PositiveInt = 10,
         reranker: Any = None,
         candidates: PositiveInt | None = None,
+        where: Any = None,
+        min_score: float | None = None,
+        group_by: str | None = None,
+        offset: NonNegativeInt = 0,
         **options: Unpack[QueryOptions],
     ) -> list[Hit] | list[list[Hit]]:
         """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
@@ -173,40 +222,91 @@ class Index:
             reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It puts
                 the nearest documents in its own order, with its own scores.
             candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
+            where: only documents whose fields meet it: {"year": [2023, 2024], "lang": "en"}, where
+                all must hold and one of a list, or a function of a value; or a function of a
+                document's fields. Documents without a field do not meet it.
+            min_score: only hits of this score or more; of a reranker's scores, if there is one.
+            group_by: a field, of whose values each has its best document alone: of the chunks of a
+                book, say, the one that is nearest.
+            offset: leave out so many of the first, for the pages after the first.
             **options: of the embedder's `embed`: `prompt`, default "query", `batch_size`, and of a
                 `SparseEncoder` `max_terms`.
 
         Returns:
-            Of a single query a list of `{"index", "score", "text"}`, otherwise a list of these for
-            each query. Scores are the embedder's `similarity_function`, more is nearer: distances
-            are negative.
+            Of a single query a list of `{"index", "score", "text"}`, with "id" and "metadata" where
+            the documents have these; otherwise a list of these for each query. Scores are the
+            embedder's `similarity_function`, more is nearer: distances are negative.
 
         Raises:
             ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ...", "The embedder
-                has changed since the index was built, ..."
+                has changed since the index was built, ...", "where: there is no field 'jear'. Did
+                you mean 'year'?"
 
         Example:
             >>> from encoder_zoo import TextEmbedder
             >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> laws = [{"id": "a", "text": "Tax law.", "year": 1990},
+            ...         {"id": "b", "text": "Tax law, amended.", "year": 2024}]
+            >>> [hit] = embedder.index(laws).search("Tax law.", where={"year": 2024})
+            >>> hit["id"], hit["text"], hit["metadata"]
+            ('b', 'Tax law, amended.', {'year': 2024})
             >>> index = embedder.index(["A cat.", "Tax law."])
             >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
             [[1, 0], [0, 1]]
         """
         if isinstance(queries, str | bytes):
-            return self.search([queries], top_k, reranker, candidates, **options)[0]
+            chosen = (where, min_score, group_by, offset)
+            return self.search([queries], top_k, reranker, candidates, *chosen, **options)[0]
         self._check_options(reranker, candidates, options)
         texts = checked_texts(queries, "queries", least=0)
-        if not texts:
-            return []
-        wanted = top_k if reranker is None else max(top_k, candidates or RERANKED)
-        found = self._find(texts, min(wanted, len(self)), **options)
-        hits = [self._hits(*one) for one in found]
-        if reranker is None:
-            return hits
-        return [
-            reranked(reranker, *one, top_k) if one[1] else []
-            for one in zip(texts, hits, strict=True)
-        ]
+        self._check_unchanged()
+        now, last = self._snapshot(), offset + top_k
+        among = None if where is None else now.documents.where(where)
+        if not texts or (among is not None and not len(among)):
+            return [[] for _ in texts]
+        wanted = last if reranker is None else max(last, candidates or RERANKED)
+        hits = now._best_hits(texts, wanted, among, group_by, options)
+        if reranker is not None:
+            pairs = zip(texts, hits, strict=True)
+            hits = [reranked(reranker, *one, last) if one[1] else [] for one in pairs]
+        if min_score is not None:
+            hits = [[hit for hit in found if hit["score"] >= min_score] for found in hits]
+        return [found[offset:last] for found in hits]
+
+    def _best_hits(
+        self,
+        texts: list[str],
+        wanted: int,
+        among: np.ndarray | None,
+        group_by: str | None,
+        options: Mapping[str, Any],
+    ) -> list[list[Hit]]:
+        """Return the best documents of each query, of each group the best one.
+
+        Args:
+            texts: of the queries.
+            wanted: how many documents, or groups.
+            among, options: of `_find`.
+            group_by: a field, or None.
+        """
+        count = len(self) if among is None else len(among)
+        options = options if among is None else {**options, "among": among}
+        if group_by is None:
+            return [self._hits(*one) for one in self._find(texts, min(wanted, count), **options)]
+        groups, depth = self.documents.groups(group_by), wanted
+        while True:  # deeper, until there are enough groups
+            depth = min(GROUPED * depth, count)
+            found = [self._hits(*one) for one in self._find(texts, depth, **options)]
+            best = []
+            for hits in found:
+                firsts = {}
+                for hit in hits:
+                    firsts.setdefault(groups[hit["index"]], hit)
+                best.append(list(firsts.values())[:wanted])
+            # A query that found less than it might finds no more.
+            enough = [len(b) >= wanted or len(h) < depth for b, h in zip(best, found, strict=True)]
+            if depth == count or all(enough):
+                return best
 
     def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
         if options and self.embedder is None:
@@ -225,27 +325,22 @@ class Index:
             raise ValueError("A reranker reads texts, and this index holds vectors alone.")
 
     def _find(
-        self, queries: list[str], top_k: int, **options: Any
+        self, queries: list[str], top_k: int, among: np.ndarray | None = None, **options: Any
     ) -> Iterable[tuple[Sequence[int], Sequence[float]]]:
         """Return for each query the indices of its documents, the nearest first, and their scores.
 
         Args:
             queries: one or more texts.
             top_k: how many documents, at most N.
+            among: the indices of those that may be found; None: all.
             **options: of `embed`.
         """
-        if self.embedder is not None and weights_version(self.embedder) != self._known[0]:
-            self._check_embedder()
         vectors = self._embed(queries, "The vectors of queries", **{"prompt": "query", **options})
-        return zip(*self._store.nearest(vectors, top_k), strict=True)
+        return zip(*self._store.nearest(vectors, top_k, among), strict=True)
 
     def _hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
-        return [
-            {"index": i, "score": score, "text": None if self.texts is None else self.texts[i]}
-            for i, score in zip(
-                np.asarray(indices).tolist(), np.asarray(scores).tolist(), strict=True
-            )
-        ]
+        pairs = zip(np.asarray(indices).tolist(), np.asarray(scores).tolist(), strict=True)
+        return [{"index": i, "score": s, **self.documents.described(i)} for i, s in pairs]
 
     @validate_arguments
     @reads_weights_of("self", "reranker")
@@ -264,7 +359,7 @@ class Index:
         Args:
             queries: texts.
             relevant: for each query the index of its document, or a list of indices, or {index:
-                grade}.
+                grade}; where documents have ids, ids in place of indices.
             cutoffs: how many of the first documents are looked at.
             **options: of its `search`, such as `reranker`. Documents that a reranker does not read
                 are not found.
@@ -283,14 +378,17 @@ class Index:
             0.5
         """
         cutoffs = checked_cutoffs(cutoffs)
+        if self.ids is not None:
+            relevant = [self._indices_in(entry) for entry in relevant]
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(queries, names, relevant)
         number_of = {name: number for number, name in enumerate(texts.documents)}
         reranker, candidates = options.pop("reranker", None), options.pop("candidates", None)
+        chosen = {name: options.pop(name) for name in CHOOSING if name in options}
         self._check_options(reranker, candidates, options)
 
         def search(some: Sequence[int], k: int) -> Iterator[tuple[list[int], list[float]]]:
-            for hits in self.search([texts.queries[i] for i in some], k, **options):
+            for hits in self.search([texts.queries[i] for i in some], k, **chosen, **options):
                 numbers = [number_of[names[hit["index"]]] for hit in hits]
                 yield numbers, [hit["score"] for hit in hits]
 
@@ -304,6 +402,12 @@ class Index:
             rankings.append([numbers[i] for i in order])
             scores.append(ordering)
         return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
+
+    def _indices_in(self, relevant: object) -> object:
+        """Return an entry of `relevant` with the indices of ids."""
+        if isinstance(relevant, Mapping):
+            return dict(zip(self.documents.indices_of(relevant), relevant.values(), strict=True))
+        return self.documents.indices_of(relevant)
 
     # -- vectors -------------------------------------------------------------------------------
 
@@ -326,6 +430,11 @@ class Index:
         """Return the embedder's vectors of `FINGERPRINT_TEXTS`, by which it is recognized."""
         raise NotImplementedError
 
+    def _check_unchanged(self) -> None:
+        """Check the embedder if its weights may be others than when it was checked last."""
+        if self.embedder is not None and weights_version(self.embedder) != self._known[0]:
+            self._check_embedder()
+
     def _check_embedder(self) -> None:
         """Raise an error if the embedder makes other vectors now than those of the index."""
         if self.embedder is None:
@@ -345,30 +454,112 @@ class Index:
 
     @validate_arguments
     @reads_weights_of("self")
-    def add(self, documents: object, batch_size: PositiveInt | None = None) -> None:
+    def add(
+        self,
+        documents: object,
+        batch_size: PositiveInt | None = None,
+        ids: object = None,
+        metadata: object = None,
+        text_column: str | None = None,
+    ) -> None:
         """Add documents behind those that are there. A call copies all vectors: add many at once.
 
         Args:
-            documents: a list, array or column of texts.
+            documents: a list, array or column of texts, a table, or rows that are dicts.
             batch_size: of `embed`.
+            ids, metadata, text_column: see `Documents.of`.
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "The embedder has
-                changed since the index was built. ..."
-        """
-        self._adding(checked_texts(documents, "documents"), batch_size)()
+                changed since the index was built. ...", "ids[7] is 'a', as ids[0]. ..."
 
-    def _adding(self, texts: list[str], batch_size: int | None = None) -> Callable[[], None]:
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> index = embedder.index(["A cat.", "A dog."], ids=["cat", "dog"])
+            >>> index.add(["Tax law."], ids=["law"])
+            >>> index.update(["A red cat."], ids=["cat"])
+            >>> index.remove(["dog"])
+            >>> index.ids, index.texts
+            (['cat', 'law'], ['A red cat.', 'Tax law.'])
+        """
+        new = Documents.of(documents, ids, metadata, text_column)
+        self.documents.joined(new)  # an error before any work
+        self._adding(new, batch_size)()
+
+    def _adding(self, new: Documents, batch_size: int | None = None) -> Callable[[], None]:
         """Embed further documents, and return the function that puts them into the index."""
         self._check_embedder()
-        vectors = self._embed_documents(texts, batch_size)
+        vectors = self._embed_documents(new.texts, batch_size)
 
         def put() -> None:
-            self._store = self._store.joined(vectors)
-            if self.texts is not None:
-                self.texts = [*self.texts, *texts]
+            with self._lock:
+                documents = self.documents.joined(new)
+                self._store, self.documents = self._store.joined(vectors), documents
 
         return put
+
+    @validate_arguments
+    @reads_weights_of("self")
+    def update(
+        self,
+        documents: object,
+        batch_size: PositiveInt | None = None,
+        ids: object = None,
+        metadata: object = None,
+        text_column: str | None = None,
+    ) -> None:
+        """Replace the documents that have these ids, in their places.
+
+        Args:
+            documents, batch_size, ids, metadata, text_column: as of `add`. Without metadata the
+                documents keep their fields.
+
+        Raises:
+            ValueError: "There is no document 'a7'. ..."; and as `add`.
+        """
+        new = Documents.of(documents, ids, metadata, text_column)
+        if new.ids is None:
+            raise ValueError("update needs ids=[...], of the documents that are replaced.")
+        self._replacing(self.documents.indices_of(new.ids), new, batch_size)()
+
+    def _replacing(
+        self, indices: list[int], new: Documents, batch_size: int | None = None
+    ) -> Callable[[], None]:
+        """Embed new documents, and return the function that puts them in the place of others."""
+        self._check_embedder()
+        vectors = self._embed_documents(new.texts, batch_size)
+
+        def put() -> None:
+            with self._lock:
+                at = indices if self.ids is None else self.documents.indices_of(new.ids)
+                order = np.arange(len(self))
+                order[at] = len(self) + np.arange(len(new))
+                documents = self.documents.replaced(at, new)
+                self._store, self.documents = self._store.joined(vectors).taken(order), documents
+
+        return put
+
+    @validate_arguments
+    def remove(self, ids: object) -> None:
+        """Remove the documents that have these ids; those behind them move up.
+
+        Args:
+            ids: one, or several.
+
+        Raises:
+            ValueError: "There is no document 'a7'. ...", "remove would leave no document. ..."
+        """
+        with self._lock:
+            self._keep(np.delete(np.arange(len(self)), self.documents.indices_of(ids)))
+
+    def _keep(self, indices: np.ndarray) -> None:
+        """Remove all documents but those of some indices."""
+        if not len(indices):
+            raise ValueError("remove would leave no document. Make another index instead.")
+        with self._lock:
+            documents = self.documents.taken(indices)
+            self._store, self.documents = self._store.taken(indices), documents
 
     @reads_weights_of("self")
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -384,12 +575,13 @@ class Index:
             OSError: naming the folder, such as for a full disk.
         """
         self._check_embedder()
-        settings, arrays = {name: getattr(self, name) for name in self.rules}, self._store.arrays
+        now = self._snapshot()
+        settings, arrays = {name: getattr(now, name) for name in self.rules}, now._store.arrays
         if self.embedder is not None:
             settings["prompt"] = self.prompt
             settings["similarity_function"] = self.embedder.similarity_function
             arrays = {**arrays, "fingerprint": self._fingerprint}
-        write_index(folder, self.kind, arrays, self.texts, settings)
+        write_index(folder, self.kind, arrays, now.documents, settings)
 
     @classmethod
     @validate_arguments
@@ -407,12 +599,13 @@ class Index:
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        path, arrays, texts, manifest = read_index(folder, cls.kind, cls.types, cls.rules, verify)
+        found = read_index(folder, cls.kind, cls.types, cls.rules, verify)
+        path, arrays, documents, manifest = found
         function = manifest.get("similarity_function")
         store = cls._opened(path, arrays, manifest.get("precision"), function)
-        if texts is not None and len(texts) != len(store):
+        if len(documents) not in (0, len(store)):
             raise ValueError(
-                f"There are {len(texts)} texts for {len(store)} documents in {folder}."
+                f"There are {len(documents)} texts for {len(store)} documents in {folder}."
             )
         reason = now = None
         if store.width > embedder.embedding_dim:
@@ -432,7 +625,7 @@ class Index:
             )
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
-        index = cls(embedder, store, texts, arrays["fingerprint"], **settings)
+        index = cls(embedder, store, documents, arrays["fingerprint"], **settings)
         index._known = weights_version(embedder), now
         return index
 
@@ -485,7 +678,7 @@ class Index:
         """
         from encoder_zoo.tasks.retrieval.index_export import export_index
 
-        export_index(self, path, top_k)
+        export_index(self._snapshot(), path, top_k)
 
 
 def weights_version(embedder: object) -> int:

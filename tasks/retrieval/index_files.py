@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +19,15 @@ from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.manifest import NAME, read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+from encoder_zoo.tasks.retrieval.documents import Documents
 
-VECTORS, TEXTS = "vectors.safetensors", "texts.jsonl"
+VECTORS, TEXTS, DOCUMENTS = "vectors.safetensors", "texts.jsonl", "documents.jsonl"
 # As every `kind` of index does, and no task of a preset.
-KIND = Kind("an index", lambda manifest: manifest["task"].endswith("_index"), read=(VECTORS, TEXTS))
+KIND = Kind(
+    "an index",
+    lambda manifest: manifest["task"].endswith("_index"),
+    read=(VECTORS, TEXTS, DOCUMENTS),
+)
 
 
 # Of arrays by their names: type, and number of axes.
@@ -38,13 +43,13 @@ class IndexFiles(NamedTuple):
     Attributes:
         path: of the vectors.
         arrays: of the vectors, mapped, by name.
-        texts: one for each document, or None.
+        documents: their texts, ids and fields.
         manifest: the settings.
     """
 
     path: pathlib.Path
     arrays: dict[str, np.ndarray]
-    texts: list[str] | None
+    documents: Documents
     manifest: dict
 
 
@@ -52,7 +57,7 @@ def write_index(
     folder: str | os.PathLike,
     kind: str,
     arrays: Mapping[str, np.ndarray],
-    texts: Sequence[str] | None,
+    documents: Documents,
     settings: Mapping,
 ) -> None:
     """Write the files of an index, in place of those of an older one; see `replacing`.
@@ -61,7 +66,7 @@ def write_index(
         folder: to write.
         kind: of the index, for the manifest's "task".
         arrays: the vectors.
-        texts: one for each document, or None.
+        documents: their texts, ids and fields.
         settings: plain data for the manifest.
 
     Raises:
@@ -72,8 +77,11 @@ def write_index(
             save_file(
                 {n: np.ascontiguousarray(array) for n, array in arrays.items()}, new / VECTORS
             )
-        if texts is not None:
-            write_texts(new / TEXTS, texts)
+        if documents.texts is not None:
+            lines = (json.dumps(text, ensure_ascii=False) for text in documents.texts)
+            write_lines(new / TEXTS, lines)
+        if (lines := documents.lines()) is not None:
+            write_lines(new / DOCUMENTS, lines)
         write_manifest(new, {"task": kind, **settings})
 
 
@@ -97,10 +105,10 @@ def _holds_none(files: OpenFolder) -> ValueError:
     )
 
 
-def write_texts(path: pathlib.Path, texts: Sequence[str]) -> None:
-    """Write texts as a JSON string on each line."""
+def write_lines(path: pathlib.Path, lines: Iterable[str]) -> None:
+    """Write lines of JSON."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
+        file.writelines(line + "\n" for line in lines)
 
 
 def read_index(
@@ -124,12 +132,12 @@ def read_index(
         ValueError: "... holds no index: ...", "... is damaged or changed: ...", "...: it holds
             {'vectors': ('int8', 1)}. Expected ...", and see `SafetensorsFile`.
     """
-    with OpenFolder(folder, [NAME, VECTORS, TEXTS]) as files:
+    with OpenFolder(folder, [NAME, VECTORS, TEXTS, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
         manifest = checked_manifest(files, kind, verify, rules)
         file, types_of_file = files.file(VECTORS), types[manifest.get("precision")]
         arrays = _read_arrays(SafetensorsFile(file), {**types_of_file, **FINGERPRINT})
-        return IndexFiles(pathlib.Path(file.name), arrays, read_texts(files), manifest)
+        return IndexFiles(pathlib.Path(file.name), arrays, read_documents(files), manifest)
 
 
 def checked_manifest(
@@ -164,6 +172,23 @@ def _read_arrays(file: SafetensorsFile, types: Types) -> dict[str, np.ndarray]:
             f"{file.path}: it holds {found}. Expected {types}, the number of axes behind the type."
         )
     return {name: np.asarray(file.mapped(name)) for name in types}
+
+
+def read_documents(files: OpenFolder) -> Documents:
+    """Return the texts, ids and fields of an index's files.
+
+    Raises:
+        ValueError: "...: line 3 is no document: ...", "There are 2 texts and 3 documents in ..."
+    """
+    texts, lines = read_texts(files), files.file(DOCUMENTS) if DOCUMENTS in files else None
+    documents = Documents.of_lines(lines, texts, DOCUMENTS if lines is None else lines.name)
+    counts = {len(c) for c in (texts, documents.ids, documents.metadata) if c is not None}
+    if len(counts) > 1:
+        raise ValueError(
+            f"There are {' and '.join(map(str, sorted(counts)))} texts and documents in "
+            f"{files.path}."
+        )
+    return documents
 
 
 def read_texts(files: OpenFolder) -> list[str] | None:

@@ -22,8 +22,15 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index import FINGERPRINT_TEXTS, Index
-from encoder_zoo.tasks.retrieval.index_files import TEXTS, checked_manifest, read_texts
+from encoder_zoo.tasks.retrieval.index_files import (
+    DOCUMENTS,
+    TEXTS,
+    checked_manifest,
+    read_documents,
+)
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
 from encoder_zoo.tasks.retrieval.similarity import checked_and_normalized, checked_vectors
 from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalized_for, sparse
@@ -50,16 +57,19 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-def _checked_texts_of(texts: object, count: int, name: str) -> list[str] | None:
-    """Return the texts of given vectors, or None if there are none.
+def _of_vectors(texts: object, ids: object, metadata: object, count: int, name: str) -> Documents:
+    """Return the documents of given vectors.
 
     Raises:
         ValueError: "There are 2 texts for 3 vectors."
     """
-    found = None if texts is None else checked_texts(texts, "texts")
-    if found is not None and len(found) != count:
-        raise ValueError(f"There are {len(found)} texts for {count} {name}.")
-    return found
+    texts = None if texts is None else checked_texts(texts, "texts")
+    documents = Documents(texts, plain(ids), plain(metadata)).checked()
+    for kind in ("texts", "ids", "metadata"):
+        column = getattr(documents, kind)
+        if column is not None and len(column) != count:
+            raise ValueError(f"There are {len(column)} {kind} for {count} {name}.")
+    return documents
 
 
 class VectorIndex(Index):
@@ -83,12 +93,12 @@ class VectorIndex(Index):
         embedder: of the queries; a `TextEmbedder`, or an object with its `embed`,
             `embedding_dim`, `dim` and `similarity_function`.
         store: the vectors, see `tasks.retrieval.vectors`.
-        texts: N of them, or None.
+        documents: N of them.
         prompt: of further documents.
         fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
 
     Attributes:
-        embedder, texts, prompt: as given.
+        embedder, documents, prompt: as given.
 
     Example:
         >>> from encoder_zoo import TextEmbedder
@@ -117,26 +127,30 @@ class VectorIndex(Index):
         dim: PositiveInt | None = None,
         engine: Engine | None = None,
         keep_texts: bool = True,
+        ids: object = None,
+        metadata: object = None,
+        text_column: str | None = None,
     ) -> Self:
         """Return an index of texts.
 
         Args:
             embedder: see the class.
-            documents: a list, array or column of texts.
+            documents: a list, array or column of texts, a table, or rows that are dicts.
             precision: see the class.
             prompt, batch_size: of `embed`.
             dim: keep so many leading numbers of each vector; see `TextEmbedder.embed`.
             engine: "faiss" searches by faiss-cpu's exact index, in float32; None in NumPy.
             keep_texts: whether results have the text itself; without it, "text" is None.
+            ids, metadata, text_column: see `Documents.of`.
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
             ImportError: "engine='faiss' needs the package faiss-cpu: ..."
         """
         check_engine(engine, precision)
-        texts = checked_texts(documents, "documents")
-        vectors = embedder.embed(texts, prompt=prompt, dim=dim, batch_size=batch_size)
-        kept = texts if keep_texts else None
+        given = Documents.of(documents, ids, metadata, text_column)
+        vectors = embedder.embed(given.texts, prompt=prompt, dim=dim, batch_size=batch_size)
+        kept = given if keep_texts else given.without_texts()
         return cls._of(embedder, np.array(vectors, "float32"), kept, precision, prompt, engine)
 
     @classmethod
@@ -149,12 +163,14 @@ class VectorIndex(Index):
         precision: Precision = "float32",
         prompt: str | None = "document",
         engine: Engine | None = None,
+        ids: object = None,
+        metadata: object = None,
     ) -> Self:
         """Return an index of vectors that the embedder made before.
 
         Args:
             vectors: (N, D) floating-point numbers; they are copied.
-            texts: N texts to return with the results, or None.
+            texts, ids, metadata: N of each, to return with the results, or None.
             embedder, precision, prompt, engine: as for `build`.
 
         Raises:
@@ -171,15 +187,15 @@ class VectorIndex(Index):
         """
         check_engine(engine, precision)
         vectors = checked_vectors(vectors, embedder.embedding_dim)
-        texts = _checked_texts_of(texts, len(vectors), "vectors")
-        return cls._of(embedder, vectors, texts, precision, prompt, engine)
+        documents = _of_vectors(texts, ids, metadata, len(vectors), "vectors")
+        return cls._of(embedder, vectors, documents, precision, prompt, engine)
 
     @classmethod
-    def _of(cls, embedder, vectors, texts, precision, prompt, engine) -> Self:
+    def _of(cls, embedder, vectors, documents, precision, prompt, engine) -> Self:
         function = embedder.similarity_function
         vectors = checked_and_normalized(vectors, function, "vectors")
         store = FaissVectors if engine else VECTOR_STORES[precision]
-        return cls(embedder, store.of(vectors, function), texts, prompt=prompt)
+        return cls(embedder, store.of(vectors, function), documents, prompt=prompt)
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -277,13 +293,13 @@ class MultiVectorIndex(Index):
         embedder: of the queries; a `LateInteraction`, or an object with its `embed`,
             `embedding_dim` and `similarity_function`.
         tokens: the vectors.
-        texts: N of them, or None.
+        documents: N of them.
         prompt: of further documents.
         pool_factor: of further documents.
         fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
 
     Attributes:
-        embedder, texts, prompt, pool_factor: as given.
+        embedder, documents, prompt, pool_factor: as given.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, PLAID, section 4,
     for the search by centroids.
@@ -319,30 +335,33 @@ class MultiVectorIndex(Index):
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
         keep_texts: bool = True,
+        ids: object = None,
+        metadata: object = None,
+        text_column: str | None = None,
     ) -> Self:
         """Return an index of texts.
 
         Args:
             embedder: see the class.
-            documents: a list, array or column of texts.
+            documents: a list, array or column of texts, a table, or rows that are dicts.
             precision: see the class. The centroids of "int8" and "binary" are learned from
                 these documents, and used for those that are added later, too.
             pool_factor: so many tokens of a document become one vector; 1 leaves them as they are.
             prompt, batch_size: of `embed`.
             keep_texts: whether results have the text itself; without it, "text" is None.
+            ids, metadata, text_column: see `Documents.of`.
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
             ImportError: "pool_factor needs the package scipy: ..."
         """
-        texts = checked_texts(documents, "documents")
+        given = Documents.of(documents, ids, metadata, text_column)
         if pool_factor > 1:
             require(hierarchy)
-        vectors = embedder.embed(texts, prompt=prompt, batch_size=batch_size)
+        vectors = embedder.embed(given.texts, prompt=prompt, batch_size=batch_size)
         vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
-        return cls._of(
-            embedder, vectors, texts if keep_texts else None, precision, prompt, pool_factor
-        )
+        kept = given if keep_texts else given.without_texts()
+        return cls._of(embedder, vectors, kept, precision, prompt, pool_factor)
 
     @classmethod
     @validate_arguments
@@ -354,12 +373,14 @@ class MultiVectorIndex(Index):
         precision: Precision = "float32",
         pool_factor: PositiveInt = 1,
         prompt: str | None = "document",
+        ids: object = None,
+        metadata: object = None,
     ) -> Self:
         """Return an index of vectors that the embedder made before.
 
         Args:
             vectors: N arrays (tokens, D) of floating-point numbers; they are copied.
-            texts: N texts to return with the results, or None.
+            texts, ids, metadata: N of each, to return with the results, or None.
             embedder, precision, pool_factor, prompt: as for `build`.
 
         Raises:
@@ -367,13 +388,13 @@ class MultiVectorIndex(Index):
                 float32. Expected (tokens, 128) ...", "There are 2 texts for 3 documents."
         """
         vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
-        texts = _checked_texts_of(texts, len(vectors), "documents")
-        return cls._of(embedder, vectors, texts, precision, prompt, pool_factor)
+        documents = _of_vectors(texts, ids, metadata, len(vectors), "documents")
+        return cls._of(embedder, vectors, documents, precision, prompt, pool_factor)
 
     @classmethod
-    def _of(cls, embedder, vectors, texts, precision, prompt, pool_factor) -> Self:
+    def _of(cls, embedder, vectors, documents, precision, prompt, pool_factor) -> Self:
         store = TokenVectors.of(vectors, precision)
-        return cls(embedder, store, texts, prompt=prompt, pool_factor=pool_factor)
+        return cls(embedder, store, documents, prompt=prompt, pool_factor=pool_factor)
 
     def __repr__(self) -> str:
         kind = "documents" if self.texts is None else "texts"
@@ -430,13 +451,13 @@ class SparseIndex(Index):
     Args:
         embedder: of the queries; a `SparseEncoder`.
         store: the documents of each term.
-        texts: N of them, or None.
+        documents: N of them.
         prompt: of further documents.
         max_terms: of further documents.
         fingerprint: the encoder's vectors of `index_checks.FINGERPRINT_TEXTS`.
 
     Attributes:
-        embedder, texts, prompt, max_terms: as given.
+        embedder, documents, prompt, max_terms: as given.
 
     Example:
         >>> from encoder_zoo import SparseEncoder
@@ -464,21 +485,26 @@ class SparseIndex(Index):
         batch_size: PositiveInt | None = None,
         max_terms: PositiveInt | None = None,
         keep_texts: bool = True,
+        ids: object = None,
+        metadata: object = None,
+        text_column: str | None = None,
     ) -> Self:
         """Return an index of texts.
 
         Args:
             embedder: a `SparseEncoder`.
-            documents: a list, array or column of texts.
+            documents: a list, array or column of texts, a table, or rows that are dicts.
             prompt, batch_size, max_terms: of `embed`.
             keep_texts: whether results have the text itself; without it, "text" is None.
+            ids, metadata, text_column: see `Documents.of`.
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ..."
         """
-        texts = checked_texts(documents, "documents")
-        vectors = embedder.embed(texts, prompt, max_terms, batch_size)
-        return cls._of(embedder, vectors, texts if keep_texts else None, prompt, max_terms)
+        given = Documents.of(documents, ids, metadata, text_column)
+        vectors = embedder.embed(given.texts, prompt, max_terms, batch_size)
+        kept = given if keep_texts else given.without_texts()
+        return cls._of(embedder, vectors, kept, prompt, max_terms)
 
     @classmethod
     @validate_arguments
@@ -489,13 +515,15 @@ class SparseIndex(Index):
         texts: object = None,
         prompt: str | None = "document",
         max_terms: PositiveInt | None = None,
+        ids: object = None,
+        metadata: object = None,
     ) -> Self:
         """Return an index of vectors that the encoder made before.
 
         Args:
             embedder: as for `build`.
             vectors: (N, V), a sparse matrix of scipy.
-            texts: N texts to return with the results, or None.
+            texts, ids, metadata: N of each, to return with the results, or None.
             prompt, max_terms: of `embed`, for further documents.
 
         Raises:
@@ -516,13 +544,13 @@ class SparseIndex(Index):
             raise ValueError(
                 f"vectors is {vectors!r:.80}. Expected a sparse matrix (N, {width}), as of embed."
             )
-        texts = _checked_texts_of(texts, vectors.shape[0], "vectors")
-        return cls._of(embedder, vectors, texts, prompt, max_terms)
+        documents = _of_vectors(texts, ids, metadata, vectors.shape[0], "vectors")
+        return cls._of(embedder, vectors, documents, prompt, max_terms)
 
     @classmethod
-    def _of(cls, embedder, vectors, texts, prompt, max_terms) -> Self:
+    def _of(cls, embedder, vectors, documents, prompt, max_terms) -> Self:
         store = Postings.of(normalized_for(vectors, embedder.similarity_function))
-        return cls(embedder, store, texts, prompt=prompt, max_terms=max_terms)
+        return cls(embedder, store, documents, prompt=prompt, max_terms=max_terms)
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -571,10 +599,8 @@ class BM25Index(Index):
     that share none with a query are not found. Needs the package bm25s.
 
     Args:
-        documents: a list, array or column of texts.
-
-    Attributes:
-        texts: the documents.
+        documents: a list, array or column of texts, a table, or rows that are dicts.
+        ids, metadata, text_column: see `Documents.of`.
 
     Raises:
         ValueError: "documents is empty. ...", "documents[3] is empty. ..."
@@ -587,10 +613,16 @@ class BM25Index(Index):
 
     kind = "bm25_index"
 
-    def __init__(self, documents: object):
+    def __init__(
+        self,
+        documents: object,
+        ids: object = None,
+        metadata: object = None,
+        text_column: str | None = None,
+    ):
         require(bm25s)
-        texts = checked_texts(documents, "documents")
-        super().__init__(None, WordCounts(texts), texts)
+        given = Documents.of(documents, ids, metadata, text_column)
+        super().__init__(None, WordCounts(given.texts), given)
 
     def __repr__(self) -> str:
         return f"<BM25Index: {len(self):,} texts>"
@@ -614,6 +646,7 @@ class BM25Index(Index):
             FileNotFoundError: if there is no such folder.
             ValueError: "... holds no index: ...", "... is damaged or changed: ..."
         """
-        with OpenFolder(folder, [NAME, TEXTS]) as files:
+        with OpenFolder(folder, [NAME, TEXTS, DOCUMENTS]) as files:
             checked_manifest(files, cls.kind, verify)
-            return cls(read_texts(files) or [])
+            documents = read_documents(files)
+            return cls(documents if documents.texts else [])

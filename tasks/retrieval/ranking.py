@@ -6,7 +6,7 @@ Comment letters: N texts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -18,11 +18,13 @@ from encoder_zoo.tasks.preprocessing.inputs import as_column
 
 
 class Hit(TypedDict):
-    """A document of an index: its number, its score, and its text if the index holds texts."""
+    """A document of an index: its number, its score, and what the index holds of it."""
 
     index: int
     score: float
     text: str | None
+    id: NotRequired[str | int]
+    metadata: NotRequired[dict[str, Any]]
 
 
 class RankedText(TypedDict):

@@ -182,18 +182,27 @@ class Postings:
         both = [self.weights, vectors.T.tocsr()]
         return Postings(sparse.hstack(both, format="csr"))
 
-    def nearest(self, vectors: csr_array, k: int) -> Found:
+    def taken(self, indices: np.ndarray) -> Postings:
+        """Return the postings of some documents, in the order of their indices."""
+        return Postings.of(self.vectors[indices])
+
+    def nearest(self, vectors: csr_array, k: int, among: np.ndarray | None = None) -> Found:
         """Return for each of the vectors (Q, V) the indices of its nearest documents, and scores.
 
         Args:
             vectors: of queries.
             k: of each query; fewer if fewer share a term with it.
+            among: the indices of the documents that may be found; None: all.
         """
+        allowed = _mask(among, len(self))
         indices, scores = [], []
         for start in range(0, vectors.shape[0], QUERIES):
             products = (vectors[start : start + QUERIES] @ self.weights).tocsr()
             for begin, end in zip(products.indptr[:-1], products.indptr[1:], strict=True):
                 found, documents = products.data[begin:end], products.indices[begin:end]
+                if allowed is not None:
+                    kept = allowed[documents]
+                    found, documents = found[kept], documents[kept]
                 best = best_first(found, documents, min(k, len(found)))
                 indices.append(documents[best])
                 scores.append(found[best])
@@ -240,25 +249,44 @@ class WordCounts:
         """Return the words of these texts and of further ones, all counted again."""
         return WordCounts([*self._texts, *texts])
 
-    def nearest(self, queries: list[str], k: int) -> Found:
+    def taken(self, indices: np.ndarray) -> WordCounts:
+        """Return the words of some texts, in the order of their indices, all counted again."""
+        return WordCounts([self._texts[i] for i in indices])
+
+    def nearest(self, queries: list[str], k: int, among: np.ndarray | None = None) -> Found:
         """Return for each query the indices of the best texts, and scores.
 
         Args:
             queries: Q texts.
             k: of each query; fewer if fewer share a word with it.
+            among: the indices of the texts that may be found; None: all.
         """
-        found = [self._best(query, k) for query in queries]
+        allowed = _mask(among, len(self))
+        found = [self._best(query, k, allowed) for query in queries]
         return [indices for indices, _ in found], [scores for _, scores in found]
 
-    def _best(self, query: str, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _best(
+        self, query: str, top_k: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         ids = self._bm25.get_tokens_ids(words_of(query)) if self._bm25 else []
         if not ids:
             return np.zeros(0, "int64"), np.zeros(0, "float32")
         scores = self._bm25.get_scores_from_ids(ids)
+        if allowed is not None:
+            scores = np.where(allowed, scores, 0)
         least = max(np.partition(scores, -top_k)[-top_k], np.finfo("float32").tiny)
         found = np.flatnonzero(scores >= least)
         found = found[np.argsort(-scores[found], kind="stable")[:top_k]]
         return found, scores[found]
+
+
+def _mask(among: np.ndarray | None, count: int) -> np.ndarray | None:
+    """Return which of N documents are among some, (N,) bool; None: all are."""
+    if among is None:
+        return None
+    allowed = np.zeros(count, bool)
+    allowed[among] = True
+    return allowed
 
 
 def words_of(text: str) -> list[str]:

@@ -119,6 +119,10 @@ class Int8Residuals(Float32Vectors):
             self.centroids,
         )
 
+    def taken(self, indices: np.ndarray) -> Self:
+        own = (self.vectors, self.codes, self.scales)
+        return type(self)(*(array[indices] for array in own), self.centroids)
+
     def rows(self, indices) -> np.ndarray:
         found = self._unpacked(self.vectors[indices])
         found *= self.scales[indices]
@@ -314,16 +318,30 @@ class TokenVectors:
         ends = np.concatenate([self.ends, self.ends[-1] + _ends(documents)])
         return TokenVectors(self.store.joined(np.concatenate(documents)), ends)
 
+    def taken(self, indices: np.ndarray) -> TokenVectors:
+        """Return the tokens of some documents, in the order of their indices."""
+        lengths = self.ends[indices] - self._begins[indices]
+        return TokenVectors(self.store.taken(self._tokens_of(indices)), np.cumsum(lengths))
+
+    def _tokens_of(self, documents: np.ndarray) -> np.ndarray:
+        """Return the indices of the tokens of some documents, one document after the other."""
+        lengths = self.ends[documents] - self._begins[documents]
+        starts = np.cumsum(lengths) - lengths
+        return np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
+
     def document(self, index: int) -> np.ndarray:
         """Return the vectors of a document, (tokens, D) float32."""
         return self.store.rows(slice(self._begins[index], self.ends[index]))
 
-    def nearest(self, queries: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(
+        self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the `k` documents that match each query best, of equal ones the earlier.
 
         Args:
             queries: Q arrays (tokens, D) float32.
-            k: at most N.
+            k: at most N, or as many as there are `among`.
+            among: the indices of the documents that may be found, rising; None: all.
 
         Returns:
             Indices (Q, k) int64, scores (Q, k) float32.
@@ -331,16 +349,19 @@ class TokenVectors:
         found = []
         for i in range(0, len(queries), AT_ONCE):
             part = queries[i : i + AT_ONCE]
-            rows, columns = self._candidates(part, k)
+            rows, columns = self._candidates(part, k, among)
             found += [self._best(q, columns[rows == j], k) for j, q in enumerate(part)]
         return np.stack([f[0] for f in found]), np.stack([f[1] for f in found])
 
-    def _candidates(self, queries: Sequence[np.ndarray], k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _candidates(
+        self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs of queries and documents that can be among the `k` best of each query."""
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
-            k = min(len(self), max(OVERSAMPLED * k, MIN_CANDIDATES))
+            count = len(self) if among is None else len(among)
+            k = min(count, max(OVERSAMPLED * k, MIN_CANDIDATES))
         else:
             products = functools.partial(_products, self.store, of_queries)
         starts = np.concatenate([[0], _ends(queries)[:-1]])
@@ -355,8 +376,9 @@ class TokenVectors:
             parts = np.array_split(self._blocks(len(of_queries)), THREADS)
             list(threads.map(score, parts))
         best = BestPairs(len(queries), k)
-        best.add(scores, start=0)
-        return best.pairs()
+        best.add(scores if among is None else scores[:, among], start=0)
+        rows, columns = best.pairs()
+        return rows, columns if among is None else among[columns]
 
     def _blocks(self, made: int) -> np.ndarray:
         """Return the first and the last document of blocks whose products stay in a cache.
@@ -390,8 +412,8 @@ class TokenVectors:
         """Return the scores (M,) of some documents by all that is stored of their tokens."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
-        tokens = np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
-        products = query.astype(dtype) @ self.store.rows(tokens).astype(dtype, copy=False).T
+        vectors = self.store.rows(self._tokens_of(documents)).astype(dtype, copy=False)
+        products = query.astype(dtype) @ vectors.T
         return np.maximum.reduceat(products, starts, axis=1).sum(axis=0)
 
 

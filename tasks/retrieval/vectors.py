@@ -254,11 +254,17 @@ class Float32Vectors:
         """Return a store of these vectors and further ones (M, D) float32."""
         return type(self)(np.concatenate([self.vectors, vectors]), function=self.function)
 
+    def taken(self, indices: np.ndarray) -> Self:
+        """Return a store of some of the vectors, in the order of their indices."""
+        return type(self)(self.vectors[indices], function=self.function)
+
     def rows(self, indices) -> np.ndarray:
         """Return some vectors in float32; `indices` is an array or a slice."""
         return np.asarray(self.vectors[indices])
 
-    def nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def nearest(
+        self, queries: np.ndarray, k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the `k` vectors nearest to each query, the nearest first, of equal ones the
         earlier.
 
@@ -268,7 +274,8 @@ class Float32Vectors:
 
         Args:
             queries: (Q, D) float32; of unit length if the function is "cosine".
-            k: of each query, at most N.
+            k: of each query, at most N, or as many as there are `among`.
+            among: the indices of the vectors that are compared, rising; None: all.
 
         Returns:
             Indices (Q, k) int64, scores (Q, k) float32.
@@ -281,11 +288,14 @@ class Float32Vectors:
             ([[1, 2, 0]], [[6.0, 6.0, 1.0]])
         """
         step = max(1, min(QUERIES, BLOCK // k))
-        parts = [self._nearest(queries[i : i + step], k) for i in range(0, len(queries), step)]
+        starts = range(0, len(queries), step)
+        parts = [self._nearest(queries[i : i + step], k, among) for i in starts]
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
-    def _nearest(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        rows, columns = self.candidates(queries, k)
+    def _nearest(
+        self, queries: np.ndarray, k: int, among: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns = self.candidates(queries, k, among)
         scores = np.empty(len(rows), "float32")
         step = max(1, BLOCK // self.width)
         for i in range(0, len(rows), step):
@@ -296,7 +306,9 @@ class Float32Vectors:
         order = order[ranks_in_groups(rows) < k]  # `rows` are sorted, before and after
         return columns[order].reshape(-1, k), scores[order].reshape(-1, k)
 
-    def candidates(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(
+        self, queries: np.ndarray, k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs of queries and vectors that include the `k` nearest of each query.
 
         Returns:
@@ -304,15 +316,26 @@ class Float32Vectors:
         """
 
         def scores(start: int, stop: int) -> np.ndarray:
-            return self._scores(queries, slice(start, stop))
+            part = slice(start, stop)
+            return self._scores(queries, part if among is None else among[part])
 
-        return scan(scores, len(queries), len(self), self._numbers_made(), k)
+        return self._scanned(scores, len(queries), self._numbers_made(), k, among)
+
+    def _scanned(
+        self, scores: Callable, queries: int, made: int, k: int, among: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs of `scan`, of the vectors that are compared."""
+        if among is None:
+            return scan(scores, queries, len(self), made, k)
+        # Vectors that do not follow each other are copied for each block.
+        rows, columns = scan(scores, queries, len(among), max(made, self.width), k)
+        return rows, among[columns]
 
     def _numbers_made(self) -> int:
         """Return how many numbers `_scores` holds in memory for each vector of a block."""
         return self.width if self.function == "manhattan" else 1
 
-    def _scores(self, queries: np.ndarray, part: slice) -> np.ndarray:
+    def _scores(self, queries: np.ndarray, part: slice | np.ndarray) -> np.ndarray:
         return ordering_scores(queries, self.rows(part), self.function)
 
 
@@ -352,6 +375,9 @@ class Int8Vectors(Float32Vectors):
     def joined(self, vectors: np.ndarray) -> Self:
         return type(self)(*self._joined_int8(vectors), function=self.function)
 
+    def taken(self, indices: np.ndarray) -> Self:
+        return type(self)(self.vectors[indices], self.ranges, function=self.function)
+
     def _joined_int8(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return these vectors and further ones in int8, and the ranges of all of them."""
         least = np.minimum(self.ranges[0], vectors.min(axis=0))
@@ -375,7 +401,7 @@ class Int8Vectors(Float32Vectors):
     def _numbers_made(self) -> int:
         return self.width
 
-    def _scores(self, queries: np.ndarray, part: slice) -> np.ndarray:
+    def _scores(self, queries: np.ndarray, part: slice | np.ndarray) -> np.ndarray:
         if self.function not in ("cosine", "dot"):
             return super()._scores(queries, part)
         # A number for each query is left out: its product with the middles of the ranges.
@@ -423,21 +449,32 @@ class BinaryVectors(Int8Vectors):
         signs = np.concatenate([self.signs, packed_signs(vectors)], axis=1)
         return type(self)(*self._joined_int8(vectors), signs, function=self.function)
 
-    def candidates(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def taken(self, indices: np.ndarray) -> Self:
+        signs = np.ascontiguousarray(self.signs[:, indices])
+        return type(self)(self.vectors[indices], self.ranges, signs, function=self.function)
+
+    def candidates(
+        self, queries: np.ndarray, k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         words = packed_signs(queries).T  # (Q, W)
-        oversampled = min(len(self), max(OVERSAMPLED * k, MIN_CANDIDATES))
+        count = len(self) if among is None else len(among)
+        oversampled = min(count, max(OVERSAMPLED * k, MIN_CANDIDATES))
         parts = [
-            (i, self._nearest_signs(words[i : i + AT_ONCE], oversampled))
+            (i, self._nearest_signs(words[i : i + AT_ONCE], oversampled, among))
             for i in range(0, len(words), AT_ONCE)
         ]
         rows = np.concatenate([i + rows for i, (rows, _) in parts])
         return rows, np.concatenate([columns for _, (_, columns) in parts])
 
-    def _nearest_signs(self, words: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _nearest_signs(
+        self, words: np.ndarray, k: int, among: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         def scores(start: int, stop: int) -> np.ndarray:
-            return -np.stack([hamming(self.signs[:, start:stop], query) for query in words])
+            part = slice(start, stop)
+            signs = self.signs[:, part if among is None else among[part]]
+            return -np.stack([hamming(signs, query) for query in words])
 
-        return scan(scores, len(words), len(self), 1, k)
+        return self._scanned(scores, len(words), 1, k, among)
 
 
 class FaissVectors(Float32Vectors):
@@ -471,13 +508,17 @@ class FaissVectors(Float32Vectors):
         return self._index.d
 
     def joined(self, vectors: np.ndarray) -> Self:
-        self._index.add(np.ascontiguousarray(vectors))
-        return self
+        # Another one, as other threads may search in this one.
+        return type(self)(np.concatenate([self.vectors, vectors]), self.function)
 
     def rows(self, indices) -> np.ndarray:
         return np.array(self.vectors[indices])
 
-    def candidates(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(
+        self, queries: np.ndarray, k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if among is not None:
+            return super().candidates(queries, k, among)
         count = min(k + SPARE, len(self))
         columns = self._index.search(np.ascontiguousarray(queries), count)[1]
         return np.repeat(np.arange(len(queries)), count), columns.ravel()

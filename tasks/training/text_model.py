@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from encoder_zoo.common.arguments import EvaluateOptions, History
 from encoder_zoo.common.keras_private import (
     VALIDATION_OF_FIT,
     ValidationOfFit,
@@ -62,7 +63,6 @@ from encoder_zoo.tasks.training.graphs import (
     without,
 )
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
-from encoder_zoo.tasks.training.keyword_arguments import EvaluateOptions, History
 from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays

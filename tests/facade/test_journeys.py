@@ -229,11 +229,13 @@ class TestTextsAndPairs:
         for given in (pairs, list(map(list, pairs)), np.array(pairs)):
             assert shared().classify(given) == expected
         shared().evaluate(pairs, HALF, verbose=0)
-        with pytest.raises(ValueError, match="Row 1 is 'good'. Expected a pair of texts"):
+        with pytest.raises(ValueError, match="Row 1 of x is 'good'. Expected a list or tuple"):
             shared().classify([("good", "film"), "good"])
 
     def test_three_columns_are_no_pair(self):
-        with pytest.raises(ValueError, match="columns 'a', 'b', 'c'. Expected one of texts"):
+        with pytest.raises(
+            ValueError, match=r"columns 'a', 'b', 'c'. Expected texts or \(texts, second texts\)"
+        ):
             shared().classify(pd.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS}))
 
 

@@ -13,13 +13,13 @@ from paths import ROOT
 from processes import run
 
 import encoder_zoo as ez
+from encoder_zoo.common import arguments
 from encoder_zoo.common.arguments import BackbonePresetArguments
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.validation import known_names
 from encoder_zoo.encoders import all_families
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.retrieval import hybrid_index, index
-from encoder_zoo.tasks.training import keyword_arguments
 
 SCRIPTS = ROOT / "tests" / "typing"
 WINGS = ("common", "encoders", "presets", "tasks")
@@ -102,9 +102,9 @@ def test_tasks_name_the_arguments_of_from_preset(task):
 
 
 KEYWORDS = {
-    keyword_arguments.CompileOptions: (ez.SequenceClassifier.compile, 4),
-    keyword_arguments.EvaluateOptions: (ez.SequenceClassifier.evaluate, 5),
-    keyword_arguments.PredictOptions: (ez.SequenceClassifier.predict, 3),
+    arguments.CompileOptions: (ez.SequenceClassifier.compile, 4),
+    arguments.EvaluateOptions: (ez.SequenceClassifier.evaluate, 5),
+    arguments.PredictOptions: (ez.SequenceClassifier.predict, 3),
     index.SearchOptions: (ez.VectorIndex.search, 3),
     hybrid_index.OpenOptions: (ez.VectorIndex.load, 2),
 }

@@ -334,7 +334,7 @@ def one_split_is_passed(said, folder):
     classifier.fit(splits["train"]["text"], splits["train"]["label"], **SMALL)
 
 
-@case("Name those that hold them, in this order", "Or, if these are texts, name the", slow=True)
+@case("Name those that hold them, in this order", slow=True)
 def columns_of_texts_are_named(said, folder):
     table = pd.DataFrame({"id": [1, 2], "a": ["one", "two"], "b": ["three", "four"]})
     classifier = new("SequenceClassifier", labels=["a", "b"])
@@ -344,7 +344,7 @@ def columns_of_texts_are_named(said, folder):
     named = ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), own, labels=["a", "b"])
     assert len(named.predict(table, **SMALL)) == 2
     numbered = table.assign(a=[7, 8])[["a", "b"]]
-    with said():
+    with pytest.raises(ValueError, match="Or, if these are texts, name the columns"):
         classifier.predict(numbered)
     assert len(classifier.predict(numbered["b"], **SMALL)) == 2
 
@@ -998,19 +998,43 @@ def distillations(said, folder):
 
 
 @case("Pass the columns by themselves, in this order", slow=True)
-def columns_of_questions_are_passed(said, folder):
-    task = make("MultipleChoice")
-    table = {"choices": [["a", "b"], ["c", "d"]], "stem": ["one", "two"]}
-    with said():
-        task.fit(table, [0, 1], **SMALL)
-    task.save_to_preset(folder / "p")
-    named = ez.MultipleChoice.from_preset(folder / "p", text_columns=["stem", "choices"])
-    assert len(named.predict(table, **SMALL)) == 2
+def columns_of_queries_are_passed(said, folder):
     reranker = make("Reranker")
     three = {"q": ["one", "two"], "d": ["a", "b"], "e": ["c", "d"]}
     with said():
         reranker.fit(three, [0, 1], **SMALL)
     reranker.fit((three["q"], three["d"]), [0, 1], **SMALL)
+
+
+@case(
+    "Give all documents {}",
+    "Give all documents metadata",
+    "Build it with ids",
+    "Build the index with metadata",
+    "Name that of the texts",
+    "Make another index instead",
+)
+def documents_have_ids_and_fields(said, folder):
+    index = ez.BM25Index(TEXTS, ids=list("abcd"))
+    with said("Give all documents ids"):
+        index.add(["more"])
+    index.add(["more"], ids=["e"])
+    with said():
+        index.update(["more"], ids=["e"], metadata=[{"year": 2024}])
+    index.update(["much more"], ids=["e"])
+    plain = ez.BM25Index(TEXTS)
+    with said():
+        plain.remove("a")
+    with said():
+        index.search("one", where={"year": 2024})
+    with said():
+        ez.BM25Index({"body": TEXTS})
+    table = {"body": TEXTS, "id": list("abcd"), "year": [1, 2, 3, 4]}
+    index = ez.BM25Index(table, text_column="body")
+    assert index.search("one", where={"year": 1})
+    with said():
+        index.remove(list("abcd"))
+    index.remove(list("abc"))
 
 
 @case("This `fit` has made no step: in float16", slow=True)

@@ -208,7 +208,7 @@ class TestExamples:
                 lambda model: model.fit((["a"], [["b", "c"]]), [[1, np.nan]]),
                 r"Row 0 has no label: it is nan, at y\[0\]\[1\]",
             ),
-            (lambda model: model.fit((["a", "b"], [["c"], ["d", "e"]])), "Row 1 .* has 2 texts"),
+            (lambda model: model.fit((["a", "b"], [["c"], ["d", "e"]])), "Row 1 .* has 2 entries"),
             (lambda model: model.fit((["a"], ["b"], [["c", ""]])), "is empty"),
         ],
     )

@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 import encoder_zoo as ez
 from encoder_zoo.common.validation import known_names
+from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
     average_ranks,
     judged,
@@ -371,12 +372,12 @@ class Scored(Index):
 
     def __init__(self, scores, texts=None):
         self.scores = np.array(scores, "float32")
-        self.texts = texts
+        self.documents = Documents(texts)
 
     def __len__(self):
         return len(self.scores)
 
-    def _find(self, queries, top_k):
+    def _find(self, queries, top_k, among=None):
         order = [i for i in np.argsort(-self.scores)[:top_k] if self.scores[i] > 0]
         return [(order, self.scores[order])] * len(queries)
 
@@ -428,7 +429,7 @@ def test_questions_that_find_equal_documents_are_searched_deeper():
     class Asked(Scored):
         """Finds two documents for the query "few"."""
 
-        def _find(self, queries, top_k):
+        def _find(self, queries, top_k, among=None):
             asked.append((queries, top_k))
             found = zip(queries, super()._find(queries, top_k), strict=True)
             return [[part[: 2 if query == "few" else None] for part in one] for query, one in found]

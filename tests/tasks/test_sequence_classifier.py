@@ -202,7 +202,7 @@ class TestPairs:
         )
 
     def test_unequal_pairs_are_refused_with_both_lengths(self, shared):
-        with pytest.raises(ValueError, match="3 first, 2 second"):
+        with pytest.raises(ValueError, match="3 texts, 2 second texts"):
             shared.predict((["a", "b", "c"], ["d", "e"]))
 
 

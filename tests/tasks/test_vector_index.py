@@ -430,7 +430,7 @@ class TestFiles:
     def test_a_failed_save_leaves_the_older_one(self, tmp_path, monkeypatch):
         VectorIndex.build(Embedder(), ["a"]).save(tmp_path / "index")
         newer = VectorIndex.build(Embedder(), ["b", "c"])
-        newer.texts = ["b", object()]
+        newer.documents.texts = ["b", object()]
         with pytest.raises(TypeError):
             newer.save(tmp_path / "index")
         assert VectorIndex.load(tmp_path / "index", Embedder()).texts == ["a"]

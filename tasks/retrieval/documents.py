@@ -1,0 +1,456 @@
+"""The documents of an index beside their vectors: texts, ids, fields; and filters of them.
+
+Comment letters: N documents.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.wording import did_you_mean, with_type
+from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.retrieval.ranking import checked_texts
+
+Id = str | int
+Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
+SCALARS = (str, int, float, bool)
+MAX_SHOWN = 60  # characters of a value in an error
+
+
+class Documents:
+    """N documents: what is known of each beside its vectors.
+
+    Args:
+        texts: N, or None.
+        ids: N different ones, or None.
+        metadata: N dicts of a document's fields, or None. A value is a text, a number, a bool, or a
+            list of these; of a field all values are of one type.
+
+    Attributes:
+        texts, ids, metadata: as given.
+
+    Example:
+        >>> years = [{"year": 1990}, {"year": 2024}, {}]
+        >>> documents = Documents.of(["a", "b", "c"], ids=["x", "y", "z"], metadata=years)
+        >>> documents.where({"year": [2023, 2024]}).tolist(), documents.indices_of(["z"])
+        ([1], [2])
+        >>> documents.described(1)
+        {'id': 'y', 'text': 'b', 'metadata': {'year': 2024}}
+    """
+
+    def __init__(
+        self,
+        texts: list[str] | None,
+        ids: list[Id] | None = None,
+        metadata: list[dict[str, Any]] | None = None,
+    ):
+        self.texts = texts
+        self.ids = ids
+        self.metadata = metadata
+
+    def checked(self) -> Documents:
+        """Return the same documents with ids and fields as plain data.
+
+        Raises:
+            ValueError: "ids[3] is 'a7', as ids[0]. ...", "metadata[2]: the field 'year' is '2024'
+                (str), and in metadata[0] an int. ..."
+        """
+        ids = None if self.ids is None else _checked_ids(self.ids)
+        metadata = None if self.metadata is None else _checked_metadata(self.metadata)
+        return Documents(self.texts, ids, metadata)
+
+    @classmethod
+    def of(
+        cls,
+        documents: object,
+        ids: object = None,
+        metadata: object = None,
+        text_column: str | None = None,
+    ) -> Documents:
+        """Return the documents of texts, a table, or rows that are dicts.
+
+        Args:
+            documents: a list, array or column of texts; or a table, or a list of dicts, whose
+                column "id" are the ids, and whose other columns are fields.
+            ids: one for each document, a text or an integer; of a table also the name of a column.
+            metadata: a dict of fields for each document, or a table of them; of a table of
+                documents also the names of columns, in place of all others.
+            text_column: of a table, the column of texts, if that is not "text".
+
+        Raises:
+            ValueError: "The table has the columns 'title', 'body'. Name that of the texts:
+                text_column=...", "There are 2 ids for 3 documents."
+        """
+        if isinstance(documents, Documents):
+            return documents
+        documents = plain(documents)
+        if isinstance(documents, list) and documents and isinstance(documents[0], Mapping):
+            documents = _table_of_rows(documents)
+        if isinstance(documents, Mapping):
+            documents, ids, metadata = _of_table(documents, ids, metadata, text_column)
+        elif text_column is not None:
+            raise ValueError(
+                f"text_column={text_column!r} is of a table. Received: {with_type(documents):.80}."
+            )
+        texts = checked_texts(documents, "documents")
+        ids, metadata = plain(ids), plain(metadata)
+        if isinstance(metadata, Mapping):
+            metadata = _rows(metadata)
+        for name, values in (("ids", ids), ("metadata", metadata)):
+            if isinstance(values, str):
+                raise ValueError(f"{name}={values!r} names a column, and documents are no table.")
+            if values is not None and len(values) != len(texts):
+                raise ValueError(f"There are {len(values)} {name} for {len(texts)} documents.")
+        return cls(texts, ids, metadata).checked()
+
+    def __len__(self) -> int:
+        columns = (self.texts, self.ids, self.metadata)
+        return next((len(column) for column in columns if column is not None), 0)
+
+    def described(self, index: int) -> dict[str, Any]:
+        """Return what a hit says of a document: "text", and if there are any "id", "metadata"."""
+        found = {} if self.ids is None else {"id": self.ids[index]}
+        found["text"] = None if self.texts is None else self.texts[index]
+        if self.metadata is not None:
+            found["metadata"] = dict(self.metadata[index])
+        return found
+
+    def without_texts(self) -> Documents:
+        """Return the same documents without their texts."""
+        return Documents(None, self.ids, self.metadata)
+
+    def joined(self, others: Documents) -> Documents:
+        """Return these documents and further ones.
+
+        Raises:
+            ValueError: "The documents of the index have ids, and these have none. ..."
+        """
+        for name in ("ids", "metadata"):
+            own, further = getattr(self, name), getattr(others, name)
+            if (own is None) != (further is None):
+                have, lack = ("have", "none") if further is None else ("have no", "some")
+                raise ValueError(
+                    f"The documents of the index {have} {name}, and these have {lack}. Give all "
+                    f"documents {name}, or none."
+                )
+        texts = None if self.texts is None else [*self.texts, *(others.texts or [])]
+        ids = None if self.ids is None else [*self.ids, *others.ids]
+        metadata = None if self.metadata is None else [*self.metadata, *others.metadata]
+        return Documents(texts, ids, metadata).checked()
+
+    def as_in(self, others: Documents) -> Documents:
+        """Return the documents with ids and fields only where others have these."""
+        ids = None if others.ids is None else self.ids
+        return Documents(self.texts, ids, None if others.metadata is None else self.metadata)
+
+    def taken(self, indices: Iterable[int]) -> Documents:
+        """Return the documents of some indices, in their order."""
+        indices = list(indices)
+        columns = (self.texts, self.ids, self.metadata)
+        return Documents(*(None if c is None else [c[i] for i in indices] for c in columns))
+
+    def replaced(self, indices: Sequence[int], others: Documents) -> Documents:
+        """Return these documents with others in the place of some; without metadata theirs stay."""
+        texts = None if self.texts is None else list(self.texts)
+        metadata = None if self.metadata is None else list(self.metadata)
+        if others.metadata is not None and metadata is None:
+            raise ValueError(
+                "The documents of the index have no metadata, and these have some. Give all "
+                "documents metadata, or none."
+            )
+        for number, i in enumerate(indices):
+            if texts is not None:
+                texts[i] = others.texts[number]
+            if others.metadata is not None:
+                metadata[i] = others.metadata[number]
+        return Documents(texts, self.ids, metadata).checked()
+
+    def indices_of(self, ids: object) -> list[int]:
+        """Return the indices of some documents, in the order of the ids.
+
+        Raises:
+            ValueError: "There is no document 'a7'. ...", "The documents of this index have no ids.
+                ..."
+        """
+        if self.ids is None:
+            raise ValueError(
+                "The documents of this index have no ids. Build it with ids=[...], one for each."
+            )
+        ids = [ids] if isinstance(ids, Id) else list(plain(ids))
+        for one in ids:
+            if one not in self._index_of:
+                near = _near(one, self.ids) if isinstance(one, str) else ""
+                raise ValueError(f"There is no document {one!r:.{MAX_SHOWN}}.{near}")
+        return [self._index_of[one] for one in ids]
+
+    @functools.cached_property
+    def _index_of(self) -> dict[Id, int]:
+        return {one: i for i, one in enumerate(self.ids)}
+
+    def where(self, condition: Where) -> np.ndarray:
+        """Return the indices of the documents that meet a condition, int64.
+
+        Args:
+            condition: {field: value, or list of values, or a function of the value}, which must all
+                hold; a list in a document meets it if one of its values does, and a document
+                without the field does not. Or a function of a document's fields.
+
+        Raises:
+            ValueError: "where: there is no field 'jear'. Did you mean 'year'?", "where: the field
+                'year' holds int, and '2024' is str."
+        """
+        if self.metadata is None:
+            raise ValueError(
+                "where is for documents with fields, and these have none. Build the index with "
+                "metadata=[{...}, ...], or of a table."
+            )
+        if callable(condition):
+            return np.flatnonzero([bool(condition(dict(fields))) for fields in self.metadata])
+        if not isinstance(condition, Mapping) or not condition:
+            raise ValueError(
+                f"where is {with_type(condition):.80}. Expected {{field: value or values}}, or a "
+                "function of a document's fields."
+            )
+        found = np.ones(len(self), bool)
+        for field, wanted in condition.items():
+            found &= self._meets(field, wanted)
+        return np.flatnonzero(found)
+
+    def _meets(self, field: str, wanted: object) -> np.ndarray:
+        """Return which documents have a wanted value in a field, (N,) bool."""
+        if field not in self._fields:
+            raise ValueError(
+                f"where: there is no field {field!r:.{MAX_SHOWN}}."
+                f"{_near(field, self._fields)} Fields are {', '.join(self._fields)}."
+            )
+        found, numbers = np.zeros(len(self), bool), self._fields[field]
+        if callable(wanted):
+            values = [value for value in numbers if wanted(value)]
+        else:
+            wanted = plain(wanted)
+            several = isinstance(wanted, list | tuple | set | np.ndarray)
+            values = list(wanted) if several else [wanted]
+            kind = _kind(next(iter(numbers)))
+            for value in values:
+                if _kind(value) is not kind:
+                    raise ValueError(
+                        f"where: the field {field!r} holds {kind.__name__}, and {value!r:.40} is "
+                        f"{type(value).__name__}."
+                    )
+        for value in values:
+            found[numbers.get(value, [])] = True
+        return found
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, dict[Any, list[int]]]:
+        """Return {field: {value: the indices of the documents that have it}}."""
+        fields: dict[str, dict[Any, list[int]]] = {}
+        for i, row in enumerate(self.metadata):
+            for field, value in row.items():
+                for one in value if isinstance(value, list) else [value]:
+                    fields.setdefault(field, {}).setdefault(one, []).append(i)
+        return fields
+
+    def groups(self, field: str) -> list:
+        """Return the value of a field of each document, for `group_by`.
+
+        Raises:
+            ValueError: "group_by: there is no field 'jear'. ...", "group_by: document 3 has no
+                single 'year'. ..."
+        """
+        rows = self.metadata or [{}] * len(self)
+        if not any(field in row for row in rows):
+            known = list(dict.fromkeys(name for row in rows for name in row))
+            raise ValueError(
+                f"group_by: there is no field {field!r:.{MAX_SHOWN}}.{_near(field, known)}"
+            )
+        for i, row in enumerate(rows):
+            if isinstance(row.get(field), list | None):
+                raise ValueError(
+                    f"group_by: document {i} has no single {field!r}: it is {row.get(field)!r:.40}."
+                )
+        return [row[field] for row in rows]
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def lines(self) -> list[str] | None:
+        """Return the ids and fields as a JSON object each, for a file; None if there are none."""
+        if self.ids is None and self.metadata is None:
+            return None
+        rows = range(len(self))
+        parts = {"id": self.ids, "metadata": self.metadata}
+        parts = {name: column for name, column in parts.items() if column is not None}
+        return [
+            json.dumps({name: column[i] for name, column in parts.items()}, ensure_ascii=False)
+            for i in rows
+        ]
+
+    @classmethod
+    def of_lines(
+        cls, lines: Iterable[bytes] | None, texts: list[str] | None, path: object
+    ) -> Documents:
+        """Return the documents of a file's lines, checked.
+
+        Args:
+            lines: of `lines`, or None.
+            texts: N, or None.
+            path: of the file, for errors.
+
+        Raises:
+            ValueError: "...: line 3 is no document: ..."
+        """
+        if lines is None:
+            return cls(texts)
+        rows: list[dict] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict) or not row or row.keys() - {"id", "metadata"}:
+                raise ValueError(f"{path}: line {number} is no document: {line[:60]!r}.")
+            if rows and row.keys() != rows[0].keys():
+                raise ValueError(f"{path}: line {number} has {sorted(row)}, line 1 other keys.")
+            rows.append(row)
+        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        try:
+            return cls(texts, columns.get("id"), columns.get("metadata")).checked()
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
+    """Return texts, ids and metadata of a table's columns."""
+    name = "text" if text_column is None else text_column
+    if name not in table:
+        raise ValueError(
+            f"The table has the columns {', '.join(map(repr, table))}. Name that of the texts: "
+            "text_column=..."
+        )
+    of_ids = "id" if ids is None and "id" in table else ids if isinstance(ids, str) else None
+    others = [column for column in table if column not in (name, of_ids)]
+    named = metadata if isinstance(metadata, list | tuple) else None
+    if named is not None and all(isinstance(column, str) for column in named):
+        metadata, others = None, list(named)
+    for column in [*others, *([of_ids] if of_ids else [])]:
+        if column not in table:
+            raise ValueError(
+                f"There is no column {column!r}. The table has {', '.join(map(repr, table))}."
+            )
+    if metadata is None and others:
+        metadata = _rows({column: table[column] for column in others})
+    return table[name], table[of_ids] if of_ids else ids, metadata
+
+
+def _rows(columns: Mapping) -> list[dict]:
+    """Return the rows of a table; a value that is missing is left out."""
+    lists = {str(name): list(plain(values)) for name, values in columns.items()}
+    count = len(next(iter(lists.values()), []))
+    for name, values in lists.items():
+        if len(values) != count:
+            raise ValueError(f"The column {name!r} has {len(values)} rows, others have {count}.")
+    return [{name: values[i] for name, values in lists.items()} for i in range(count)]
+
+
+def _table_of_rows(rows: list) -> dict[str, list]:
+    for i, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"documents[{i}] is {with_type(row):.80}. Expected a dict, as others.")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _checked_ids(ids: Sequence) -> list[Id]:
+    """Return ids as plain texts or integers, all of one type and different."""
+    found: dict[Id, int] = {}
+    for i, one in enumerate(plain(ids)):
+        one = one.item() if isinstance(one, np.generic) else one
+        if not isinstance(one, Id) or isinstance(one, bool):
+            raise ValueError(
+                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}. Expected a text or an integer."
+            )
+        if i and type(one) is not type(next(iter(found))):
+            raise ValueError(
+                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, and ids[0] is "
+                f"{with_type(next(iter(found))):.{MAX_SHOWN}}. Expected ids of one type."
+            )
+        if isinstance(one, str):
+            check_writable(one, f"ids[{i}]")
+        if one in found:
+            raise ValueError(
+                f"ids[{i}] is {one!r:.{MAX_SHOWN}}, as ids[{found[one]}]. Expected a different id "
+                "for each document."
+            )
+        found[one] = i
+    return list(found)
+
+
+def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
+    """Return dicts of plain values; those that are missing (None, NaN) are left out."""
+    rows, kinds = [], {}
+    for i, row in enumerate(metadata):
+        if not isinstance(row, Mapping):
+            raise ValueError(
+                f"metadata[{i}] is {with_type(row):.{MAX_SHOWN}}. Expected a dict of fields."
+            )
+        plain_row = {}
+        for field, value in row.items():
+            if not isinstance(field, str):
+                raise ValueError(f"metadata[{i}] has the field {field!r}. Expected texts as names.")
+            value = _plain_value(value, f"metadata[{i}]: the field {field!r}")
+            if value is None:
+                continue
+            for one in value if isinstance(value, list) else [value]:
+                first, kind = kinds.setdefault(field, (i, _kind(one)))
+                if _kind(one) is not kind:
+                    raise ValueError(
+                        f"metadata[{i}]: the field {field!r} is {with_type(one):.{MAX_SHOWN}}, and "
+                        f"in metadata[{first}] {kind.__name__}. Expected values of one type."
+                    )
+            plain_row[field] = value
+        rows.append(plain_row)
+    return rows
+
+
+def _plain_value(value: object, name: str):
+    """Return a value as JSON has it; None if it is missing."""
+    if isinstance(value, np.ndarray | tuple | set | frozenset):
+        value = list(value)
+    if isinstance(value, list):
+        values = [_plain_value(one, name) for one in value]
+        if any(isinstance(one, list | None) for one in values):
+            raise ValueError(f"{name} is {value!r:.{MAX_SHOWN}}. Expected a list of single values.")
+        return values
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if type(value).__name__ in ("NaTType", "NAType"):  # pandas'
+        return None
+    if not isinstance(value, SCALARS):
+        raise ValueError(
+            f"{name} is {with_type(value):.{MAX_SHOWN}}. Expected a text, a number, a bool, or a "
+            "list of these; str(...) makes a text of it."
+        )
+    if isinstance(value, float) and math.isinf(value):
+        raise ValueError(f"{name} is {value}. Expected a finite number.")
+    if isinstance(value, str):
+        check_writable(value, name)
+    return value
+
+
+def _kind(value: object) -> type:
+    """Return the type of a value: of numbers float, as 1 and 1.0 are equal."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    return did_you_mean(difflib.get_close_matches(name, list(known), n=1))

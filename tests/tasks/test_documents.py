@@ -1,0 +1,391 @@
+"""Documents with ids and fields, in every kind of index: found, filtered, changed, saved."""
+
+import hashlib
+import json
+import threading
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.retrieval import vectors
+from encoder_zoo.tasks.retrieval.documents import Documents
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
+
+WORDS = [f"w{i}" for i in range(40)]
+LANGUAGES = ("en", "de", "fr")
+
+
+def vector_of(word: str, width: int = 16) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big")
+    vector = np.random.default_rng(seed).standard_normal(width).astype("float32")
+    return vector / np.linalg.norm(vector)
+
+
+class Dense:
+    similarity_function, embedding_dim, dim = "cosine", 16, None
+
+    def embed(self, texts, prompt=None, dim=None, batch_size=None):
+        return np.stack([np.sum([vector_of(w) for w in text.split()], axis=0) for text in texts])
+
+
+class Tokens:
+    similarity_function, embedding_dim = "maxsim", 16
+
+    def embed(self, texts, prompt=None, batch_size=None):
+        return [np.stack([vector_of(word) for word in text.split()]) for text in texts]
+
+
+class Terms:
+    similarity_function, embedding_dim = "dot", 60
+
+    def embed(self, texts, prompt=None, max_terms=None, batch_size=None):
+        rows = np.zeros((len(texts), 60), "float32")
+        for row, text in zip(rows, texts, strict=True):
+            for word in text.split():
+                row[int(word[1:]) % 60 if word[1:].isdigit() else 59] += 1
+        return sparse.csr_array(rows)
+
+
+KINDS = {
+    "float32": lambda *d, **o: VectorIndex.build(Dense(), *d, **o),
+    "int8": lambda *d, **o: VectorIndex.build(Dense(), *d, precision="int8", **o),
+    "binary": lambda *d, **o: VectorIndex.build(Dense(), *d, precision="binary", **o),
+    "tokens": lambda *d, **o: MultiVectorIndex.build(Tokens(), *d, **o),
+    "tokens int8": lambda *d, **o: MultiVectorIndex.build(Tokens(), *d, precision="int8", **o),
+    "tokens binary": lambda *d, **o: MultiVectorIndex.build(Tokens(), *d, precision="binary", **o),
+    "sparse": lambda *d, **o: SparseIndex.build(Terms(), *d, **o),
+    "words": lambda *d, **o: ez.BM25Index(*d, **o),
+    "hybrid": lambda *d, **o: ez.HybridIndex([KINDS["float32"](*d, **o), KINDS["words"](d[0])]),
+}
+MODELS = {"float": Dense, "int8": Dense, "binary": Dense, "tokens": Tokens, "sparse": Terms}
+QUERIES = ["w1 w2", "w3", "w20 w21 w22"]
+
+
+def rows_of(count: int, start: int = 0) -> list[dict]:
+    draw = np.random.default_rng(start)
+    return [
+        {
+            "id": f"d{start + i}",
+            "text": " ".join(draw.choice(WORDS, draw.integers(2, 9))),
+            "year": int(draw.integers(2000, 2010)),
+            "lang": LANGUAGES[i % 3],
+            "tags": [f"t{i % 4}", "all"],
+        }
+        for i in range(count)
+    ]
+
+
+def columns(rows: list[dict]) -> tuple[list, list, list]:
+    fields = [{n: v for n, v in row.items() if n not in ("id", "text")} for row in rows]
+    return [row["text"] for row in rows], [row["id"] for row in rows], fields
+
+
+def make(kind: str, rows: list[dict]):
+    texts, ids, fields = columns(rows)
+    if kind == "hybrid":  # the words have none of their own
+        own = KINDS["float32"](texts, ids=ids, metadata=fields)
+        return ez.HybridIndex([own, ez.BM25Index(texts)], depth=1000)
+    return KINDS[kind](texts, ids=ids, metadata=fields)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+def names(hits) -> list[list[str]]:
+    return [[hit["id"] for hit in found] for found in hits]
+
+
+class TestSearch:
+    def test_hits_say_what_is_known(self, kind):
+        rows = rows_of(30)
+        for found in make(kind, rows).search(QUERIES, top_k=5):
+            assert found
+            for hit in found:
+                row = dict(rows[hit["index"]])
+                assert (hit["id"], hit["text"]) == (row.pop("id"), row.pop("text"))
+                assert hit["metadata"] == row
+
+    @pytest.mark.parametrize(
+        ("where", "meets"),
+        [
+            ({"lang": "en"}, lambda row: row["lang"] == "en"),
+            (
+                {"year": [2001, 2002, 2003], "lang": ["de", "fr"]},
+                lambda row: row["year"] in (2001, 2002, 2003) and row["lang"] != "en",
+            ),
+            ({"tags": ["t1", "t2"]}, lambda row: row["tags"][0] in ("t1", "t2")),
+            ({"year": lambda year: year > 2006}, lambda row: row["year"] > 2006),
+            (lambda row: row["year"] % 2 == 0, lambda row: row["year"] % 2 == 0),
+            ({"year": 1812}, lambda row: False),
+        ],
+    )
+    def test_where_is_a_search_among_those_that_meet_it(self, kind, where, meets, monkeypatch):
+        monkeypatch.setattr(vectors, "BLOCK", 300)  # many blocks
+        rows = rows_of(120)
+        index = make(kind, rows)
+        everything = index.search(QUERIES, top_k=len(rows))
+        expected = [[h for h in found if meets(rows[h["index"]])][:7] for found in everything]
+        found = index.search(QUERIES, top_k=7, where=where)
+        if kind == "hybrid":  # ranks are those among them
+            texts, ids, fields = columns([row for row in rows if meets(row)])
+            if not texts:
+                assert found == [[], [], []]
+                return
+            own = KINDS["float32"](texts, ids=ids, metadata=fields)
+            some = ez.HybridIndex([own, ez.BM25Index(texts)], depth=1000)
+            assert {n for row in names(found) for n in row} <= set(ids)
+            dense = KINDS["float32"](texts, ids=ids)
+            assert names(own.search(QUERIES)) == names(dense.search(QUERIES)) and len(some)
+            return
+        assert names(found) == names(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            a, b = ([hit["score"] for hit in hits] for hits in (ours, theirs))
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+
+    def test_pages_and_least_scores(self, kind):
+        index = make(kind, rows_of(60))
+        whole = index.search(QUERIES, top_k=12)
+        pages = [index.search(QUERIES, top_k=4, offset=offset) for offset in (0, 4, 8)]
+        for number, found in enumerate(whole):
+            assert [hit for page in pages for hit in page[number]] == found
+            least = found[3]["score"]
+            some = index.search(QUERIES[number], top_k=12, min_score=least)
+            assert some == [hit for hit in found if hit["score"] >= least]
+
+    def test_of_each_group_the_best(self, kind):
+        rows = rows_of(90)
+        index = make(kind, rows)
+        for query in QUERIES:
+            expected = {}
+            for hit in index.search(query, top_k=90):
+                expected.setdefault(hit["metadata"]["year"], hit)
+            found = index.search(query, top_k=4, group_by="year")
+            assert names([found]) == names([list(expected.values())[:4]])
+
+    def test_of_groups_a_reranker_reads_the_best(self):
+        class Shortest:
+            def rank(self, query, texts, top_k=None):
+                asked.append(texts)
+                order = sorted(range(len(texts)), key=lambda i: len(texts[i]))[:top_k]
+                return [{"index": i, "score": -len(texts[i]), "text": texts[i]} for i in order]
+
+        asked, index = [], make("float32", rows_of(60))
+        found = index.search("w1", top_k=2, group_by="lang", reranker=Shortest(), candidates=3)
+        assert len(asked[0]) == 3 and len(found) == 2
+        assert len({hit["metadata"]["lang"] for hit in found}) == 2
+
+    def test_own_ids_are_judged(self, kind):
+        rows = rows_of(40)
+        index = make(kind, rows)
+        by_index = KINDS["words"]([row["text"] for row in rows])
+        relevant = [3, [4, 5], {6: 2.0, 7: 1.0}]
+        of_ids = ["d3", ["d4", "d5"], {"d6": 2.0, "d7": 1.0}]
+        found = index.evaluate(QUERIES, of_ids)
+        index.documents.ids = None if kind != "hybrid" else index.documents.ids
+        if kind == "words":
+            assert found == by_index.evaluate(QUERIES, relevant)
+        if kind != "hybrid":
+            assert found == index.evaluate(QUERIES, relevant)
+
+
+class TestChanges:
+    def test_after_changes_it_is_the_index_of_what_is_left(self, kind):
+        rows, more = rows_of(50), rows_of(20, start=50)
+        index = make(kind, rows)
+        texts, ids, fields = columns(more)
+        index.add(texts, ids=ids, metadata=fields)
+        index.remove(["d3", "d49", "d60"])
+        index.remove("d0")
+        index.update(["w1 w2 w1", "w39"], ids=["d7", "d55"])
+        index.update(["w5"], ids=["d8"], metadata=[{"year": 1999, "lang": "la"}])
+        left = [dict(row) for row in [*rows, *more] if row["id"] not in ("d3", "d49", "d60", "d0")]
+        for row in left:
+            row["text"] = {"d7": "w1 w2 w1", "d55": "w39", "d8": "w5"}.get(row["id"], row["text"])
+            if row["id"] == "d8":
+                row.update(year=1999, lang="la")
+                del row["tags"]
+        assert (index.texts, index.ids, index.metadata) == columns(left)
+        assert len(index) == len(left)
+        if kind in ("float32", "tokens", "sparse", "words", "hybrid"):  # nothing is rounded
+            assert index.search(QUERIES, top_k=30) == make(kind, left).search(QUERIES, top_k=30)
+        [hit] = index.search("w5", top_k=1, where={"lang": "la"})
+        assert hit["id"] == "d8"
+
+    def test_a_failed_change_changes_nothing(self, kind):
+        index = make(kind, rows_of(5))
+        before = index.documents.texts, index.documents.ids, index.search(QUERIES)
+        with pytest.raises(ValueError, match=r"ids\[5\] is 'd2', as ids\[2\]"):
+            index.add(["w1"], ids=["d2"], metadata=[{}])
+        with pytest.raises(ValueError, match="have ids, and these have none. Give all documents"):
+            index.add(["w1"])
+        with pytest.raises(ValueError, match="There is no document 'd9'"):
+            index.update(["w1"], ids=["d9"])
+        with pytest.raises(ValueError, match="update needs ids"):
+            index.update(["w1"])
+        with pytest.raises(ValueError, match="There is no document 'd17'"):
+            index.remove(["d1", "d17"])
+        with pytest.raises(ValueError, match="remove would leave no document"):
+            index.remove(list(index.ids))
+        assert (index.documents.texts, index.documents.ids, index.search(QUERIES)) == before
+
+    def test_threads_see_one_state_and_lose_nothing(self, kind):
+        rows = rows_of(40)
+        index, errors, done = make(kind, rows), [], threading.Event()
+
+        def ask():
+            while not done.is_set():
+                try:
+                    for hit in index.search("w1 w2", top_k=20, where={"lang": ["en", "de"]}):
+                        number = hit["id"][1:]
+                        assert hit["text"].split()[-1] == f"end{number}", hit
+                except Exception as error:
+                    errors.append(error)
+
+        for row in rows:
+            row["text"] += f" w1 end{row['id'][1:]}"
+        index = make(kind, rows)
+        askers = [threading.Thread(target=ask) for _ in range(2)]
+
+        def add(start):
+            for i in range(start, start + 6):
+                index.add([f"w1 end{i}"], ids=[f"d{i}"], metadata=[{"lang": "en"}])
+                if i % 2:
+                    index.remove([f"d{i}"])
+
+        changers = [threading.Thread(target=add, args=(start,)) for start in (100, 200)]
+        for thread in (*askers, *changers):
+            thread.start()
+        for thread in changers:
+            thread.join()
+        done.set()
+        for thread in askers:
+            thread.join()
+        assert not errors
+        added = {f"d{i}" for s in (100, 200) for i in range(s, s + 6) if not i % 2}
+        assert set(index.ids) == {row["id"] for row in rows} | added
+
+
+class TestFiles:
+    def test_they_are_saved_with_the_index(self, kind, tmp_path):
+        index = make(kind, rows_of(20))
+        index.save(tmp_path / "index")
+        model = MODELS.get(kind.split()[0].removesuffix("32"), lambda: None)()
+        loaded = ez.load_index(tmp_path / "index", [Dense(), None] if kind == "hybrid" else model)
+        assert loaded.search(QUERIES, where={"lang": "en"}) == index.search(
+            QUERIES, where={"lang": "en"}
+        )
+        assert (loaded.ids, loaded.metadata) == (index.ids, index.metadata)
+        loaded.remove("d1")
+        loaded.save(tmp_path / "index")
+        [file] = (tmp_path / "index").rglob("documents.jsonl")
+        assert '"d1"' not in file.read_text() and '"d2"' in file.read_text()
+
+    def test_without_ids_and_fields_the_files_are_as_before(self, tmp_path):
+        KINDS["float32"](["w1", "w2"]).save(tmp_path)
+        assert not (tmp_path / "documents.jsonl").exists()
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('{"id": "a"}\n', "There are 1 and 2 texts and documents"),
+            ('{"id": "a"}\n{"id": "a"}\n', r"ids\[1\] is 'a', as ids\[0\]"),
+            ('{"id": "a"}\n{"metadata": {}}\n', "line 2 has .'metadata'., line 1 other keys"),
+            ('{"id": "a"}\n["b"]\n', "line 2 is no document"),
+            ('{"id": "a"}\n{"id": {}}\n', r"ids\[1\] is {} \(dict\). Expected a text or an int"),
+            ('{"metadata": {"a": 1}}\n{"metadata": {"a": "x"}}\n', "field 'a' is 'x'"),
+        ],
+    )
+    def test_damaged_files(self, tmp_path, text, message):
+        KINDS["float32"](["w1", "w2"], ids=["a", "b"]).save(tmp_path)
+        (tmp_path / "documents.jsonl").write_text(text)
+        with pytest.raises(ValueError, match="damaged or changed|cut off"):
+            ez.load_index(tmp_path, Dense())
+        with pytest.raises(ValueError, match=message):
+            ez.load_index(tmp_path, Dense(), verify=False)
+
+
+class TestInputs:
+    @pytest.mark.parametrize("table", [pd.DataFrame, pa.table, dict, lambda t: _rows(t)])
+    def test_of_a_table(self, table):
+        given = {"id": ["a", "b"], "text": ["w1", "w2"], "year": [2001, 2002]}
+        index = KINDS["float32"](table(given))
+        assert (index.texts, index.ids) == (["w1", "w2"], ["a", "b"])
+        assert index.metadata == [{"year": 2001}, {"year": 2002}]
+        other = {"body": given["text"], "key": [7, 8], "year": given["year"], "more": ["x", "y"]}
+        index = KINDS["words"](table(other), text_column="body", ids="key", metadata=["year"])
+        assert (index.texts, index.ids, index.metadata) == (
+            ["w1", "w2"],
+            [7, 8],
+            [{"year": 2001}, {"year": 2002}],
+        )
+
+    def test_missing_values_are_left_out(self):
+        table = pd.DataFrame({"text": ["w1", "w2"], "year": [2001, None], "name": ["x", None]})
+        assert KINDS["words"](table).metadata == [{"year": 2001.0, "name": "x"}, {}]
+
+    @pytest.mark.parametrize(
+        ("documents", "options", "message"),
+        [
+            (["a", "b"], {"ids": ["x", "x"]}, r"ids\[1\] is 'x', as ids\[0\]"),
+            (["a", "b"], {"ids": ["x"]}, "There are 1 ids for 2 documents"),
+            (["a", "b"], {"ids": ["x", 7]}, r"ids\[1\] is 7 \(int\), and ids\[0\] is 'x'"),
+            (["a"], {"ids": [1.5]}, r"ids\[0\] is 1.5 \(float\). Expected a text or an integer"),
+            (["a"], {"ids": "id"}, "ids='id' names a column, and documents are no table"),
+            (["a"], {"metadata": [7]}, r"metadata\[0\] is 7 \(int\). Expected a dict"),
+            (["a"], {"metadata": [{"x": object()}]}, "the field 'x' is <object.*Expected a text"),
+            (["a"], {"metadata": [{"x": float("inf")}]}, "the field 'x' is inf. Expected a finite"),
+            (
+                ["a", "b"],
+                {"metadata": [{"year": 2024}, {"year": "2024"}]},
+                r"metadata\[1\]: the field 'year' is '2024' \(str\), and in metadata\[0\] float",
+            ),
+            (["a"], {"text_column": "text"}, "text_column='text' is of a table"),
+            ({"body": ["a"]}, {}, "The table has the columns 'body'. Name that of the texts"),
+            ({"text": ["a"]}, {"ids": "key"}, "There is no column 'key'"),
+            (["a", "b"], {"ids": ["x", "\ud800"]}, "lone surrogate"),
+        ],
+    )
+    def test_refusals(self, documents, options, message):
+        with pytest.raises(ValueError, match=message):
+            KINDS["words"](documents, **options)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"where": {"jear": 2001}}, "there is no field 'jear'. Did you mean 'year'"),
+            ({"where": {"year": "2001"}}, "the field 'year' holds float, and '2001' is str"),
+            ({"where": 7}, r"where is 7 \(int\). Expected {field"),
+            ({"where": {}}, r"where is {} \(dict\). Expected"),
+            ({"group_by": "jear"}, "group_by: there is no field 'jear'. Did you mean 'year'"),
+            ({"group_by": "tags"}, "group_by: document 0 has no single 'tags'"),
+            ({"offset": -1}, "offset is -1"),
+        ],
+    )
+    def test_searches_that_ask_for_what_is_not_there(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            make("words", rows_of(4)).search("w1", **options)
+
+    def test_without_ids_or_fields(self):
+        index = KINDS["words"](["w1", "w2"])
+        with pytest.raises(ValueError, match="have no ids. Build it with ids"):
+            index.remove("a")
+        with pytest.raises(ValueError, match="where is for documents with fields"):
+            index.search("w1", where={"year": 1})
+        assert index.search("w1") == [{"index": 0, "score": pytest.approx(0.693, 1), "text": "w1"}]
+
+
+def _rows(table: dict) -> list[dict]:
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+
+
+def test_lines_are_json():
+    documents = Documents.of(["a"], ids=[3], metadata=[{"t": 'x"\n\u2028', "n": [1, 2]}])
+    [line] = documents.lines()
+    assert json.loads(line) == {"id": 3, "metadata": {"t": 'x"\n\u2028', "n": [1, 2]}}
+    assert Documents.of_lines([line.encode()], ["a"], "f").metadata == documents.metadata
