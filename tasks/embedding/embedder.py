@@ -29,6 +29,7 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
+from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     checked_scores,
@@ -52,7 +53,7 @@ from encoder_zoo.tasks.retrieval.terms import Postings, normalized_for
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Engine, Float32Vectors, Precision
 from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.sources import is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -83,6 +84,14 @@ class IndexOptions(EmbedOptions, total=False):
     batch_size: int | None
     engine: Engine | None
     keep_texts: bool
+    ids: object
+    metadata: object
+    text_column: str | None
+
+
+class DocumentColumns(TypedDict, total=False):
+    """Keyword arguments of `Embedder.chunks` that name a table's columns, or are such columns."""
+
     ids: object
     metadata: object
     text_column: str | None
@@ -313,6 +322,56 @@ class Embedder(Task, Generic[IndexKind]):
             (1, 'A dog.')
         """
         return self.index_class.build(self, documents, **options)
+
+    @validate_arguments
+    def chunks(
+        self,
+        documents: object,
+        length: PositiveInt = 256,
+        overlap: NonNegativeInt = 0,
+        **columns: Unpack[DocumentColumns],
+    ) -> Documents:
+        """Return documents cut into chunks of at most so many of this model's tokens.
+
+            index = embedder.index(embedder.chunks(table, 256, overlap=32))
+            index.search("How do I reset it?", group_by="document")  # the best chunk of each
+            index.add(embedder.chunks(more, 256, overlap=32))
+
+        Args:
+            documents: as for `index`.
+            length: most tokens of a chunk, which ends with a word.
+            overlap: tokens that neighbouring chunks share, at most.
+            **columns: `ids`, `metadata`, `text_column`, see `Documents.of`.
+
+        Returns:
+            What `index` and `Index.add` take. Of each chunk the text; the fields of its document,
+            with "document", its id or index, and "start" and "end", the chunk's characters in it;
+            and where documents have ids the id "a17#0", "a17#1" and so on.
+
+        Raises:
+            ValueError: "length=600 is more than the 510 tokens that the model reads of a text.
+                ...", "overlap=300. Expected less than length=256."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> documents = [{"id": "x", "text": "A cat sleeps. The law of taxes is long."}]
+            >>> index = embedder.index(embedder.chunks(documents, length=5))
+            >>> [hit] = index.search("tax law", top_k=1, group_by="document")
+            >>> hit["id"], hit["text"], hit["metadata"]["start"]
+            ('x#1', 'The law of taxes is', 14)
+        """
+        check_preprocessor(self, documents)
+        most = self.preprocessor.max_sequence_length - 2
+        if length > most:
+            raise ValueError(
+                f"length={length} is more than the {most} tokens that the model reads of a text. "
+                f"Expected at most {most}."
+            )
+        if overlap >= length:
+            raise ValueError(f"overlap={overlap}. Expected less than length={length}.")
+        given = Documents.of(documents, **columns)
+        return given.chunked(self.preprocessor.tokenizer, length, overlap)
 
     def load_index(
         self, folder: str | os.PathLike[str], **options: Unpack[OpenOptions]

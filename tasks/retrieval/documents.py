@@ -9,8 +9,8 @@ import difflib
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +19,14 @@ from encoder_zoo.common.wording import did_you_mean, with_type
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
 
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
 Id = str | int
 Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
 SCALARS = (str, int, float, bool)
 MAX_SHOWN = 60  # characters of a value in an error
+CHUNKED_AT_ONCE = 1000  # documents
 
 
 class Documents:
@@ -253,7 +257,7 @@ class Documents:
     def _fields(self) -> dict[str, dict[Any, list[int]]]:
         """Return {field: {value: the indices of the documents that have it}}."""
         fields: dict[str, dict[Any, list[int]]] = {}
-        for i, row in enumerate(self.metadata):
+        for i, row in enumerate(self.metadata or ()):
             for field, value in row.items():
                 for one in value if isinstance(value, list) else [value]:
                     fields.setdefault(field, {}).setdefault(one, []).append(i)
@@ -278,6 +282,47 @@ class Documents:
                     f"group_by: document {i} has no single {field!r}: it is {row.get(field)!r:.40}."
                 )
         return [row[field] for row in rows]
+
+    def chunked(self, tokenizer: Tokenizer, length: int, overlap: int = 0) -> Documents:
+        """Return the documents cut into chunks of at most so many tokens, at the ends of words.
+
+        Args:
+            tokenizer: of this package.
+            length: most tokens of a chunk.
+            overlap: tokens that neighbouring chunks share, or fewer, as they begin with a word.
+
+        Returns:
+            A document for each chunk: its text; where there are ids that of its document and its
+            number, "a17#0"; and the fields of its document, with "document", its id or its index,
+            and "start" and "end", the chunk's characters in it.
+
+        Raises:
+            ValueError: "metadata has the field 'start', which the chunks have. ..."
+
+        Example:
+            >>> from encoder_zoo import BertTokenizer
+            >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "c"]
+            >>> chunks = Documents.of(["a c ab c"]).chunked(BertTokenizer(words), 3, overlap=1)
+            >>> chunks.texts
+            ['a c', 'c ab', 'c']
+            >>> chunks.metadata[1]
+            {'document': 0, 'start': 2, 'end': 6}
+        """
+        for field in sorted({"document", "start", "end"} & set(self._fields)):
+            raise ValueError(f"metadata has the field {field!r}, which the chunks have. Rename it.")
+        texts, ids, metadata = [], [], []
+        for first in range(0, len(self), CHUNKED_AT_ONCE):
+            some = self.texts[first : first + CHUNKED_AT_ONCE]
+            _, starts, ends = tokenizer.tokenize_with_offsets(some)
+            rows = zip(some, starts.to_list(), ends.to_list(), strict=True)
+            for i, (text, begins, stops) in enumerate(rows, first):
+                owner = i if self.ids is None else self.ids[i]
+                fields = {} if self.metadata is None else self.metadata[i]
+                for number, (start, end) in enumerate(_cuts(begins, stops, length, overlap)):
+                    texts.append(text[start:end])
+                    ids.append(f"{owner}#{number}")
+                    metadata.append({**fields, "document": owner, "start": start, "end": end})
+        return Documents(texts, None if self.ids is None else ids, metadata)
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -325,6 +370,29 @@ class Documents:
             return cls(texts, columns.get("id"), columns.get("metadata")).checked()
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def _cuts(
+    starts: list[int], ends: list[int], length: int, overlap: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the first character of each chunk and the one after its last.
+
+    Args:
+        starts, ends: of the tokens, in characters.
+        length: most tokens of a chunk.
+        overlap: most tokens that neighbouring ones share.
+    """
+    begin, count = 0, len(starts)
+    begins_word = [i == 0 or starts[i] > ends[i - 1] for i in range(count)]
+    while begin < count:
+        stop = min(begin + length, count)
+        # A word that is longer than a chunk is cut, at a token.
+        whole = next((i for i in range(stop, begin, -1) if i == count or begins_word[i]), stop)
+        yield starts[begin], ends[whole - 1]
+        if whole == count:
+            return
+        shared = range(max(begin + 1, whole - overlap), whole)
+        begin = next((i for i in shared if begins_word[i]), whole)
 
 
 def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:

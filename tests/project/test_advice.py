@@ -1013,6 +1013,7 @@ def columns_of_queries_are_passed(said, folder):
     "Build the index with metadata",
     "Name that of the texts",
     "Make another index instead",
+    "Rename it",
 )
 def documents_have_ids_and_fields(said, folder):
     index = ez.BM25Index(TEXTS, ids=list("abcd"))
@@ -1035,6 +1036,10 @@ def documents_have_ids_and_fields(said, folder):
     with said():
         index.remove(list("abcd"))
     index.remove(list("abc"))
+    embedder = make("TextEmbedder")
+    with said():
+        embedder.chunks(TEXTS, 4, metadata=[{"start": 1}] * 4)
+    assert len(embedder.chunks(TEXTS, 4, metadata=[{"begun": 1}] * 4)) >= 4
 
 
 @case("This `fit` has made no step: in float16", slow=True)

@@ -1,6 +1,7 @@
 """Documents with ids and fields, in every kind of index: found, filtered, changed, saved."""
 
 import hashlib
+import itertools
 import json
 import threading
 
@@ -389,3 +390,59 @@ def test_lines_are_json():
     [line] = documents.lines()
     assert json.loads(line) == {"id": 3, "metadata": {"t": 'x"\n\u2028', "n": [1, 2]}}
     assert Documents.of_lines([line.encode()], ["a"], "f").metadata == documents.metadata
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+
+
+class TestChunks:
+    TEXT = "The cat sat on the mat, unbelievably calm. " * 4
+
+    @pytest.mark.parametrize(("length", "overlap"), [(7, 0), (7, 3), (20, 5), (1, 0), (200, 9)])
+    def test_every_word_is_in_one_and_no_chunk_is_too_long(self, embedder, length, overlap):
+        texts = [self.TEXT, "One.", "中文字 mixed 🙂 text, é"]
+        chunks = embedder.chunks(texts, length, overlap)
+        tokenizer = embedder.preprocessor.tokenizer
+        if length > 1:  # the pieces of a word that is cut have more pieces
+            assert max(len(row) for row in tokenizer.tokenize(chunks.texts)) <= length
+        covered = [set() for _ in texts]
+        for text, fields in zip(chunks.texts, chunks.metadata, strict=True):
+            document = texts[fields["document"]]
+            assert document[fields["start"] : fields["end"]] == text
+            covered[fields["document"]].update(range(fields["start"], fields["end"]))
+            if length > 5:  # so long that each word fits
+                assert document[: fields["start"]][-1:] in ("", " ") or not text[0].isalnum()
+        for text, characters in zip(texts, covered, strict=True):
+            assert {i for i, c in enumerate(text) if not c.isspace()} <= characters
+
+    def test_neighbours_share_tokens(self, embedder):
+        alone, shared = (embedder.chunks([self.TEXT], 10, overlap) for overlap in (0, 4))
+        bounds = [(f["start"], f["end"]) for f in shared.metadata]
+        shares = [a[1] - b[0] for a, b in itertools.pairwise(bounds)]
+        assert max(shares) > 0 and min(shares) >= -1  # a space
+        assert len(shared) > len(alone)
+
+    def test_they_are_indexed_and_found_by_document(self, embedder):
+        table = {
+            "id": ["cats", "law"],
+            "body": [self.TEXT, "Taxes are due in May. Courts decide. " * 5],
+            "year": [1990, 2024],
+        }
+        chunks = embedder.chunks(table, 12, text_column="body")
+        assert chunks.ids[:2] == ["cats#0", "cats#1"] and len(set(chunks.ids)) == len(chunks)
+        index = embedder.index(chunks)
+        hits = index.search("When do I pay tax?", group_by="document")
+        assert [hit["metadata"]["document"] for hit in hits] == ["law", "cats"]
+        assert hits[0]["metadata"]["year"] == 2024
+        index.add(embedder.chunks(["A dog barks."], 12, ids=["dog"], metadata=[{"year": 2000}]))
+        assert index.search("dogs", top_k=1)[0]["id"] == "dog#0"
+
+    def test_refusals(self, embedder):
+        with pytest.raises(ValueError, match="length=600 is more than the [0-9]+ tokens"):
+            embedder.chunks(["a"], 600)
+        with pytest.raises(ValueError, match="overlap=7. Expected less than length=7"):
+            embedder.chunks(["a"], 7, 7)
+        with pytest.raises(ValueError, match="has the field 'start', which the chunks have"):
+            embedder.chunks(["a"], metadata=[{"start": 1}])
