@@ -4,6 +4,7 @@ import gc
 import importlib
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -29,8 +30,9 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
-OF_EACH = 2  # slow tests of a function that `.ci/run` has
-SECONDS_OF_A_FILE = 4.0  # for long tests in the default run, see `seconds.py`
+# Of the tests that are recorded as long by `seconds.py`; see `pytest_collection_modifyitems`.
+SECONDS_OF_A_FILE = 4.0
+SECONDS_IN_CI = 10.0
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
@@ -89,9 +91,12 @@ def pytest_collection_modifyitems(items):
     """Mark the long tests slow, and those slow ones that `.ci/run` leaves out.
 
     Examples of docstrings that train or export are slow; the others call each thing once. Of the
-    tests that are recorded as long, each file keeps `SECONDS_OF_A_FILE`, the shortest of those
-    functions first that have no other test. Of the slow tests that one function makes, `OF_EACH`
-    are what `.ci/run` runs, but all where they are marked `slow(every=True)`.
+    tests that are recorded as long, each file keeps `SECONDS_OF_A_FILE` in the default run, the
+    shortest of those functions first that have no other test.
+
+    `.ci/run` runs the slow examples, the first and the last of a function's slow tests that are
+    recorded as no longer than `SECONDS_IN_CI`, and those marked `slow(every=True)`. The others are
+    the matrix, which is run before a release.
     """
     recorded = json.loads((TESTS / "recorded" / "seconds.json").read_text(encoding="utf-8"))
     functions = {}
@@ -118,11 +123,12 @@ def pytest_collection_modifyitems(items):
             if test.nodeid in recorded and test is not shortest.get(name):
                 test.add_marker("slow")
         slow = [test for test in tests if test.get_closest_marker("slow")]
-        if any(test.get_closest_marker("slow").kwargs.get("every") for test in slow):
-            continue
-        kept = {round(i * (len(slow) - 1) / (OF_EACH - 1)) for i in range(OF_EACH)}
-        for i, test in enumerate(slow):
-            if i not in kept:
+        short = [t for t in slow if recorded.get(t.nodeid, math.inf) <= SECONDS_IN_CI]
+        kept = [t for t in slow if t.get_closest_marker("slow").kwargs.get("every")]
+        kept += short[:1] + short[1:][-1:]
+        kept += [t for t in slow if isinstance(t, pytest.DoctestItem)]
+        for test in slow:
+            if test not in kept:
                 test.add_marker("matrix")
 
 

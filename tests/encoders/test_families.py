@@ -11,7 +11,7 @@ from encoder_zoo.encoders import FAMILIES, all_families, family_module
 # In the default run, the checks that build and train models are of one family of each kind of
 # blocks; of the others, whose blocks are BERT's, what is their own: the record, and its preset.
 KINDS = ("bert", "albert", "deberta-v2", "modernbert")
-SLOW = pytest.mark.slow(every=True)
+SLOW = pytest.mark.slow
 BUILDS = ("gradients", "mixed precision", "padding", "keras file", "get config")
 
 

@@ -23,7 +23,7 @@ from encoder_zoo.testing.comparing import arrays, assert_same
 from encoder_zoo.testing.family_conformance import gradients
 
 TEXTS = ["a b ab", "", "c d e a b", "p"]
-SLOW = pytest.mark.slow(every=True)  # what is chosen here covers
+SLOW = pytest.mark.slow
 each_family = pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 # In the default run one family of each kind of blocks.
 KINDS_OF_BLOCKS = ("bert", "albert", "deberta-v2", "modernbert")
@@ -271,7 +271,7 @@ def answers(request, saved):
     return saved[1] / backend
 
 
-@SLOW
+@pytest.mark.slow(every=True)  # one process of each backend opens all
 @each_usual_pair
 def test_another_process_opens_it(tiny, saved, answers, family, task):
     """A `.keras` file after `import encoder_zoo` alone; a preset with JAX and with torch."""
