@@ -69,8 +69,10 @@ class TorchAdamW(ScheduledAdamW):
                 torch._foreach_mul_(weights, 1 - rate * share * self.weight_decay)
             moments = zip(*map(self.moments_of, variables), strict=True)
             first, second = ([moment.value for moment in each] for each in moments)
-            # Not a part of a compiled step: PyTorch cannot trace it with a rate that is a tensor.
-            update = torch.compiler.disable(self._update_group)
+            update = self._update_group
+            if torch.compiler.is_compiling():
+                # Not a part of a compiled step: PyTorch cannot trace it with a rate as a tensor.
+                update = torch.compiler.disable(update)
             update(weights, gradients, first, second, rate * share * correction, scale)
 
     def _update_group(self, weights, gradients, first, second, rate, scale) -> None:
