@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import TypedDict, TypeVar
 
@@ -55,6 +56,33 @@ def adapter_that_calls() -> object:
 
 
 DEFLATED = 1032  # bytes that one byte of a zip archive can stand for, at most
+
+
+_TRAINED: weakref.WeakSet[keras.Model] = weakref.WeakSet()
+_GONE: list[None] = []  # one entry for each trained model that is gone; threads may append
+GONE_AT_ONCE = 6
+
+
+def drop_kernels_of_models_gone(model: keras.Model) -> None:
+    """Have TensorFlow drop the kernels of trained models that are gone, some models at a time.
+
+    It keeps those of each graph that has run, 3 MB of a small model, as long as the process lives,
+    and can drop only all of them; those that are in use are made again when they run next.
+
+    Args:
+        model: that is trained next.
+    """
+    if keras.config.backend() != "tensorflow":
+        return
+    if len(_GONE) >= GONE_AT_ONCE:
+        _GONE.clear()
+        # As in `keras.utils.clear_session`, which forgets more.
+        from tensorflow.python.eager import context
+
+        context.context().clear_kernel_cache()
+    if model not in _TRAINED:
+        _TRAINED.add(model)
+        weakref.finalize(model, _GONE.append, None).atexit = False
 
 
 def weight_bytes_of_opened_file() -> int | None:

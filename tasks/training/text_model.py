@@ -20,6 +20,7 @@ from encoder_zoo.common.keras_private import (
     ValidationOfFit,
     compiled_metrics,
     count_rows_of_loss,
+    drop_kernels_of_models_gone,
     opens_training,
     strategy_of,
     update_compiled_metrics,
@@ -341,6 +342,7 @@ class TextModel(keras.Model):
     def _fit(self, data: TrainingData, callbacks, verbose, options: dict):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
+        drop_kernels_of_models_gone(self)
         self.recipe.restart_schedule(data.total_steps)
         self.recipe.check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
         if not data.plan.epochs:  # of none Keras's JAX and PyTorch trainers fail

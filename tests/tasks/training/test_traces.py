@@ -1,5 +1,6 @@
 """Nothing is traced twice: graphs live from call to call, whatever the calls are given."""
 
+import ctypes
 import functools
 
 import keras
@@ -238,3 +239,34 @@ def test_graphs_of_a_model_end_with_it(trained):
     found = run(ENDS, trained).split("RESULT ")[1].split()
     before, during, after, graphs = map(int, found)
     assert before < during and after == before and graphs == 0
+
+
+TRAINED_AND_DROPPED = """
+import ctypes, gc, sys
+import encoder_zoo as ez
+
+class Memory(ctypes.Structure):  # of glibc's mallinfo2
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Memory
+used = []
+for _ in range(24):
+    model = ez.Classifier.from_preset("bert_nano_en_uncased", num_classes=2, sequence_length=8)
+    model.fit(["good", "bad"] * 4, [1, 0] * 4, batch_size=4, verbose=0)
+    del model
+    gc.collect()
+    found = mallinfo()
+    used.append((found.uordblks + found.hblkhd) / 2**20)
+print("RESULT", max(used[16:]) - max(used[8:16]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="only glibc 2.33 tells what is in use"
+)
+def test_models_that_are_gone_leave_no_memory():
+    """TensorFlow keeps the kernels of each graph that has run, 3 MB of such a model."""
+    assert float(run(TRAINED_AND_DROPPED, KERAS_BACKEND="tensorflow").split("RESULT ")[1]) < 5
