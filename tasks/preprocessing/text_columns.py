@@ -1,4 +1,4 @@
-"""What the columns of a table hold, in words, and what they are taken for."""
+"""Describe what the columns of a table hold, and what they are taken for."""
 
 from __future__ import annotations
 
