@@ -94,6 +94,9 @@ class Documents:
                 text_column=...", "There are 2 ids for 3 documents."
         """
         if isinstance(documents, Documents):
+            given = {"ids": ids, "metadata": metadata, "text_column": text_column}
+            for name in (name for name, value in given.items() if value is not None):
+                raise ValueError(f"{name} is of texts or a table, and these documents have theirs.")
             return documents
         documents = plain(documents)
         if isinstance(documents, list) and documents and isinstance(documents[0], Mapping):
@@ -124,7 +127,8 @@ class Documents:
         found = {} if self.ids is None else {"id": self.ids[index]}
         found["text"] = None if self.texts is None else self.texts[index]
         if self.metadata is not None:
-            found["metadata"] = dict(self.metadata[index])
+            fields = self.metadata[index].items()
+            found["metadata"] = {n: list(v) if isinstance(v, list) else v for n, v in fields}
         return found
 
     def without_texts(self) -> Documents:
@@ -188,7 +192,7 @@ class Documents:
             raise ValueError(
                 "The documents of this index have no ids. Build it with ids=[...], one for each."
             )
-        ids = [ids] if isinstance(ids, Id) else list(plain(ids))
+        ids = [ids] if isinstance(ids, Id | np.generic) else list(plain(ids))
         for one in ids:
             if one not in self._index_of:
                 near = _near(one, self.ids) if isinstance(one, str) else ""
@@ -316,6 +320,8 @@ class Documents:
             _, starts, ends = tokenizer.tokenize_with_offsets(some)
             rows = zip(some, starts.to_list(), ends.to_list(), strict=True)
             for i, (text, begins, stops) in enumerate(rows, first):
+                if not begins:  # characters that the tokenizer drops
+                    begins, stops = [0], [len(text)]
                 owner = i if self.ids is None else self.ids[i]
                 fields = {} if self.metadata is None else self.metadata[i]
                 for number, (start, end) in enumerate(_cuts(begins, stops, length, overlap)):

@@ -149,6 +149,13 @@ class TestSearch:
             a, b = ([hit["score"] for hit in hits] for hits in (ours, theirs))
             np.testing.assert_allclose(a, b, rtol=1e-5)
 
+    def test_hits_are_the_users_own(self, kind):
+        index = make(kind, rows_of(3))
+        first, second = (index.search("w1 w2 w3 w4", top_k=3) for _ in range(2))
+        for hit in first:
+            hit["metadata"]["tags"].append("more")
+        assert index.search("w1 w2 w3 w4", top_k=3) == second
+
     def test_pages_and_least_scores(self, kind):
         index = make(kind, rows_of(60))
         whole = index.search(QUERIES, top_k=12)
@@ -423,6 +430,12 @@ class TestChunks:
         shares = [a[1] - b[0] for a, b in itertools.pairwise(bounds)]
         assert max(shares) > 0 and min(shares) >= -1  # a space
         assert len(shared) > len(alone)
+
+    def test_no_document_is_lost(self, embedder):
+        chunks = embedder.chunks(["a", "\u200b\u200d", "b"], 5)  # no width, no token
+        assert [fields["document"] for fields in chunks.metadata] == [0, 1, 2]
+        with pytest.raises(ValueError, match="ids is of texts or a table, and these documents"):
+            embedder.index(chunks, ids=["x", "y", "z"])
 
     def test_they_are_indexed_and_found_by_document(self, embedder):
         table = {
