@@ -311,7 +311,7 @@ class Embedder(Task, Generic[IndexKind]):
         Args:
             documents: texts; or a table, or rows that are dicts, with a column "text" (or
                 `text_column=`), "id", and others, which are fields that `where=` of a search asks.
-            **options: `ids` and `metadata` of texts, see `Documents.of`; and of the `build` of
+            **options: `ids` and `metadata` of texts, a list each; and of the `build` of
                 `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such as `precision="int8"`.
 
         Example:
@@ -341,7 +341,7 @@ class Embedder(Task, Generic[IndexKind]):
             documents: as for `index`.
             length: most tokens of a chunk, which ends with a word.
             overlap: tokens that neighbouring chunks share, at most.
-            **columns: `ids`, `metadata`, `text_column`, see `Documents.of`.
+            **columns: `ids`, `metadata`, `text_column`, as of the index's `build`.
 
         Returns:
             What `index` and `Index.add` take. Of each chunk the text; the fields of its document,

@@ -467,7 +467,9 @@ class Index:
         Args:
             documents: a list, array or column of texts, a table, or rows that are dicts.
             batch_size: of `embed`.
-            ids, metadata, text_column: see `Documents.of`.
+            ids: one for each document, a text or an integer, as those of the index.
+            metadata: a dict of fields for each document, or a table of them.
+            text_column: of a table, the column of texts, if that is not "text".
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "The embedder has

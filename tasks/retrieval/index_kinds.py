@@ -141,7 +141,11 @@ class VectorIndex(Index):
             dim: keep so many leading numbers of each vector; see `TextEmbedder.embed`.
             engine: "faiss" searches by faiss-cpu's exact index, in float32; None in NumPy.
             keep_texts: whether results have the text itself; without it, "text" is None.
-            ids, metadata, text_column: see `Documents.of`.
+            ids: one for each document, a text or an integer; of a table the name of a column, "id"
+                if it has that.
+            metadata: a dict of fields for each document, or a table of them; of a table of
+                documents the names of columns, in place of all others.
+            text_column: of a table, the column of texts, if that is not "text".
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
@@ -349,7 +353,11 @@ class MultiVectorIndex(Index):
             pool_factor: so many tokens of a document become one vector; 1 leaves them as they are.
             prompt, batch_size: of `embed`.
             keep_texts: whether results have the text itself; without it, "text" is None.
-            ids, metadata, text_column: see `Documents.of`.
+            ids: one for each document, a text or an integer; of a table the name of a column, "id"
+                if it has that.
+            metadata: a dict of fields for each document, or a table of them; of a table of
+                documents the names of columns, in place of all others.
+            text_column: of a table, the column of texts, if that is not "text".
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
@@ -496,7 +504,11 @@ class SparseIndex(Index):
             documents: a list, array or column of texts, a table, or rows that are dicts.
             prompt, batch_size, max_terms: of `embed`.
             keep_texts: whether results have the text itself; without it, "text" is None.
-            ids, metadata, text_column: see `Documents.of`.
+            ids: one for each document, a text or an integer; of a table the name of a column, "id"
+                if it has that.
+            metadata: a dict of fields for each document, or a table of them; of a table of
+                documents the names of columns, in place of all others.
+            text_column: of a table, the column of texts, if that is not "text".
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ..."
@@ -600,7 +612,7 @@ class BM25Index(Index):
 
     Args:
         documents: a list, array or column of texts, a table, or rows that are dicts.
-        ids, metadata, text_column: see `Documents.of`.
+        ids, metadata, text_column: as of `VectorIndex.build`.
 
     Raises:
         ValueError: "documents is empty. ...", "documents[3] is empty. ..."
