@@ -229,6 +229,30 @@ class TextEmbedder(Embedder[VectorIndex]):
             return vectors
         return self.scaled(np.ascontiguousarray(vectors[:, :dim]))
 
+    def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return `embed(texts, prompt="document")` as lists, as LangChain's stores ask for it.
+
+            store = langchain_core.vectorstores.InMemoryVectorStore(embedder)
+
+        Args:
+            texts: of documents.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+            >>> len(embedder.embed_documents(["A cat.", "A dog."]))
+            2
+        """
+        return self.embed(texts, prompt="document").tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return `embed(text, prompt="query")` as a list, as LangChain's stores ask for it.
+
+        Args:
+            text: of a query.
+        """
+        return self.embed(text, prompt="query").tolist()
+
     def _vectors_of_texts(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
         """Return the vectors (N, D) of texts (N,), each truncated to what the model reads."""
         encode, count = functools.partial(self.preprocessor.encode, prompt=prompt), texts.shape[0]

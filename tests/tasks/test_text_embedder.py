@@ -304,6 +304,16 @@ class TestPrompts:
             build(settings)
 
 
+def test_other_libraries_get_lists(build):
+    embedder = build({"prompts": {"query": "good ", "document": "bad "}})
+    documents, query = embedder.embed_documents(["good film", "bad"]), embedder.embed_query("film")
+    assert isinstance(documents[0][0], float)
+    expected = embedder.embed(["good film", "bad"], prompt="document")
+    np.testing.assert_allclose(documents, expected, atol=1e-6)
+    np.testing.assert_allclose(query, embedder.embed("film", "query"), atol=1e-6)
+    assert np.abs(np.array(query) - embedder.embed("film", "document")).max() > 1e-3
+
+
 class TestFit:
     def test_pairs_come_together(self, build):
         keras.utils.set_random_seed(1)
