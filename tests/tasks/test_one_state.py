@@ -53,6 +53,11 @@ def hybrid_of(task):
     return ez.HybridIndex([index_of(task), ez.BM25Index(DOCUMENTS)])
 
 
+def updated(index):
+    getattr(index, "indexes", [index])[0].documents.ids = list("abcdefgh"[: len(index)])
+    index.update(["a b"], ids=["a"])
+
+
 def few_shot_of(task):
     few = ez.FewShotClassifier(task.backbone, task.preprocessor)
     few.fit(TEXTS[:4], ["a", "b", "a", "b"], epochs=0)
@@ -84,6 +89,8 @@ VECTORS = {
     "index.search": lambda t: index_of(t).search(QUERIES, reranker=reranker()),
     "index.evaluate": lambda t: index_of(t).evaluate(QUERIES, [0, 1], reranker=reranker()),
     "index.add": lambda t: index_of(t).add(DOCUMENTS, batch_size=2),
+    "index.update": lambda t: updated(index_of(t)),
+    "hybrid.update": lambda t: updated(hybrid_of(t)),
     "hybrid.search": lambda t: hybrid_of(t).search(QUERIES),
     "hybrid.evaluate": lambda t: hybrid_of(t).evaluate(QUERIES, [0, 1]),
     "hybrid.add": lambda t: hybrid_of(t).add(DOCUMENTS),
@@ -142,6 +149,8 @@ CALLS = {
     "TextEmbedder": {
         **VECTORS,
         **ASKS,
+        "embed_documents": lambda t: t.embed_documents(TEXTS[:2]),
+        "embed_query": lambda t: t.embed_query("a b"),
         "embed windows": lambda t: t.embed(TEXTS, windows="mean", **SMALL),
         "display.neighbours": lambda t: display.neighbours(index_of(t), "a b"),
     },
@@ -174,8 +183,9 @@ default_metrics enable_lora encoded extra_config files_to_save for_cpu from_kera
 head_misfit head_of input_ranges jax_state_sync kept_classes load_adapters load_from_files
 least_weights logits_of metric_by_name prepared_inputs preprocess preprocessor_class push_to_hub
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
-tokens_to_add train_pooler train_step index_class load_index scaled""".split()
-SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export"]
+tokens_to_add train_pooler train_step index_class load_index scaled
+chunks""".split()
+SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 
 class Watched:
