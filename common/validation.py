@@ -75,9 +75,11 @@ def _number(holds: Callable[[float], bool], words: str) -> Rule:
 
 FLAG = Rule(lambda v: type(v) is bool, "True or False")  # of every argument annotated `bool`
 
+Name = Annotated[str, Rule(lambda v: isinstance(v, str) and v != "", "a name")]
 PositiveInt = Annotated[int, integer_from(1)]
 NonNegativeInt = Annotated[int, integer_from(0)]
 SequenceLength = Annotated[int, integer_from(3)]  # two special tokens and one more
+Number = Annotated[float, Rule(is_number, "a number")]
 PositiveFloat = Annotated[float, _number(lambda v: v > 0, "a number greater than 0")]
 NonNegativeFloat = Annotated[float, _number(lambda v: v >= 0, "a number of 0 or more")]
 Fraction = Annotated[float, _number(lambda v: 0 < v < 1, "a number between 0 and 1")]

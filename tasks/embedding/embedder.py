@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import keras
 import numpy as np
@@ -18,9 +18,8 @@ from encoder_zoo.common.arguments import CompileOptions
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
+    Number,
     PositiveInt,
-    Rule,
-    is_number,
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights, reads_weights_of
@@ -64,7 +63,6 @@ NO_NEGATIVES = """gradient_accumulation_steps adds no negatives: texts are compa
 batch. For more of them, use a larger batch_size with compile(chunk_size=...)."""
 # The forms of the data of `fit`.
 PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
-Number = Annotated[float, Rule(is_number, "a number")]
 IndexKind = TypeVar("IndexKind", bound=Index)
 
 

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, ov
 
 import numpy as np
 
-from encoder_zoo.common.validation import NonNegativeInt, PositiveInt, Rule, validate_arguments
+from encoder_zoo.common.validation import (
+    Name,
+    NonNegativeInt,
+    Number,
+    PositiveInt,
+    Rule,
+    validate_arguments,
+)
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.retrieval.documents import Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
@@ -208,8 +215,8 @@ class Index:
         reranker: Any = None,
         candidates: PositiveInt | None = None,
         where: Any = None,
-        min_score: float | None = None,
-        group_by: str | None = None,
+        min_score: Number | None = None,
+        group_by: Name | None = None,
         offset: NonNegativeInt = 0,
         **options: Unpack[QueryOptions],
     ) -> list[Hit] | list[list[Hit]]:
@@ -460,7 +467,7 @@ class Index:
         batch_size: PositiveInt | None = None,
         ids: object = None,
         metadata: object = None,
-        text_column: str | None = None,
+        text_column: Name | None = None,
     ) -> None:
         """Add documents behind those that are there. A call copies all vectors: add many at once.
 
@@ -509,7 +516,7 @@ class Index:
         batch_size: PositiveInt | None = None,
         ids: object = None,
         metadata: object = None,
-        text_column: str | None = None,
+        text_column: Name | None = None,
     ) -> None:
         """Replace the documents that have these ids, in their places.
 

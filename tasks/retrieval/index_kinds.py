@@ -13,6 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import (
+    Name,
     PositiveInt,
     integer_from,
     one_of,
@@ -129,7 +130,7 @@ class VectorIndex(Index):
         keep_texts: bool = True,
         ids: object = None,
         metadata: object = None,
-        text_column: str | None = None,
+        text_column: Name | None = None,
     ) -> Self:
         """Return an index of texts.
 
@@ -341,7 +342,7 @@ class MultiVectorIndex(Index):
         keep_texts: bool = True,
         ids: object = None,
         metadata: object = None,
-        text_column: str | None = None,
+        text_column: Name | None = None,
     ) -> Self:
         """Return an index of texts.
 
@@ -495,7 +496,7 @@ class SparseIndex(Index):
         keep_texts: bool = True,
         ids: object = None,
         metadata: object = None,
-        text_column: str | None = None,
+        text_column: Name | None = None,
     ) -> Self:
         """Return an index of texts.
 
@@ -625,12 +626,13 @@ class BM25Index(Index):
 
     kind = "bm25_index"
 
+    @validate_arguments
     def __init__(
         self,
         documents: object,
         ids: object = None,
         metadata: object = None,
-        text_column: str | None = None,
+        text_column: Name | None = None,
     ):
         require(bm25s)
         given = Documents.of(documents, ids, metadata, text_column)

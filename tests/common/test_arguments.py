@@ -45,6 +45,7 @@ ELSEWHERE = {
     "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "cutoffs",
     "fingerprint", "weights",
     "classifier", "choices", "word", "as_words", "projections", "skiplist",
+    "where", "metadata", "columns", "text",
     "query_prompt", "document_prompt", "indexes", "filepath", "normalizer", "settings",
 }  # fmt: skip
 # Methods that Keras calls, with tensors or from inside of graphs.
