@@ -277,6 +277,21 @@ def separated(task, x, y) -> tuple:
     return x, y
 
 
+def as_tuple(data, y):
+    """Return `validation_data` of `[x, y]` as `(x, y)`, as Keras takes it; others unchanged.
+
+    Args:
+        data: of `fit`.
+        y: labels of `fit`; without any, a list has texts.
+
+    Example:
+        >>> as_tuple([["a", "b"], [0, 1]], [1, 1, 0])
+        (['a', 'b'], [0, 1])
+    """
+    is_list = isinstance(data, list) and len(data) in (2, 3) and y is not None
+    return tuple(data) if is_list and not isinstance(data[0], str | bytes | Mapping) else data
+
+
 def check_validation(task, data) -> None:
     """Raise a ValueError for labels of `validation_data` that are missing, before `fit` learns."""
     if isinstance(data, tuple) and len(data) > 1:

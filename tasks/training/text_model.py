@@ -298,6 +298,7 @@ class TextModel(keras.Model):
             FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
                 `keras.callbacks.TerminateOnNaN` is among the callbacks.
         """
+        validation_data = sources.as_tuple(validation_data, y)
         sources.check_validation(self, validation_data)
         x, y = self._begin_fit(x, y)
         epoch_numbers = range(initial_epoch, epochs)

@@ -114,6 +114,13 @@ class TestTables:
         np.testing.assert_allclose(classifier.predict(pair, verbose=0), expected, atol=1e-6)
 
 
+def test_validation_data_of_a_list_are_those_of_a_tuple(build):
+    model = build(labels=["down", "up"])
+    found = model.fit(TEXTS, LABELS, validation_data=[TEXTS, LABELS], verbose=0).history
+    expected = model.evaluate(TEXTS, LABELS, return_dict=True, verbose=0)
+    assert found["val_loss"] == pytest.approx([expected["loss"]], abs=1e-5)
+
+
 class TestMissingRows:
     TWO = "2 of 4 rows of {} are missing ({}), the first is row 1. Drop them"
 
