@@ -184,10 +184,12 @@ class Inputs:
             return self._in_order(names)
         named = {c: next((n for n in (c.name, c.one) if n in table), None) for c in self._columns}
         known = {column: name for column, name in named.items() if name is not None}
-        if all(column in known for column in self._columns[: self._least]):
-            if self._ignores_others or len(known) == len(table):
-                return {name: column.name for column, name in known.items()}
-        elif self._least <= len(table) <= self._most:
+        all_known = all(column in known for column in self._columns[: self._least])
+        if all_known and (self._ignores_others or len(known) == len(table)):
+            return {name: column.name for column, name in known.items()}
+        # Beside the names of all that is needed of several, another column may be anything.
+        in_order = self._least == 1 or not all_known
+        if in_order and self._least <= len(table) <= self._most:
             found = self._in_order(table)
             if all(found[name] == column.name for column, name in known.items()):
                 return found

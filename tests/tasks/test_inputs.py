@@ -72,6 +72,18 @@ def test_optional_repeated_and_either():
     assert lists(either.read((TITLES, OPTIONS))) == [TITLES, OPTIONS]
 
 
+def test_names_that_only_some_columns_have():
+    several = Inputs(Text("anchors", "anchor"), Text("others", optional=True, repeated=True))
+    table = {"anchor": ["q"], "positive": ["a"], "negative_1": ["n"], "negative_2": ["m"]}
+    assert lists(several.read(table)) == [["q"], ["a"], ["n"], ["m"]]
+    with pytest.raises(ValueError, match=r"'score' holds numbers.*fit\(\(x\['anchor'\], x\['pos"):
+        several.read({"anchor": ["q"], "positive": ["a"], "score": [0.5]})
+    with pytest.raises(ValueError, match="columns 'positive', 'anchor', 'n'. Expected anchors or"):
+        several.read({"positive": ["a"], "anchor": ["q"], "n": ["n"]})
+    texts = Inputs(Text("texts"), Text("second texts", optional=True))
+    assert lists(texts.read({"texts": ["a"], "titles": ["b"]})) == [["a"], ["b"]]
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
