@@ -1,4 +1,4 @@
-"""What long work survives and costs: trainings that are killed, and models made and dropped.
+"""Measure what long work survives and costs: kills of trainings, and models made and dropped.
 
     KERAS_BACKEND=jax python benchmarks/endurance.py kills --times 20
     KERAS_BACKEND=jax python benchmarks/endurance.py memory --models 200

@@ -466,6 +466,12 @@ class TestRefusals:
         with pytest.raises(ValueError, match="Row 1 has no 'context'"):
             model.fit([EXAMPLES[0], {"question": "Who?", "answers": []}])
 
+    def test_columns_beside_questions_and_contexts(self, model, caplog):
+        x = {"id": ["a1"], "question": ["Who?"], "context": ["Anna."]}
+        x, y = model._begin_fit(x, [{"text": "Anna", "answer_start": 0}])
+        assert "questions 'question', contexts 'context'." in caplog.text
+        assert split_examples(x, y)[2] is y
+
     def test_examples_of_different_kinds(self):
         answerless = {"question": "Who?", "context": "Anna."}
         for examples, message in (
