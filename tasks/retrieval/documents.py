@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.wording import did_you_mean, with_type
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
@@ -336,12 +337,11 @@ class Documents:
         """Return the ids and fields as a JSON object each, for a file; None if there are none."""
         if self.ids is None and self.metadata is None:
             return None
-        rows = range(len(self))
         parts = {"id": self.ids, "metadata": self.metadata}
         parts = {name: column for name, column in parts.items() if column is not None}
         return [
             json.dumps({name: column[i] for name, column in parts.items()}, ensure_ascii=False)
-            for i in rows
+            for i in range(len(self))
         ]
 
     @classmethod
@@ -503,11 +503,9 @@ def _plain_value(value: object, name: str):
         if any(isinstance(one, list | None) for one in values):
             raise ValueError(f"{name} is {value!r:.{MAX_SHOWN}}. Expected a list of single values.")
         return values
+    if is_missing(value):
+        return None
     value = value.item() if isinstance(value, np.generic) else value
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if type(value).__name__ in ("NaTType", "NAType"):  # pandas'
-        return None
     if not isinstance(value, SCALARS):
         raise ValueError(
             f"{name} is {with_type(value):.{MAX_SHOWN}}. Expected a text, a number, a bool, or a "
