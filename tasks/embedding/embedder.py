@@ -28,7 +28,8 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
-from encoder_zoo.tasks.retrieval.documents import Documents
+from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents
+from encoder_zoo.tasks.retrieval.engines import Engine
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     checked_scores,
@@ -50,7 +51,7 @@ from encoder_zoo.tasks.retrieval.similarity import (
 )
 from encoder_zoo.tasks.retrieval.terms import Postings, normalized_for
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
-from encoder_zoo.tasks.retrieval.vectors import Engine, Float32Vectors, Precision
+from encoder_zoo.tasks.retrieval.vectors import Float32Vectors, Precision
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -82,14 +83,6 @@ class IndexOptions(EmbedOptions, total=False):
     batch_size: int | None
     engine: Engine | None
     keep_texts: bool
-    ids: object
-    metadata: object
-    text_column: str | None
-
-
-class DocumentColumns(TypedDict, total=False):
-    """Keyword arguments of `Embedder.chunks` that name a table's columns, or are such columns."""
-
     ids: object
     metadata: object
     text_column: str | None

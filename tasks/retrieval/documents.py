@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -28,6 +28,14 @@ Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
 SCALARS = (str, int, float, bool)
 MAX_SHOWN = 60  # characters of a value in an error
 CHUNKED_AT_ONCE = 1000  # documents
+
+
+class DocumentColumns(TypedDict, total=False):
+    """Keyword arguments that are the columns of documents, or name those of a table."""
+
+    ids: object
+    metadata: object
+    text_column: str | None
 
 
 class Documents:
@@ -140,7 +148,9 @@ class Documents:
         """Return these documents and further ones.
 
         Raises:
-            ValueError: "The documents of the index have ids, and these have none. ..."
+            ValueError: "The documents of the index have ids, and these have none. ...", "ids[5] is
+                'a7', as ids[0]. ...", "metadata[6]: the field 'year' is '2024' (str), and in
+                metadata[0] float. ..."
         """
         for name in ("ids", "metadata"):
             own, further = getattr(self, name), getattr(others, name)
@@ -153,7 +163,21 @@ class Documents:
         texts = None if self.texts is None else [*self.texts, *(others.texts or [])]
         ids = None if self.ids is None else [*self.ids, *others.ids]
         metadata = None if self.metadata is None else [*self.metadata, *others.metadata]
-        return Documents(texts, ids, metadata).checked()
+        self._check_further(others)
+        return Documents(texts, ids, metadata)
+
+    def _check_further(self, others: Documents) -> None:
+        """Raise an error if further documents have ids of these, or fields of other types."""
+        for i, one in enumerate(others.ids or [], len(self)):
+            if type(one) is not type(self.ids[0]):
+                raise _other_type(i, one, self.ids[0])
+            if one in self._index_of:
+                raise _same_id(i, one, self._index_of[one])
+        for field in others._fields.keys() & self._fields.keys():
+            (one, [i, *_]), *_ = others._fields[field].items()
+            kind, [first, *_] = next(iter(self._fields[field].items()))
+            if _kind(one) is not _kind(kind):
+                raise _other_kind(field, len(self) + i, one, first, _kind(kind))
 
     def as_in(self, others: Documents) -> Documents:
         """Return the documents with ids and fields only where others have these."""
@@ -180,7 +204,9 @@ class Documents:
                 texts[i] = others.texts[number]
             if others.metadata is not None:
                 metadata[i] = others.metadata[number]
-        return Documents(texts, self.ids, metadata).checked()
+        if others.metadata is not None:
+            _check_types(metadata)
+        return Documents(texts, self.ids, metadata)
 
     def indices_of(self, ids: object) -> list[int]:
         """Return the indices of some documents, in the order of the ids.
@@ -275,6 +301,16 @@ class Documents:
             ValueError: "group_by: there is no field 'jear'. ...", "group_by: document 3 has no
                 single 'year'. ..."
         """
+        if field not in self._groups:
+            self._groups[field] = self._values_of(field)
+        return self._groups[field]
+
+    @functools.cached_property
+    def _groups(self) -> dict[str, list]:
+        """Return {field: its value in each document} of fields that were asked for."""
+        return {}
+
+    def _values_of(self, field: str) -> list:
         rows = self.metadata or [{}] * len(self)
         if not any(field in row for row in rows):
             known = list(dict.fromkeys(name for row in rows for name in row))
@@ -452,24 +488,18 @@ def _checked_ids(ids: Sequence) -> list[Id]:
                 f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}. Expected a text or an integer."
             )
         if i and type(one) is not type(next(iter(found))):
-            raise ValueError(
-                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, and ids[0] is "
-                f"{with_type(next(iter(found))):.{MAX_SHOWN}}. Expected ids of one type."
-            )
+            raise _other_type(i, one, next(iter(found)))
         if isinstance(one, str):
             check_writable(one, f"ids[{i}]")
         if one in found:
-            raise ValueError(
-                f"ids[{i}] is {one!r:.{MAX_SHOWN}}, as ids[{found[one]}]. Expected a different id "
-                "for each document."
-            )
+            raise _same_id(i, one, found[one])
         found[one] = i
     return list(found)
 
 
 def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
     """Return dicts of plain values; those that are missing (None, NaN) are left out."""
-    rows, kinds = [], {}
+    rows = []
     for i, row in enumerate(metadata):
         if not isinstance(row, Mapping):
             raise ValueError(
@@ -480,18 +510,43 @@ def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
             if not isinstance(field, str):
                 raise ValueError(f"metadata[{i}] has the field {field!r}. Expected texts as names.")
             value = _plain_value(value, f"metadata[{i}]: the field {field!r}")
-            if value is None:
-                continue
+            if value is not None:
+                plain_row[field] = value
+        rows.append(plain_row)
+    _check_types(rows)
+    return rows
+
+
+def _check_types(rows: list[dict[str, Any]]) -> None:
+    """Raise an error if the values of a field are of several types."""
+    kinds: dict[str, tuple[int, type]] = {}
+    for i, row in enumerate(rows):
+        for field, value in row.items():
             for one in value if isinstance(value, list) else [value]:
                 first, kind = kinds.setdefault(field, (i, _kind(one)))
                 if _kind(one) is not kind:
-                    raise ValueError(
-                        f"metadata[{i}]: the field {field!r} is {with_type(one):.{MAX_SHOWN}}, and "
-                        f"in metadata[{first}] {kind.__name__}. Expected values of one type."
-                    )
-            plain_row[field] = value
-        rows.append(plain_row)
-    return rows
+                    raise _other_kind(field, i, one, first, kind)
+
+
+def _other_type(i: int, one: Id, first: Id) -> ValueError:
+    return ValueError(
+        f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, and ids[0] is "
+        f"{with_type(first):.{MAX_SHOWN}}. Expected ids of one type."
+    )
+
+
+def _same_id(i: int, one: Id, first: int) -> ValueError:
+    return ValueError(
+        f"ids[{i}] is {one!r:.{MAX_SHOWN}}, as ids[{first}]. Expected a different id for each "
+        "document."
+    )
+
+
+def _other_kind(field: str, i: int, one: object, first: int, kind: type) -> ValueError:
+    return ValueError(
+        f"metadata[{i}]: the field {field!r} is {with_type(one):.{MAX_SHOWN}}, and in "
+        f"metadata[{first}] {kind.__name__}. Expected values of one type."
+    )
 
 
 def _plain_value(value: object, name: str):

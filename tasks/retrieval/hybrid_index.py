@@ -17,6 +17,7 @@ from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
+from encoder_zoo.tasks.retrieval.engines import Engine
 from encoder_zoo.tasks.retrieval.index import Index
 from encoder_zoo.tasks.retrieval.index_files import KIND, checked_manifest, kind_of
 from encoder_zoo.tasks.retrieval.index_kinds import (
@@ -26,7 +27,6 @@ from encoder_zoo.tasks.retrieval.index_kinds import (
     VectorIndex,
 )
 from encoder_zoo.tasks.retrieval.ranking import Hit
-from encoder_zoo.tasks.retrieval.vectors import Engine
 
 if TYPE_CHECKING:
     from typing import Self
@@ -118,6 +118,7 @@ class HybridIndex(Index):
 
     def _snapshot(self) -> Self:
         with self._lock:
+            _ = self.documents  # for all snapshots, with what they remember of them
             now = copy.copy(self)
             now.indexes = [i._snapshot() if isinstance(i, Index) else i for i in self.indexes]
             return now
@@ -168,8 +169,12 @@ class HybridIndex(Index):
                     f"{type(index).__name__}."
                 )
 
-    def _adding(self, new: Documents, batch_size: int | None = None) -> Callable[[], None]:
-        """Embed further documents, and return the function that puts them into every index."""
+    def _putting(
+        self, new: Documents, batch_size: int | None = None, indices: list[int] | None = None
+    ) -> Callable[[], None]:
+        """Embed documents, and return the function that puts them into every index."""
+        if indices is not None:
+            self._check_own("update")
         for i, index in enumerate(self.indexes):
             if not hasattr(index, "add"):
                 raise ValueError(
@@ -179,13 +184,9 @@ class HybridIndex(Index):
         others = [index for index in self.indexes if not isinstance(index, Index)]
         steps = [functools.partial(index.add, new.texts) for index in others]
         own = [index for index in self.indexes if isinstance(index, Index)]
-        steps += [index._adding(new.as_in(index.documents), batch_size) for index in own]
+        parts = [(index, new.as_in(index.documents)) for index in own]
+        steps += [index._putting(some, batch_size, indices) for index, some in parts]
         return self._together(steps)
-
-    def _replacing(self, indices: list[int], new: Documents, batch_size: int | None = None):
-        self._check_own("update")
-        parts = ((index, new.as_in(index.documents)) for index in self.indexes)
-        return self._together([index._replacing(indices, n, batch_size) for index, n in parts])
 
     def _keep(self, indices: np.ndarray) -> None:
         self._check_own("remove")

@@ -23,7 +23,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights_of
-from encoder_zoo.tasks.retrieval.documents import Documents, Where
+from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     judged,
@@ -113,6 +113,7 @@ class Index:
         embedder, documents: as given.
         kind: its name in the manifest, where that of a preset names the task.
         types: {precision: types of the arrays of the store}.
+        optional_types: of arrays of which a file has all or none.
         rules: of the attributes that stand in the manifest.
 
     Example:
@@ -130,6 +131,7 @@ class Index:
 
     kind: ClassVar[str]
     types: ClassVar[Mapping[str | None, Types]] = {None: {}}
+    optional_types: ClassVar[Types] = {}
     rules: ClassVar[Mapping[str, Rule]] = {}
     embedder: Any = None
     documents: Documents
@@ -465,18 +467,16 @@ class Index:
         self,
         documents: object,
         batch_size: PositiveInt | None = None,
-        ids: object = None,
-        metadata: object = None,
-        text_column: Name | None = None,
+        **columns: Unpack[DocumentColumns],
     ) -> None:
         """Add documents behind those that are there. A call copies all vectors: add many at once.
 
         Args:
             documents: a list, array or column of texts, a table, or rows that are dicts.
             batch_size: of `embed`.
-            ids: one for each document, a text or an integer, as those of the index.
-            metadata: a dict of fields for each document, or a table of them.
-            text_column: of a table, the column of texts, if that is not "text".
+            **columns: `ids`, one for each document, a text or an integer, as those of the index;
+                `metadata`, a dict of fields for each document, or a table of them; of a table
+                `text_column`, the column of texts, if that is not "text".
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "The embedder has
@@ -492,21 +492,9 @@ class Index:
             >>> index.ids, index.texts
             (['cat', 'law'], ['A red cat.', 'Tax law.'])
         """
-        new = Documents.of(documents, ids, metadata, text_column)
+        new = Documents.of(documents, **columns)
         self.documents.joined(new)  # an error before any work
-        self._adding(new, batch_size)()
-
-    def _adding(self, new: Documents, batch_size: int | None = None) -> Callable[[], None]:
-        """Embed further documents, and return the function that puts them into the index."""
-        self._check_embedder()
-        vectors = self._embed_documents(new.texts, batch_size)
-
-        def put() -> None:
-            with self._lock:
-                documents = self.documents.joined(new)
-                self._store, self.documents = self._store.joined(vectors), documents
-
-        return put
+        self._putting(new, batch_size)()
 
     @validate_arguments
     @reads_weights_of("self")
@@ -514,38 +502,46 @@ class Index:
         self,
         documents: object,
         batch_size: PositiveInt | None = None,
-        ids: object = None,
-        metadata: object = None,
-        text_column: Name | None = None,
+        **columns: Unpack[DocumentColumns],
     ) -> None:
         """Replace the documents that have these ids, in their places.
 
         Args:
-            documents, batch_size, ids, metadata, text_column: as of `add`. Without metadata the
-                documents keep their fields.
+            documents, batch_size, **columns: as of `add`. Without metadata the documents keep
+                their fields.
 
         Raises:
             ValueError: "There is no document 'a7'. ..."; and as `add`.
         """
-        new = Documents.of(documents, ids, metadata, text_column)
+        new = Documents.of(documents, **columns)
         if new.ids is None:
             raise ValueError("update needs ids=[...], of the documents that are replaced.")
-        self._replacing(self.documents.indices_of(new.ids), new, batch_size)()
+        self._putting(new, batch_size, self.documents.indices_of(new.ids))()
 
-    def _replacing(
-        self, indices: list[int], new: Documents, batch_size: int | None = None
+    def _putting(
+        self, new: Documents, batch_size: int | None = None, indices: list[int] | None = None
     ) -> Callable[[], None]:
-        """Embed new documents, and return the function that puts them in the place of others."""
+        """Embed documents, and return the function that puts them into the index.
+
+        Args:
+            new: the documents.
+            batch_size: of `embed`.
+            indices: of the documents that they replace; None: they go behind those that are there.
+        """
         self._check_embedder()
         vectors = self._embed_documents(new.texts, batch_size)
 
         def put() -> None:
             with self._lock:
-                at = indices if self.ids is None else self.documents.indices_of(new.ids)
-                order = np.arange(len(self))
-                order[at] = len(self) + np.arange(len(new))
-                documents = self.documents.replaced(at, new)
-                self._store, self.documents = self._store.joined(vectors).taken(order), documents
+                if indices is None:
+                    documents, store = self.documents.joined(new), self._store.joined(vectors)
+                else:
+                    at = indices if self.ids is None else self.documents.indices_of(new.ids)
+                    order = np.arange(len(self))
+                    order[at] = len(self) + np.arange(len(new))
+                    documents = self.documents.replaced(at, new)
+                    store = self._store.joined(vectors).taken(order)
+                self._store, self.documents = store, documents
 
         return put
 
@@ -608,7 +604,7 @@ class Index:
             ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
                 index of another embedder: ..."
         """
-        found = read_index(folder, cls.kind, cls.types, cls.rules, verify)
+        found = read_index(folder, cls.kind, cls.types, cls.optional_types, cls.rules, verify)
         path, arrays, documents, manifest = found
         function = manifest.get("similarity_function")
         store = cls._opened(path, arrays, manifest.get("precision"), function)

@@ -115,6 +115,7 @@ def read_index(
     folder: str | os.PathLike,
     kind: str,
     types: Mapping[str | None, Types],
+    optional_types: Types,
     rules: Mapping[str, Rule],
     verify: bool,
 ) -> IndexFiles:
@@ -124,6 +125,7 @@ def read_index(
         folder: that `write_index` wrote.
         kind: of the index.
         types: of the arrays beside the fingerprint, for each precision.
+        optional_types: of arrays of which a file has all or none.
         rules: of the settings beside the prompt; without one the precision is None.
         verify: whether to verify the checksums.
 
@@ -136,7 +138,8 @@ def read_index(
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
         manifest = checked_manifest(files, kind, verify, rules)
         file, types_of_file = files.file(VECTORS), types[manifest.get("precision")]
-        arrays = _read_arrays(SafetensorsFile(file), {**types_of_file, **FINGERPRINT})
+        required = {**types_of_file, **FINGERPRINT}
+        arrays = _read_arrays(SafetensorsFile(file), required, optional_types)
         return IndexFiles(pathlib.Path(file.name), arrays, read_documents(files), manifest)
 
 
@@ -165,8 +168,12 @@ def checked_manifest(
     return manifest
 
 
-def _read_arrays(file: SafetensorsFile, types: Types) -> dict[str, np.ndarray]:
+def _read_arrays(
+    file: SafetensorsFile, types: Types, optional_types: Types
+) -> dict[str, np.ndarray]:
     found = {name: (file.dtype(name).name, len(shape)) for name, shape in file.shapes.items()}
+    if found.keys() & optional_types.keys():
+        types = {**types, **optional_types}
     if found != types:
         raise ValueError(
             f"{file.path}: it holds {found}. Expected {types}, the number of axes behind the type."

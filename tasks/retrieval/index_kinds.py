@@ -25,6 +25,14 @@ from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.retrieval.documents import Documents
+from encoder_zoo.tasks.retrieval.engines import (
+    GRAPH_TYPES,
+    Engine,
+    GraphVectors,
+    check_engine,
+    faiss,
+    with_engine,
+)
 from encoder_zoo.tasks.retrieval.index import FINGERPRINT_TEXTS, Index
 from encoder_zoo.tasks.retrieval.index_files import (
     DOCUMENTS,
@@ -44,11 +52,8 @@ from encoder_zoo.tasks.retrieval.token_vectors import (
 )
 from encoder_zoo.tasks.retrieval.vectors import (
     VECTOR_STORES,
-    Engine,
-    FaissVectors,
     Float32Vectors,
     Precision,
-    check_engine,
     check_shape,
 )
 
@@ -90,6 +95,10 @@ class VectorIndex(Index):
       documents, many times faster for a single query; the order of the 20 nearest for each result,
       200 at least, is that of int8.
 
+    For a million documents and more `engine="hnsw"` makes a graph of their vectors, in float32 or
+    int8, which takes minutes; a search then compares a few thousand of them. A few of the nearest
+    are missed.
+
     Args:
         embedder: of the queries; a `TextEmbedder`, or an object with its `embed`,
             `embedding_dim`, `dim` and `similarity_function`.
@@ -113,6 +122,7 @@ class VectorIndex(Index):
 
     kind = "vector_index"
     types: ClassVar = {precision: store.types for precision, store in VECTOR_STORES.items()}
+    optional_types: ClassVar = GRAPH_TYPES
     rules: ClassVar = {"precision": one_of(*VECTOR_STORES)}
 
     @classmethod
@@ -140,7 +150,9 @@ class VectorIndex(Index):
             precision: see the class.
             prompt, batch_size: of `embed`.
             dim: keep so many leading numbers of each vector; see `TextEmbedder.embed`.
-            engine: "faiss" searches by faiss-cpu's exact index, in float32; None in NumPy.
+            engine: None compares all vectors, in NumPy; "faiss" the same by faiss-cpu, in float32;
+                "hnsw" finds most of the nearest by faiss-cpu's graph, for a million documents
+                and more.
             keep_texts: whether results have the text itself; without it, "text" is None.
             ids: one for each document, a text or an integer; of a table the name of a column, "id"
                 if it has that.
@@ -150,9 +162,9 @@ class VectorIndex(Index):
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
-            ImportError: "engine='faiss' needs the package faiss-cpu: ..."
+            ImportError: "engine='faiss' and engine='hnsw' need the package faiss-cpu: ..."
         """
-        check_engine(engine, precision)
+        check_engine(engine, precision, embedder.similarity_function)
         given = Documents.of(documents, ids, metadata, text_column)
         vectors = embedder.embed(given.texts, prompt=prompt, dim=dim, batch_size=batch_size)
         kept = given if keep_texts else given.without_texts()
@@ -190,7 +202,7 @@ class VectorIndex(Index):
             >>> hit["index"], hit["text"]
             (1, None)
         """
-        check_engine(engine, precision)
+        check_engine(engine, precision, embedder.similarity_function)
         vectors = checked_vectors(vectors, embedder.embedding_dim)
         documents = _of_vectors(texts, ids, metadata, len(vectors), "vectors")
         return cls._of(embedder, vectors, documents, precision, prompt, engine)
@@ -199,12 +211,12 @@ class VectorIndex(Index):
     def _of(cls, embedder, vectors, documents, precision, prompt, engine) -> Self:
         function = embedder.similarity_function
         vectors = checked_and_normalized(vectors, function, "vectors")
-        store = FaissVectors if engine else VECTOR_STORES[precision]
-        return cls(embedder, store.of(vectors, function), documents, prompt=prompt)
+        store = with_engine(VECTOR_STORES[precision].of(vectors, function), engine)
+        return cls(embedder, store, documents, prompt=prompt)
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
-        engine = ", faiss" if isinstance(self._store, FaissVectors) else ""
+        engine = "" if self._store.engine is None else f", {self._store.engine}"
         return (
             f"<VectorIndex: {len(self):,} {kind}; vectors of {self.dim}, {self.precision}{engine}; "
             f"{self.embedder.similarity_function}>"
@@ -240,7 +252,10 @@ class VectorIndex(Index):
         store = VECTOR_STORES[precision].opened(path, arrays, function=function)
         shape = len(FINGERPRINT_TEXTS), store.width
         check_shape(path, "fingerprint", arrays["fingerprint"].shape, shape)
-        return store
+        if "links" not in arrays:
+            return store
+        require(faiss)
+        return GraphVectors.opened_on(path, store, arrays)
 
     @classmethod
     @validate_arguments
@@ -256,7 +271,7 @@ class VectorIndex(Index):
         Args:
             folder: written by `save`.
             embedder: the one that the index was built with, or an equal one.
-            engine: as for `build`.
+            engine: as for `build`; None: a graph if one was saved, which is read into memory.
             verify: whether to verify the checksums of the files.
 
         Raises:
@@ -265,9 +280,8 @@ class VectorIndex(Index):
                 index of another embedder: ..."
         """
         index = super().load(folder, embedder, verify)
-        check_engine(engine, index.precision)
-        if engine:
-            index._store = FaissVectors(index._store.vectors, index._store.function)
+        check_engine(engine, index.precision, embedder.similarity_function)
+        index._store = with_engine(index._store, engine)
         return index
 
 

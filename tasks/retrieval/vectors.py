@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.tasks.retrieval.similarity import (
     Similarity,
     check_finite,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 Precision = Literal["float32", "int8", "binary"]
-Engine = Literal["faiss"]
 
 BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
 SAMPLE = 4096  # vectors whose scores show which ones can be among the best
@@ -42,18 +40,6 @@ TIES = 1000  # vectors beyond `k`, as near as the last one, that are looked at
 OVERSAMPLED = 20  # candidates for each result of the search among signs
 MIN_CANDIDATES = 200
 AT_ONCE = 32  # queries whose signs are compared: then a block has many vectors
-faiss = LazyModule(
-    "faiss",
-    "engine='faiss' needs the package faiss-cpu: `pip install faiss-cpu`, or leave engine out for "
-    "the search in NumPy, which finds the same.",
-)
-METRICS = {
-    "cosine": "METRIC_INNER_PRODUCT",
-    "dot": "METRIC_INNER_PRODUCT",
-    "euclidean": "METRIC_L2",
-    "manhattan": "METRIC_L1",
-}
-SPARE = 16  # pairs beyond `k`, so that of equal vectors the earlier ones are found
 
 
 class BestPairs:
@@ -181,6 +167,7 @@ class Float32Vectors:
     """
 
     precision = "float32"
+    engine: str | None = None
     types: ClassVar[dict[str, tuple[str, int]]] = {"vectors": ("float32", 2)}  # with axes
 
     def __init__(self, vectors: np.ndarray, function: Similarity = "dot"):
@@ -477,66 +464,10 @@ class BinaryVectors(Int8Vectors):
         return self._scanned(scores, len(words), 1, k, among)
 
 
-class FaissVectors(Float32Vectors):
-    """Vectors in a `faiss.IndexFlat`, which holds their only copy.
-
-    Args:
-        vectors: (N, D) float32.
-        function: the similarity.
-
-    Raises:
-        ImportError: "engine='faiss' needs the package faiss-cpu: ..."
-    """
-
-    def __init__(self, vectors: np.ndarray, function: Similarity = "dot"):
-        self.function = function
-        self._index = faiss.IndexFlat(vectors.shape[1], getattr(faiss, METRICS[function]))
-        self._index.add(np.ascontiguousarray(vectors))
-
-    @property
-    def vectors(self) -> np.ndarray:
-        """Return (N, D), a view of faiss's memory, which a further vector moves."""
-        count = self._index.ntotal * self._index.d
-        view = faiss.rev_swig_ptr(self._index.get_xb(), count)
-        return view.reshape(-1, self._index.d)
-
-    def __len__(self) -> int:
-        return self._index.ntotal
-
-    @property
-    def width(self) -> int:
-        return self._index.d
-
-    def joined(self, vectors: np.ndarray) -> Self:
-        # Another one, as other threads may search in this one.
-        return type(self)(np.concatenate([self.vectors, vectors]), self.function)
-
-    def rows(self, indices) -> np.ndarray:
-        return np.array(self.vectors[indices])
-
-    def candidates(
-        self, queries: np.ndarray, k: int, among: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        if among is not None:
-            return super().candidates(queries, k, among)
-        count = min(k + SPARE, len(self))
-        columns = self._index.search(np.ascontiguousarray(queries), count)[1]
-        return np.repeat(np.arange(len(queries)), count), columns.ravel()
-
-
 def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:
     """Raise an error if an array of a file has another shape than expected."""
     if found != expected:
         raise ValueError(f"{path}: {name} has the shape {found}. Expected {expected}.")
-
-
-def check_engine(engine: str | None, precision: str) -> None:
-    """Raise an error if faiss is asked for and not installed, or has no such precision."""
-    if engine is None:
-        return
-    if precision != "float32":
-        raise ValueError(f"engine='faiss' searches in float32. Received: precision={precision!r}.")
-    require(faiss)
 
 
 def steps_of(ranges: np.ndarray) -> np.ndarray:

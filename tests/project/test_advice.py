@@ -1239,7 +1239,7 @@ NOT_EXECUTED = {
     "This needs the package pyarrow": PACKAGES,
     "Charts are drawn by matplotlib": PACKAGES,
     "BM25 needs the package bm25s": PACKAGES,
-    "needs the package faiss-cpu": PACKAGES,
+    "need the package faiss-cpu": PACKAGES,
     "pool_factor needs the package scipy": PACKAGES,
     "The format 'onnx' needs the package tf2onnx": PACKAGES,
     "for_cpu needs the package ai-edge-litert": PACKAGES,

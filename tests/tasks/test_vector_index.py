@@ -13,7 +13,7 @@ from paths import CHECKPOINTS
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.retrieval import index_export, vectors
+from encoder_zoo.tasks.retrieval import engines, index_export, vectors
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 
 FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
@@ -469,7 +469,7 @@ class TestErrors:
             ("a text", {}, "documents is 'a text' .str.; expected a list"),
             (["a", None], {}, "None"),
             (["a"], {"precision": "int4"}, "precision is 'int4'. Expected 'float32' or 'int8' or"),
-            (["a"], {"engine": "annoy"}, "engine is 'annoy'. Expected 'faiss', or None"),
+            (["a"], {"engine": "annoy"}, "engine is 'annoy'. Expected 'faiss' or 'hnsw', or None"),
             (["a"], {"engine": "faiss", "precision": "int8"}, "engine='faiss' searches in float32"),
             (["a"], {"dim": 0}, "dim is 0. Expected an integer of 1 or more"),
             (["a"], {"keep_texts": 1}, "keep_texts is 1. Expected True or False"),
@@ -533,9 +533,9 @@ class TestErrors:
             index.search("q", reranker=Reranker())
 
     def test_faiss_that_is_not_installed(self, monkeypatch):
-        hide(monkeypatch, vectors.faiss)
+        hide(monkeypatch, engines.faiss)
         embedder = Embedder()
-        with pytest.raises(ImportError, match="needs the package faiss-cpu: `pip install faiss-cp"):
+        with pytest.raises(ImportError, match="need the package faiss-cpu: `pip install faiss-cp"):
             VectorIndex.build(embedder, ["a"], engine="faiss")
         assert embedder.calls == []
 

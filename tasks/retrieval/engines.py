@@ -1,0 +1,387 @@
+"""Vectors in faiss: compared one by one, or found by a graph, for many of them.
+
+The graph is HNSW's: each vector has links to near ones, and a search follows them from one vector
+to the next, so that it compares a few thousand of a million. Faiss builds and searches it, and not
+usearch, whose Python cannot filter while it searches, has no manhattan distances, and writes one
+binary file, which its C++ reads back unchecked. Faiss's graph is two arrays: they stand beside the
+vectors in the index's file, and are checked.
+
+Comment letters: Q queries, N vectors, D width, L links of all vectors, R vectors of a level, W
+links of a vector in a level.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from encoder_zoo.common.lazy import LazyModule, require
+from encoder_zoo.tasks.retrieval.vectors import (
+    BLOCK,
+    Float32Vectors,
+    check_shape,
+    steps_of,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from encoder_zoo.tasks.retrieval.similarity import Similarity
+
+Engine = Literal["faiss", "hnsw"]
+
+faiss = LazyModule(
+    "faiss",
+    "engine='faiss' and engine='hnsw' need the package faiss-cpu: `pip install faiss-cpu`, or "
+    "leave engine out for the search in NumPy, which is exact.",
+)
+METRICS = {
+    "cosine": "METRIC_INNER_PRODUCT",
+    "dot": "METRIC_INNER_PRODUCT",
+    "euclidean": "METRIC_L2",
+    "manhattan": "METRIC_L1",
+}
+SPARE = 16  # pairs beyond `k`, so that of equal vectors the earlier ones are found
+LINKS = 32  # of a vector in a level, twice as many in the lowest, which has all vectors
+MAX_LEVELS = 15
+BUILDING_BREADTH = 64  # vectors that the search for a new one's links keeps
+BREADTH = 128  # vectors that a search keeps
+KEPT = 0.8  # of the vectors; if fewer are left, their graph is built anew
+GRAPH_TYPES = {"links": ("int32", 1), "levels": ("int32", 1)}
+
+
+def check_engine(engine: str | None, precision: str, function: str) -> None:
+    """Raise an error if an engine is asked for and not installed, or cannot search so.
+
+    Args:
+        engine: or None.
+        precision: of the vectors.
+        function: their similarity.
+
+    Raises:
+        ValueError: "engine='faiss' searches in float32. ...", "engine='hnsw' has no manhattan
+            distances of int8. ..."
+    """
+    if engine is None:
+        return
+    known = {"faiss": ("float32",), "hnsw": ("float32", "int8")}[engine]
+    if precision not in known:
+        raise ValueError(
+            f"engine={engine!r} searches in {' or '.join(known)}. Received: precision="
+            f"{precision!r}."
+        )
+    if precision == "int8" and function == "manhattan":
+        raise ValueError(
+            f"engine={engine!r} has no manhattan distances of int8. Expected precision='float32'."
+        )
+    require(faiss)
+
+
+def with_engine(store: Float32Vectors, engine: str | None) -> Float32Vectors:
+    """Return a store of the same vectors that an engine searches; the same store for None."""
+    if engine is None or store.engine == engine:
+        return store
+    if engine == "faiss":
+        return FaissVectors(store.rows(slice(None)), store.function)
+    return GraphVectors(store)
+
+
+class FaissVectors(Float32Vectors):
+    """Vectors in a `faiss.IndexFlat`, which holds their only copy.
+
+    Args:
+        vectors: (N, D) float32.
+        function: the similarity.
+
+    Raises:
+        ImportError: "engine='faiss' and engine='hnsw' need the package faiss-cpu: ..."
+    """
+
+    engine = "faiss"
+
+    def __init__(self, vectors: np.ndarray, function: Similarity = "dot"):
+        self.function = function
+        self._index = faiss.IndexFlat(vectors.shape[1], getattr(faiss, METRICS[function]))
+        self._index.add(np.ascontiguousarray(vectors))
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """Return (N, D), a view of faiss's memory."""
+        return _view_of(self._index, self._index)
+
+    def rows(self, indices) -> np.ndarray:
+        return np.array(self.vectors[indices])
+
+    def candidates(
+        self, queries: np.ndarray, k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if among is not None:
+            return super().candidates(queries, k, among)
+        count = min(k + SPARE, len(self))
+        columns = self._index.search(np.ascontiguousarray(queries), count)[1]
+        return np.repeat(np.arange(len(queries)), count), columns.ravel()
+
+
+class GraphVectors(Float32Vectors):
+    """Vectors in float32 or int8, and an HNSW graph by which most searches find them.
+
+    A search compares the vectors one by one wherever that is fewer of them than the graph would
+    compare: among few vectors, behind a narrow filter, for many results; and where the graph has
+    not found enough.
+
+    Args:
+        base: the vectors. Of float32 faiss holds the only copy, of int8 a second one.
+        links: (L,) int32 of a graph of the first of them, as `GraphVectors.links`; None: all are
+            new.
+        levels: (N,) int32, in how many levels each of these has links.
+
+    Raises:
+        ImportError: "engine='faiss' and engine='hnsw' need the package faiss-cpu: ..."
+
+    Source: Malkov and Yashunin 2018, Efficient and Robust Approximate Nearest Neighbor Search Using
+    Hierarchical Navigable Small World Graphs, section 4.
+    """
+
+    engine = "hnsw"
+
+    def __init__(
+        self,
+        base: Float32Vectors,
+        links: np.ndarray | None = None,
+        levels: np.ndarray | None = None,
+    ):
+        self._graph = _graph_of(base, links, levels)
+        if base.precision == "float32":
+            vectors = _view_of(faiss.downcast_index(self._graph.storage), self._graph)
+            base = type(base)(vectors, base.function)
+        self.base = base
+        self.function = base.function
+        self.precision = base.precision
+        self.types = {**base.types, **GRAPH_TYPES}
+
+    @classmethod
+    def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
+        return cls(Float32Vectors.of(vectors, function))
+
+    @classmethod
+    def opened_on(
+        cls, path: str | os.PathLike, base: Float32Vectors, arrays: Mapping[str, np.ndarray]
+    ) -> Self:
+        """Return the store of a file's vectors and graph, checked.
+
+        Args:
+            path: of the file, for errors.
+            base: the vectors.
+            arrays: "links" and "levels".
+
+        Raises:
+            ValueError: "...: links has the shape (3,). Expected (64,).", "...: links has a number
+                that is no vector of its level."
+        """
+        check_graph(path, arrays["links"], arrays["levels"], len(base))
+        return cls(base, arrays["links"], arrays["levels"])
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """Return the vectors as the base has them."""
+        return self.base.vectors
+
+    @property
+    def links(self) -> np.ndarray:
+        """Return the links (L,) int32 of each vector, level by level, -1 where there is none."""
+        neighbors = self._graph.hnsw.neighbors
+        return faiss.rev_swig_ptr(neighbors.data(), neighbors.size())
+
+    @property
+    def levels(self) -> np.ndarray:
+        """Return in how many levels each vector has links, (N,) int32."""
+        return faiss.vector_to_array(self._graph.hnsw.levels)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {**self.base.arrays, "links": self.links, "levels": self.levels}
+
+    def joined(self, vectors: np.ndarray) -> Self:
+        return type(self)(self.base.joined(vectors), self.links, self.levels)
+
+    def taken(self, indices: np.ndarray) -> Self:
+        base = self.base.taken(indices)
+        if len(indices) < KEPT * len(self):
+            return type(self)(base)
+        return type(self)(base, *taken_graph(self.links, self.levels, indices))
+
+    def rows(self, indices) -> np.ndarray:
+        return np.array(self.base.rows(indices))
+
+    def candidates(
+        self, queries: np.ndarray, k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        count = len(self) if among is None else len(among)
+        wanted = min(k + SPARE, count)
+        # Of the vectors that a search comes by, only so many are `among`.
+        breadth = max(BREADTH, 2 * wanted) * len(self) // count
+        if 2 * LINKS * breadth >= count:
+            return self.base.candidates(queries, k, among)
+        options: dict[str, Any] = {"efSearch": breadth}
+        if among is not None:
+            chosen = np.zeros(len(self), bool)
+            chosen[among] = True
+            options["sel"] = faiss.IDSelectorBitmap(np.packbits(chosen, bitorder="little"))
+        params = faiss.SearchParametersHNSW(**options)
+        columns = self._graph.search(np.ascontiguousarray(queries), wanted, params=params)[1]
+        rows = np.repeat(np.arange(len(queries)), wanted)
+        short = np.flatnonzero(columns[:, -1] < 0)  # their part of the graph ended before
+        if not len(short):
+            return rows, columns.ravel()
+        found = ~np.isin(rows, short)
+        more, others = self.base.candidates(queries[short], k, among)
+        rows = np.concatenate([rows[found], short[more]])
+        columns = np.concatenate([columns.ravel()[found], others])
+        order = np.argsort(rows, kind="stable")
+        return rows[order], columns[order]
+
+
+def _view_of(index: Any, owner: Any) -> np.ndarray:
+    """Return the vectors (N, D) of a flat index of faiss, a view of its memory.
+
+    A vector that is added moves it, so that stores add none: others may be searching in it.
+    """
+    view = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d).reshape(-1, index.d)
+    return np.asarray(_Kept(view, owner))
+
+
+class _Kept:
+    """An array of faiss's memory, and the index that owns it."""
+
+    def __init__(self, view: np.ndarray, owner: Any):
+        self.__array_interface__ = view.__array_interface__
+        self.owner = owner
+
+
+def _graph_of(base: Float32Vectors, links: np.ndarray | None, levels: np.ndarray | None) -> Any:
+    """Return faiss's index of vectors, which has the graph of the first of them."""
+    metric = getattr(faiss, METRICS[base.function])
+    if base.precision == "float32":
+        index = faiss.IndexHNSWFlat(base.width, LINKS, metric)
+        storage = faiss.downcast_index(index.storage)
+    else:
+        index = faiss.IndexHNSWSQ(base.width, faiss.ScalarQuantizer.QT_8bit, LINKS, metric)
+        storage = faiss.downcast_index(index.storage)
+        # Faiss's numbers are the middles of its steps, ours stand at their beginnings.
+        steps = steps_of(base.ranges)
+        trained = np.concatenate([base.ranges[0] - steps / 2, base.ranges[1] - base.ranges[0]])
+        faiss.copy_array_to_vector(trained.astype("float32"), storage.sq.trained)
+        storage.is_trained = index.is_trained = True
+    index.hnsw.efConstruction = BUILDING_BREADTH
+    known = 0 if levels is None else len(levels)
+    rows = max(1, BLOCK // base.width)
+    for first in range(0, known, rows):
+        storage.add(np.ascontiguousarray(base.rows(slice(first, min(first + rows, known)))))
+    if known:
+        index.ntotal = known
+        _set_graph(index.hnsw, links, levels)
+    rows = len(base) if base.precision == "float32" else 16 * rows
+    for first in range(known, len(base), rows):
+        index.add(np.ascontiguousarray(base.rows(slice(first, first + rows))))
+    return index
+
+
+def _set_graph(hnsw: Any, links: np.ndarray, levels: np.ndarray) -> None:
+    faiss.copy_array_to_vector(_starts(levels).astype("uint64"), hnsw.offsets)
+    faiss.copy_array_to_vector(np.asarray(levels, "int32"), hnsw.levels)
+    hnsw.neighbors.resize(len(links))
+    faiss.rev_swig_ptr(hnsw.neighbors.data(), len(links))[:] = links
+    hnsw.entry_point, hnsw.max_level = int(np.argmax(levels)), int(levels.max()) - 1
+
+
+def _starts(levels: np.ndarray) -> np.ndarray:
+    """Return the index of the first link of each vector, and the number of all links, (N + 1,)."""
+    return np.concatenate([[0], np.cumsum(LINKS * (levels.astype("int64") + 1))])
+
+
+def _slots(starts: np.ndarray, level: int) -> np.ndarray:
+    """Return the indices (R, W) of the links of vectors in a level, which all of them have."""
+    first, width = (0, 2 * LINKS) if level == 0 else (LINKS * (level + 1), LINKS)
+    return starts[:, None] + np.arange(first, first + width)
+
+
+def check_graph(path: object, links: np.ndarray, levels: np.ndarray, count: int) -> None:
+    """Raise an error if a graph that was read from a file has links that lead nowhere.
+
+    Args:
+        path: of the file.
+        links, levels: see `GraphVectors`.
+        count: N.
+    """
+    check_shape(path, "levels", levels.shape, (count,))
+    if levels.min() < 1 or levels.max() > MAX_LEVELS:
+        raise ValueError(f"{path}: levels are not all from 1 to {MAX_LEVELS}.")
+    starts = _starts(levels)
+    check_shape(path, "links", links.shape, (int(starts[-1]),))
+    for level in range(int(levels.max())):
+        of_level = np.flatnonzero(levels > level)
+        for first in range(0, len(of_level), BLOCK // LINKS):
+            found = links[_slots(starts[of_level[first : first + BLOCK // LINKS]], level)]
+            fits = (found >= -1) & (found < count)
+            if not fits.all() or (levels[found[found >= 0]] <= level).any():
+                raise ValueError(f"{path}: links has a number that is no vector of its level.")
+
+
+def taken_graph(
+    links: np.ndarray, levels: np.ndarray, indices: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the links and levels of some of a graph's vectors, in the order of their indices.
+
+    A link to a vector that is left out becomes one of that vector's own links, where there is one
+    that leads on: so what could be reached by it still can.
+
+    Args:
+        links, levels: see `GraphVectors`.
+        indices: of the vectors that stay, each once.
+
+    Example:
+        >>> links = np.full(6 * LINKS, -1, "int32")
+        >>> links[0], links[2 * LINKS], links[4 * LINKS] = 1, 2, 1  # 0 -> 1 -> 2 -> 1
+        >>> links, levels = taken_graph(links, np.array([1, 1, 1], "int32"), np.array([2, 0]))
+        >>> levels.tolist(), links[[0, 2 * LINKS]].tolist()  # the former 0 -> 2
+        ([1, 1], [-1, 0])
+    """
+    indices = np.asarray(indices)
+    numbers = np.full(len(levels) + 1, -1, "int32")  # the last one of the link -1
+    numbers[indices] = np.arange(len(indices), dtype="int32")
+    new_levels = levels[indices]
+    starts, new_starts = _starts(levels), _starts(new_levels)
+    new_links = np.full(new_starts[-1], -1, "int32")
+    for level in range(int(new_levels.max())):
+        of_level = np.flatnonzero(new_levels > level)
+        for first in range(0, len(of_level), BLOCK // LINKS):
+            part = of_level[first : first + BLOCK // LINKS]
+            found = links[_slots(starts[indices[part]], level)]  # (R, W)
+            renumbered = numbers[found]
+            rows, columns = np.nonzero((found >= 0) & (renumbered < 0))  # of links that are lost
+            if len(rows):
+                beyond = numbers[links[_slots(starts[found[rows, columns]], level)]]
+                beyond[beyond == part[rows, None]] = -1  # the vector itself
+                renumbered[rows, columns] = _one_of_each(beyond, rows + columns)
+            new_links[_slots(new_starts[part], level)] = _once(renumbered)
+    return new_links, new_levels
+
+
+def _one_of_each(links: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Return one link of each row, another one for another draw; -1 of rows without any."""
+    counts = (links >= 0).sum(axis=1)
+    links = np.take_along_axis(links, np.argsort(links < 0, axis=1, kind="stable"), axis=1)
+    return links[np.arange(len(links)), draws % np.maximum(counts, 1)]
+
+
+def _once(links: np.ndarray) -> np.ndarray:
+    """Return rows of links, each link once, and -1 behind them, where a search ends."""
+    order = np.argsort(links, axis=1, kind="stable")
+    ranked = np.take_along_axis(links, order, axis=1)
+    again = np.zeros_like(links, dtype=bool)
+    np.put_along_axis(again, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
+    links = np.where(again, -1, links)
+    return np.take_along_axis(links, np.argsort(links < 0, axis=1, kind="stable"), axis=1)
