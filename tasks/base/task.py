@@ -224,12 +224,6 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         x = self.tiny_data().x
         return x if isinstance(x, tuple) else (x,)
 
-    def _answer_like(self, teacher: Task) -> None:
-        """Take over the settings that decide which tokens have answers, before distillation."""
-
-    def _set_word_splitting(self, x) -> None:
-        """Note how the inputs of `fit` are split into words, for tasks that label words."""
-
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """Return the arguments of the constructor: the given ones, else those in config.json."""

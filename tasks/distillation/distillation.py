@@ -293,7 +293,7 @@ class Distillation(ConfigFromSignature, TextModel):
                 "add soft_labels to them."
             )
         if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
-            self.student._set_word_splitting(x)
+            self.student._adapt(x, y)
 
     def _separate(self, x, y) -> tuple:
         return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)

@@ -164,11 +164,15 @@ def _check_same_answers(teacher, student) -> None:
 
 
 def _take_over_classes(teacher: Task, student: Task) -> None:
-    """Give a student without classes the teacher's, and its way of splitting words."""
+    """Give a student without classes the teacher's, and its way of labelling and answering."""
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
-    student._answer_like(teacher)
+    for name in student.answer_settings:
+        setattr(student, name, getattr(teacher, name))
+    if None not in (student.preprocessor, teacher.preprocessor):
+        for name in student.preprocessor.label_settings:
+            setattr(student.preprocessor, name, getattr(teacher.preprocessor, name))
 
 
 def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:

@@ -34,6 +34,7 @@ from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     CANDIDATE,
+    ExpectedScores,
     RerankerPreprocessor,
     list_scores,
     takes_lists,
@@ -253,6 +254,17 @@ class Reranker(ListScores):
             # Cross-entropy is of logits also without an activation.
             loss = loss_on_logits(loss, _crossentropy(), "sigmoid")
         super().compile(optimizer, loss, metrics, **options)
+        if self.preprocessor is not None:
+            self.preprocessor.attach(self)  # the loss decides which scores are valid
+
+    @property
+    def expected_scores(self) -> ExpectedScores | None:
+        """Return the scores that the loss takes; None: any finite numbers."""
+        if not self.compiled:
+            return None
+        if isinstance(self.loss, keras.losses.BinaryCrossentropy):
+            return "probabilities"
+        return "gains" if isinstance(self.loss, LambdaLoss) else None
 
     def default_loss(self) -> keras.losses.Loss:
         return LambdaLoss() if self._learns_lists else _crossentropy()
@@ -298,13 +310,6 @@ class Reranker(ListScores):
                 f"The loss {name} is of pairs, and x has a list of texts for each query. Use "
                 "loss='auto' or a loss of lists, such as ez.losses.LambdaLoss()."
             )
-
-    def _make_ready(self) -> None:
-        super()._make_ready()
-        if self.preprocessor is not None:
-            crossentropy = isinstance(self.loss, keras.losses.BinaryCrossentropy)
-            self.preprocessor._learns_probabilities = crossentropy
-            self.preprocessor._learns_gains = isinstance(self.loss, LambdaLoss)
 
     def _begin_evaluate(self, x, y) -> None:
         self._check_labels(x, y)

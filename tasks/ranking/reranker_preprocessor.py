@@ -5,7 +5,7 @@ Comment letters: B batch, N examples, T texts of all of them, K texts of an exam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import keras
 
@@ -30,6 +30,9 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.tasks.ranking.reranker import Reranker
+
+ExpectedScores = Literal["probabilities", "gains"]
 
 EXPECTED = "scores, numbers"  # in y
 HIGHEST_GAIN = 30.0  # the score whose gain, 2 ** 30, hides all of ordinary scores
@@ -159,9 +162,7 @@ class RerankerPreprocessor(Preprocessor):
     )
     one_example_per_text = True
     truncation_advice = "Split long texts into passages, and rank these."
-    # Set by the task, for its loss.
-    _learns_probabilities = False
-    _learns_gains = False
+    expected_scores: ExpectedScores | None = None  # of the task's loss, see `attach`
 
     @validate_arguments
     def __init__(
@@ -173,6 +174,10 @@ class RerankerPreprocessor(Preprocessor):
         super().__init__(tokenizer, sequence_length)
         self.max_length = max_length
         self.max_sequence_length = sequence_length or max_length or self.max_sequence_length
+
+    def attach(self, task: Reranker) -> None:
+        super().attach(task)
+        self.expected_scores = task.expected_scores
 
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
@@ -206,7 +211,7 @@ class RerankerPreprocessor(Preprocessor):
             tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
             examples = self.pack(tokens)
             if y is not None:
-                examples["labels"] = pair_scores(y, self._learns_probabilities)[:, None]
+                examples["labels"] = pair_scores(y, self.expected_scores == "probabilities")[:, None]
         if sample_weight is not None:
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)
@@ -225,7 +230,7 @@ class RerankerPreprocessor(Preprocessor):
         others = texts.with_values(order)[:, 1:]  # ragged (N, None)
         examples = with_candidates(packed, firsts, others)
         if y is not None:
-            scores = list_scores(y, texts.row_lengths(), self._learns_gains)
+            scores = list_scores(y, texts.row_lengths(), self.expected_scores == "gains")
             examples["labels"] = texts.with_values(array_ops.gather(scores.values, order))
         return examples
 

@@ -35,7 +35,7 @@ def explain_entities(
 ) -> list[list[EntityExplanation]]:
     """Return explanations of entities; arguments: see `TokenClassifier.explain`."""
     entities = tagger.extract_entities(texts, strategy, batch_size)
-    tokens = tagger.preprocessor.tokens(texts)
+    tokens = tagger.preprocessor.tokens(texts, tagger.split_symbols)
     windows = tagger.preprocessor.windows(tokens)
     examples = tagger.preprocessor.examples(tokens, windows)
     found = []

@@ -86,6 +86,10 @@ class TokenClassifier(LabelledTask):
             I-PER after B-LOC: the most probable of these. None: no, until `fit` sets it to whether
             the tags that it learns are such sequences (IOB2 and IOBES, also called BIO and BILOU,
             but not IOB1). It is saved with the preset.
+        split_symbols: whether answers cut the words of texts at symbols, so that the stop of
+            "London." is a word of its own. True cuts at all of them, as spans are learned; "outer"
+            not at one between letters, such as the hyphen of "Rhein-Main", as words are learned;
+            False keeps the words of the vocabulary. `fit` sets it, and it is saved with the preset.
         head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
             logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
             `from_preset(folder, head=...)` loads into an equal layer.
@@ -130,7 +134,7 @@ class TokenClassifier(LabelledTask):
     labels_tokens = True
     predicts_lists = True
     _logged_notation: str | None = None
-    answer_settings = ("strategy", "valid_tags")
+    answer_settings = ("strategy", "valid_tags", "split_symbols")
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     @validate_arguments
@@ -143,6 +147,7 @@ class TokenClassifier(LabelledTask):
         dropout: Rate | None = None,
         strategy: Strategy | None = None,
         valid_tags: bool | None = None,
+        split_symbols: bool | Literal["outer"] = False,
         head: keras.layers.Layer | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
@@ -150,6 +155,7 @@ class TokenClassifier(LabelledTask):
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.strategy = strategy
         self.valid_tags = valid_tags
+        self.split_symbols = split_symbols
         self._set_head(head)
         self._set_classes(num_classes, labels)
 
@@ -205,7 +211,9 @@ class TokenClassifier(LabelledTask):
 
     def _adapt(self, x, y) -> None:
         if self.preprocessor is not None and not isinstance(x, dict):
-            self._set_word_splitting(x)
+            self.split_symbols = True if token_labels.has_spans(x) else "outer"
+            if self.strategy is None:
+                self.strategy = "average" if self.preprocessor.label_all_tokens else "first"
         super()._adapt(x, y)
         line = notation_line(self.labels) if self.labels else None
         if line and line != self._logged_notation:
@@ -223,19 +231,6 @@ class TokenClassifier(LabelledTask):
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
         allowed = transitions(parse_tags(self.tag_names))
         return is_possible(tags.flat_values, tags.value_rowids(), allowed)
-
-    def _answer_like(self, teacher: TokenClassifier) -> None:
-        if None not in (self.preprocessor, teacher.preprocessor):
-            self.strategy, self.valid_tags = teacher.strategy, teacher.valid_tags
-            for name in ("label_all_tokens", "split_symbols"):
-                setattr(self.preprocessor, name, getattr(teacher.preprocessor, name))
-
-    def _set_word_splitting(self, x) -> None:
-        """Set the splitting of words in answers to that of the labels of `fit`."""
-        preprocessor = self.preprocessor
-        preprocessor.split_symbols = True if token_labels.has_spans(x) else "outer"
-        if self.strategy is None:
-            self.strategy = "average" if preprocessor.label_all_tokens else "first"
 
     def _labels_in(self, x, y) -> list[str] | int:
         if y is None:
@@ -263,7 +258,7 @@ class TokenClassifier(LabelledTask):
     def _token_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
         """Return the tokens of texts and their logits (P, C)."""
         check_preprocessor(self, x)
-        tokens = self.preprocessor.tokens(x)
+        tokens = self.preprocessor.tokens(x, self.split_symbols)
         if not int(tokens.ids.nrows()):
             return tokens, np.zeros((0, self.num_classes), "float32")
 
@@ -314,7 +309,7 @@ class TokenClassifier(LabelledTask):
                 first token, of its tokens' mean, or of its most probable token. "none": every
                 tagged token by itself. None: the task's, which `fit` sets; "simple" before the
                 first `fit`. Words are those of the vocabulary, cut at symbols as they were learned:
-                see `TokenClassifierPreprocessor`.
+                see `split_symbols`.
             batch_size: default 32.
             threshold: leaves out the entities with a lower score.
 
@@ -369,7 +364,7 @@ class TokenClassifier(LabelledTask):
         outputs_of = functools.partial(token_outputs_in_graph, self, token_logits)
 
         def entities(text):
-            tokens = self.preprocessor.tokens(as_valid_text(text))
+            tokens = self.preprocessor.tokens(as_valid_text(text), self.split_symbols)
             logits = self._merged(tokens, outputs_of)
             found = find_entities(array_ops.nn.softmax(logits), tokens, tags, strategy, allowed)
             found = above(found, threshold)

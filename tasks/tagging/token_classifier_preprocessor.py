@@ -60,10 +60,6 @@ class TokenClassifierPreprocessor(Preprocessor):
         sequence_length: see `Preprocessor`; the length of a window.
         doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
         label_all_tokens: label every token of a word, instead of the first alone.
-        split_symbols: cut the words of texts at symbols, so that the stop of "London." is a word
-            of its own. True cuts at all of them, as spans are learned; "outer" not at one between
-            letters, such as the hyphen of "Rhein-Main", as words are learned; False keeps the words
-            of the vocabulary. `fit` sets it.
 
     Returns:
         When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
@@ -81,6 +77,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     task_name = "token_classifier"
     inputs = Inputs(Text("texts"))
+    label_settings = ("label_all_tokens",)
 
     @validate_arguments
     def __init__(
@@ -89,12 +86,10 @@ class TokenClassifierPreprocessor(Preprocessor):
         sequence_length: SequenceLength | None = None,
         doc_stride: NonNegativeInt | None = None,
         label_all_tokens: bool = False,
-        split_symbols: bool | Literal["outer"] = False,
     ):
         super().__init__(tokenizer, sequence_length)
         self.doc_stride = doc_stride
         self.label_all_tokens = label_all_tokens
-        self.split_symbols = split_symbols
 
     def attach(self, task: TokenClassifier) -> None:
         super().attach(task)
@@ -104,15 +99,15 @@ class TokenClassifierPreprocessor(Preprocessor):
                 f"{self.max_sequence_length - 2} tokens."
             )
 
-    def tokens(self, x) -> TokenizedTexts:
-        """Tokenize texts, or sentences in words."""
+    def tokens(self, x, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
+        """Tokenize texts, or sentences in words; `split_symbols`: see `TokenClassifier`."""
         x = plain(x)
         if is_words(x):
             return tokenize_words(self.tokenizer, as_word_tensor(x))
         tokens = tokenize_texts(self.tokenizer, as_column(x), self._word_marks)
-        if not self.split_symbols:
+        if not split_symbols:
             return tokens
-        return words_split_at_symbols(tokens, self._symbols, inside=self.split_symbols != "outer")
+        return words_split_at_symbols(tokens, self._symbols, inside=split_symbols != "outer")
 
     def windows(self, tokens: TokenizedTexts) -> Windows:
         """Return the windows that the tokens are divided into."""
