@@ -12,7 +12,7 @@ import struct
 import unicodedata
 from collections.abc import Callable, Iterable
 
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import DATA_FILE, HANGUL_SYLLABLES
+from encoder_zoo.encoders.tokenizers.text.characters import DATA_FILE, HANGUL_SYLLABLES
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 

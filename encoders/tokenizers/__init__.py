@@ -76,7 +76,7 @@ MODERN_BPE = TokenizerClass(
 )
 LLAMA_BPE = TokenizerClass(
     "EuroBertTokenizer",
-    "llama_bpe",
+    "byte_bpe",
     ("tokenizer.json",),
     ("PreTrainedTokenizer",),
 )

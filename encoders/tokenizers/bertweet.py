@@ -11,9 +11,12 @@ import keras
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
-from encoder_zoo.encoders.tokenizers.files.merges import WORD_END
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.vocabularies import append_tokens, check_count
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    WORD_END,
+    TokenizerFiles,
+    append_tokens,
+    check_count,
+)
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 

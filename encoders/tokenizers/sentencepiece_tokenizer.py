@@ -16,7 +16,11 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
 from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    SPECIAL_TOKENS,
+    TokenizerFiles,
+    check_merges,
+)
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     find_charsmap,
     merge_scores,
@@ -24,9 +28,8 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_bpe_model,
     read_unigram_model,
 )
-from encoder_zoo.encoders.tokenizers.files.vocabularies import check_merges
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
-from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

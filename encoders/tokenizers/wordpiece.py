@@ -12,8 +12,8 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.vocabularies import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    TokenizerFiles,
     append_tokens,
     check_count,
     tokens_by_id,

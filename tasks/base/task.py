@@ -27,8 +27,8 @@ from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.encoders.sharding import whole_array
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
+from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.training.logit_metrics import EXACT, metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset

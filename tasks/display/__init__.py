@@ -11,13 +11,11 @@ Example:
     In [Rome LOC].
 """
 
-from encoder_zoo.tasks.display.candidates import fill_mask
+from encoder_zoo.tasks.display.bars import fill_mask, neighbours, terms
 from encoder_zoo.tasks.display.charts import confusion_matrix, errors, learning_curves
 from encoder_zoo.tasks.display.marks import answer, attention, entities, explanation
 from encoder_zoo.tasks.display.matches import matches
-from encoder_zoo.tasks.display.neighbours import neighbours
 from encoder_zoo.tasks.display.picture import Picture
-from encoder_zoo.tasks.display.terms import terms
 
 __all__ = [
     "Picture",

@@ -49,8 +49,8 @@ from encoder_zoo.tasks.embedding.text_embedder import SCORES, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
-from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.training.logit_metrics import metric_by_name
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, has_text
-from encoder_zoo.tasks.preprocessing.columns import ROWS, plain, single_column
-from encoder_zoo.tasks.preprocessing.text_columns import check_text_columns
+from encoder_zoo.tasks.preprocessing.columns import ROWS, check_text_columns, plain, single_column
 
 ADVICE = "Expected some text: leave it out, or put a placeholder there."
 BY_NAME = "text_columns=[...], an argument of the preprocessor and of from_preset"

@@ -25,10 +25,9 @@ from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.preprocessing.columns import plain, text_of
+from encoder_zoo.tasks.preprocessing.columns import columns_advice, plain, text_of
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     Answer,

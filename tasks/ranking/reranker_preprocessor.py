@@ -211,7 +211,9 @@ class RerankerPreprocessor(Preprocessor):
             tokens = [self.tokenizer.tokenize(part) for part in (queries, texts)]
             examples = self.pack(tokens)
             if y is not None:
-                examples["labels"] = pair_scores(y, self.expected_scores == "probabilities")[:, None]
+                examples["labels"] = pair_scores(y, self.expected_scores == "probabilities")[
+                    :, None
+                ]
         if sample_weight is not None:
             examples["sample_weight"] = as_weights(sample_weight)
         check_same_count(examples)

@@ -99,7 +99,8 @@ class TokenClassifierPreprocessor(Preprocessor):
                 f"{self.max_sequence_length - 2} tokens."
             )
 
-    def tokens(self, x, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
+    @validate_arguments
+    def tokens(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
         """Tokenize texts, or sentences in words; `split_symbols`: see `TokenClassifier`."""
         x = plain(x)
         if is_words(x):

@@ -22,8 +22,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     grouped_batches,
     megabatch_size,
 )
-from encoder_zoo.tasks.preprocessing.columns import table_columns
-from encoder_zoo.tasks.preprocessing.text_columns import columns_advice
+from encoder_zoo.tasks.preprocessing.columns import columns_advice, table_columns
 from encoder_zoo.tasks.preprocessing.truncation import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import (

@@ -47,9 +47,8 @@ from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
-from encoder_zoo.tasks.preprocessing.columns import table_columns
+from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.text_columns import log_columns
 from encoder_zoo.tasks.preprocessing.truncation import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.data import TrainingData, uncounted

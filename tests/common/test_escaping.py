@@ -15,7 +15,7 @@ from encoder_zoo.common.escaping import in_html, in_line, in_markdown, in_python
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.model_card import TRANSFORMERS, Description, Usage, make_card
 from encoder_zoo.presets.origin import Origin
-from encoder_zoo.tasks.display.candidates import fill_mask
+from encoder_zoo.tasks.display.bars import fill_mask
 from encoder_zoo.tasks.display.marks import answer, entities, explanation
 from encoder_zoo.tasks.display.picture import Picture
 

@@ -124,7 +124,7 @@ def write_modernbert_vocabulary(folder: pathlib.Path) -> int:
 def write_llama_vocabulary(folder: pathlib.Path) -> int:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    from encoder_zoo.encoders.tokenizers.llama_bpe import PATTERN
+    from encoder_zoo.encoders.tokenizers.byte_bpe import PATTERN
 
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
     split = pre_tokenizers.Split(Regex(PATTERN), "isolated")

@@ -6,7 +6,7 @@ import random
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer, XLMRobertaTokenizer
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]

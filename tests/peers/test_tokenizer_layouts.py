@@ -113,7 +113,7 @@ def mmbert(folder):
 
 
 def bert_with_byte_bpe(folder):
-    from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
+    from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_alphabet(), "Ġt", "th", "Ġth", "the"]
     vocabulary = {token: i for i, token in enumerate(tokens)}

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.text_columns import other_content
+from encoder_zoo.tasks.preprocessing.columns import other_content
 
 TEXTS = ["good film", "bad film", "very good", "very bad"]
 LABELS = ["up", "down", "up", "down"]

@@ -1,22 +1,23 @@
 """Reads settings, special tokens and vocabularies from the parsed files of a tokenizer."""
 
+from __future__ import annotations
+
+import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import differing, shown
 from encoder_zoo.encoders.tokenizers.files.added_tokens import FIELDS
-from encoder_zoo.encoders.tokenizers.files.steps import flat_steps
-from encoder_zoo.encoders.tokenizers.files.templates import Template, read_template
-from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count, checked_vocabulary
+from encoder_zoo.encoders.tokenizers.files.steps import Template, flat_steps, read_template
 
 logger = logging.getLogger("encoder_zoo")
 
-# transformers' classes for any kind of tokenizer, without "Fast": tokenizer.json has its steps.
 # What the classes of transformers do where tokenizer_config.json does not say it.
 CLASS_DEFAULTS = {"do_lower_case": True, "tokenize_chinese_chars": True}
+# transformers' classes for any kind of tokenizer, without "Fast": tokenizer.json has its steps.
 GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 # {our argument: names of that token in the files}; the first name takes precedence.
 SPECIAL_TOKENS = {
@@ -375,3 +376,167 @@ def strip_fast(name: object) -> object:
         'BertTokenizer'
     """
     return name.removesuffix("Fast") if isinstance(name, str) else name
+
+
+MAX_TOKENS = 2**20  # the largest vocabulary of an encoder has 900,000
+
+
+def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -> dict[str, int]:
+    """Return {token: id} if a file holds that; raise an error otherwise.
+
+    Args:
+        vocabulary: parsed contents of the file.
+        name: of the file, for error messages.
+        most: ids must be below this; None allows some gaps between the ids.
+    """
+    ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
+    if not ids or not all(type(i) is int and i >= 0 for i in ids):
+        raise ValueError(f"{name} must be an object of tokens with their ids 0, 1, 2 ...")
+    most = most or 2 * len(ids) + 1000
+    if max(ids) >= most:  # callers make a list of this length
+        raise ValueError(
+            f"{name} has the id {max(ids)} among {len(ids)} tokens. Expected ids below {most}."
+        )
+    check_count(len(ids), name)
+    if len(set(ids)) < len(ids):
+        owners: dict[int, str] = {}
+        for token, i in vocabulary.items():
+            if owners.setdefault(i, token) != token:
+                raise ValueError(
+                    f"{name} has the id {i} for {shown(owners[i])} and for {shown(token)}. "
+                    "Expected an id of its own for every token."
+                )
+    return dict(vocabulary)
+
+
+def check_count(count: int, name: str) -> None:
+    """Raise an error if a vocabulary is larger than any known one.
+
+    Raises:
+        ValueError: "vocab.txt has 30000000 tokens. Expected at most 1048576."
+    """
+    if count > MAX_TOKENS:
+        raise ValueError(f"{name} has {count} tokens. Expected at most {MAX_TOKENS}.")
+
+
+def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
+    """Raise an error if a merge is not of two tokens that together are a third.
+
+    Args:
+        merges: "a b" pairs.
+        ids: {token: id}.
+
+    Raises:
+        ValueError: "merges[0] is 'ab'; expected two tokens of the vocabulary, separated by a space,
+            that together are a third"
+    """
+    for i, merge in enumerate(merges):
+        left, _, right = merge.partition(" ")
+        if left not in ids or right not in ids or left + right not in ids:
+            raise ValueError(
+                f"merges[{i}] is {merge!r}; expected two tokens of the vocabulary, separated "
+                "by a space, that together are a third"
+            )
+
+
+def append_tokens(tokens: list[str], added: Mapping[str, int]) -> list[str]:
+    """Return a vocabulary with the added tokens whose ids follow it.
+
+    Example:
+        >>> append_tokens(["a", "b"], {"b": 1, "[E1]": 2})
+        ['a', 'b', '[E1]']
+    """
+    behind = {token: i for token, i in added.items() if i >= len(tokens)}
+    return [*tokens, *tokens_by_id(behind)[len(tokens) :]] if behind else tokens
+
+
+def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
+    """Return a list of the tokens, indexed by their ids."""
+    tokens = [f"[unused id {i}]" for i in range(max(vocabulary.values()) + 1)]
+    for token, token_id in vocabulary.items():
+        tokens[token_id] = token
+    return tokens
+
+
+WORD_END = "</w>"  # on the last character of a word, in BERTweet's merges
+
+
+def byte_alphabet() -> list[str]:
+    """Return the visible characters that stand for the 256 bytes in the vocabulary.
+
+    Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section
+        2.2, and the files released with it.
+
+    Example:
+        >>> byte_alphabet()[32], byte_alphabet()[65]
+        ('Ġ', 'A')
+    """
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    characters = {byte: chr(byte) for byte in visible}
+    characters |= {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    return [characters[byte] for byte in range(256)]
+
+
+@functools.lru_cache(maxsize=1)
+def alphabet_bytes() -> dict[str, int]:
+    """Return {character: byte} of `byte_alphabet`."""
+    return {c: byte for byte, c in enumerate(byte_alphabet())}
+
+
+def spelled_bytes(token: str) -> bytes:
+    """Return the bytes of a token; special tokens, which are not in bytes, are encoded as UTF-8."""
+    byte_of = alphabet_bytes()
+    if all(c in byte_of for c in token):
+        return bytes(byte_of[c] for c in token)
+    return token.encode("utf-8")
+
+
+def surrounding_spaces(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the number of spaces at the start and end of each token.
+
+    Example:
+        >>> surrounding_spaces(["Ġthe", "ĠĠ"])
+        [(1, 0), (2, 2)]
+    """
+    space = byte_alphabet()[ord(" ")]
+    return [
+        (len(token) - len(token.lstrip(space)), len(token) - len(token.rstrip(space)))
+        for token in tokens
+    ]
+
+
+def parse_merges(merges_txt: str) -> list[str]:
+    """Return the pairs of a merges.txt, without its version line.
+
+    Example:
+        >>> parse_merges("#version: 0.2\\na b\\n")
+        ['a b']
+    """
+    check_count(merges_txt.count("\n"), "merges.txt")
+    lines = merges_txt.split("\n")
+    return [line for line in lines if line and not line.startswith("#version")]
+
+
+def read_merges(files: TokenizerFiles) -> list[str]:
+    """Return the merges of tokenizer.json, where each is a string or a pair.
+
+    Raises:
+        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+
+    Example:
+        >>> model = {"merges": [["a", "b"], "ab c"]}
+        >>> read_merges(TokenizerFiles("preset", {"tokenizer.json": {"model": model}}))
+        ['a b', 'ab c']
+    """
+    name = f"{files.json_path}: model.merges"
+    merges = files.part("model").get("merges")
+    if not isinstance(merges, list):
+        raise ValueError(f"{name} is not a list of pairs of tokens")
+    check_count(len(merges), name)
+    for i, merge in enumerate(merges):
+        tokens = merge.split(" ") if isinstance(merge, str) else merge
+        is_pair = isinstance(tokens, list) and len(tokens) == 2
+        if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
+            raise ValueError(f"{name}[{i}] is {shown(merge)}; expected two tokens")
+    return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

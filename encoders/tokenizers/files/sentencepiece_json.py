@@ -4,12 +4,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files.merges import read_merges
-from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.vocabularies import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    TokenizerFiles,
     append_tokens,
     check_count,
     checked_vocabulary,
+    read_merges,
     tokens_by_id,
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files.vocabularies import check_count
+from encoder_zoo.encoders.tokenizers.files.reading import check_count
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2

@@ -1,11 +1,14 @@
-"""The steps of tokenizer.json: read whole, and compared with those of a tokenizer."""
+"""The steps of tokenizer.json: read whole, compared with those of a tokenizer.
+
+Its post-processor puts the special tokens around texts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files.templates import processor_kind
 
 # {part of tokenizer.json: field with the steps of a Sequence}
 SEQUENCES = {
@@ -110,3 +113,137 @@ def describe_steps(steps: Sequence[Mapping]) -> str:
         {k: v if len(str(v)) < 60 else f"{str(v)[:20]}..." for k, v in s.items()} for s in steps
     ]
     return ", ".join(map(str, parts))[:400] or "null"
+
+
+class Template(NamedTuple):
+    """Holds the special tokens around texts: `start A end`, or `start A end ... end B end`.
+
+    The start token may be the last one instead: `A end start`, `A end ... end B end start`.
+
+    Attributes:
+        start_token: before the first text.
+        end_token: after each text.
+        pair_separators: number of end tokens between the two texts of a pair.
+        uses_segments: whether the second text of a pair has segment id 1, and a start token that
+            is the last one segment id 2.
+        first_column: position of the first text: 1, or 0 where the start token is the last one.
+    """
+
+    start_token: str
+    end_token: str
+    pair_separators: int
+    uses_segments: bool
+    first_column: int = 1
+
+
+def read_template(step: Mapping, name: str) -> Template | None:
+    """Read a post-processor of tokenizer.json; return None if it adds no tokens.
+
+    Args:
+        step: the post-processor.
+        name: of the post-processor, for error messages.
+
+    Raises:
+        ValueError: "NAME: pair is ...; expected a start token, and an end token behind each text
+            ..."
+
+    Example:
+        >>> step = {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
+        >>> step |= {"trim_offsets": True, "add_prefix_space": False}
+        >>> read_template(step, "post_processor").pair_separators
+        2
+    """
+    kind = processor_kind(step)
+    if kind == "Sequence":
+        steps = step.get("processors")
+        inner = [s for s in steps if isinstance(s, Mapping)] if isinstance(steps, list) else []
+        found = [template for s in inner if (template := read_template(s, name))]
+        if len(found) > 1:
+            raise ValueError(f"{name} adds special tokens {len(found)} times; expected once")
+        return found[0] if found else None
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        is_bert = kind == "BertProcessing"
+        tokens = (_first(step.get("cls")), _first(step.get("sep")))
+        if not all(isinstance(token, str) for token in tokens):
+            raise ValueError(f"{name}: cls and sep are {shown(tokens)}; expected tokens with ids")
+        return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
+    return _of_parts(step, name) if kind == "TemplateProcessing" else None
+
+
+def processor_kind(step: Mapping) -> object:
+    """Return the type of a post-processor as the library `tokenizers` reads it.
+
+    It takes the first type that has all fields: RobertaProcessing without one is BertProcessing.
+
+    Example:
+        >>> processor_kind({"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]})
+        'BertProcessing'
+    """
+    kind = step.get("type")
+    whole = {"trim_offsets", "add_prefix_space"} <= step.keys()
+    return "BertProcessing" if kind == "RobertaProcessing" and not whole else kind
+
+
+def template_ids(steps: Sequence[Mapping]) -> list[tuple[str, object]]:
+    """Return the tokens that post-processors put around texts, each with the id it gets.
+
+    Example:
+        >>> template_ids([{"type": "BertProcessing", "cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}])
+        [('[CLS]', 2), ('[SEP]', 3)]
+    """
+    found = []
+    for step in steps:
+        for pair in (step.get("cls"), step.get("sep")):
+            if isinstance(pair, list) and pair:
+                found.append((pair[0], pair[-1]))
+        special = step.get("special_tokens")
+        used = [name for part in ("single", "pair") for _, name, _ in _parts(step.get(part))]
+        for token, entry in special.items() if isinstance(special, Mapping) else ():
+            if token not in used:
+                continue
+            ids = entry.get("ids") if isinstance(entry, Mapping) else None
+            found.append((token, ids[0] if isinstance(ids, list) and len(ids) == 1 else ids))
+    return found
+
+
+def _first(pair: object) -> object:
+    return pair[0] if isinstance(pair, list) and pair else None
+
+
+def _of_parts(step: Mapping, name: str) -> Template:
+    """Read a TemplateProcessing."""
+    single, pair = _parts(step.get("single")), _parts(step.get("pair"))
+    texts = [i for i, (is_text, *_) in enumerate(pair) if is_text]
+    if len(pair) > 3 and len(texts) == 2:
+        first_column = texts[0]
+        start, end = (pair[0], pair[-1]) if first_column else (pair[-1], pair[-2])
+        second, separators = end[2], texts[1] - first_column - 1
+        first = [(True, "A", 0), (False, end[1], 0)]
+        more = [
+            *[(False, end[1], second)] * (separators - 1),
+            (True, "B", second),
+            (False, end[1], second),
+        ]
+        around = ([start], []) if first_column else ([], [start])
+        expected = [[*around[0], *parts, *around[1]] for parts in (first, first + more)]
+        segments = start[2] == (0 if first_column else 2 * second) and second in (0, 1)
+        if [single, pair] == expected and segments and not start[0] and first_column < 2:
+            return Template(start[1], end[1], separators, second == 1, first_column)
+    raise ValueError(
+        f"{name}: single is {_in_short(single)}, pair is {_in_short(pair)}; expected a start "
+        "token, first or last, and an end token behind each text: others would be left out"
+    )
+
+
+def _parts(parts: object) -> list[tuple[bool, object, object]]:
+    """Return (whether it is a text, its name, its segment) of the parts of a template."""
+    found = []
+    for part in parts if isinstance(parts, list) else ():
+        [(kind, said)] = part.items() if isinstance(part, dict) and len(part) == 1 else [("", {})]
+        said = said if isinstance(said, dict) else {}
+        found.append((kind == "Sequence", said.get("id"), said.get("type_id")))
+    return found
+
+
+def _in_short(parts: Sequence[tuple[bool, object, object]]) -> str:
+    return shown(" ".join(f"{name}:{segment}" for _, name, segment in parts))

@@ -11,8 +11,12 @@ from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.steps import describe_steps, flat_steps, model_settings
-from encoder_zoo.encoders.tokenizers.files.templates import template_ids
+from encoder_zoo.encoders.tokenizers.files.steps import (
+    describe_steps,
+    flat_steps,
+    model_settings,
+    template_ids,
+)
 
 if TYPE_CHECKING:
     from typing import Self

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.files.merges import WORD_END
+from encoder_zoo.encoders.tokenizers.files.reading import WORD_END
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
@@ -18,10 +18,9 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS, Characters, CodePointTable
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords, character_numbers
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, shift_left, shift_right
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer

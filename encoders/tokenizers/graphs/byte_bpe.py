@@ -1,4 +1,4 @@
-"""The graph of byte-level BPE, as in GPT-2 and, with NFC before it, in ModernBERT."""
+"""Graphs of byte-level BPE: GPT-2's words and Llama 3's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.files.merges import (
+from encoder_zoo.encoders.tokenizers.files.reading import (
     alphabet_bytes,
     byte_alphabet,
     surrounding_spaces,
@@ -16,8 +16,14 @@ from encoder_zoo.encoders.tokenizers.files.merges import (
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
+    LETTER,
+    NUMBER,
+    OTHER,
+    SPACE,
+    SPECIAL,
     byte_level_character_kinds,
     byte_level_word_starts,
+    find_contractions,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     Tokens,
@@ -25,15 +31,24 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, encode_utf8, insert_spaces
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    SPECIALS,
+    Characters,
+    CodePointTable,
+    encode_utf8,
+    insert_spaces,
+)
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
-from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable
+from encoder_zoo.encoders.tokenizers.text.ragged import (
+    row_ids,
+    shift_left,
+    shift_right,
+    span_indices,
+)
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 
 class ByteBPEGraph(TokenizerGraph):
@@ -135,3 +150,157 @@ class ModernBPEGraph(ByteBPEGraph):
 
     def _normalize(self, chars: Characters) -> Characters:
         return self._normalizer(chars)
+
+
+class LlamaBPEGraph(ByteBPEGraph):
+    """The graph of a `EuroBertTokenizer`: its words, and tokens that no merges make."""
+
+    def __init__(self, tokenizer: RobertaTokenizer):
+        super().__init__(tokenizer)
+        self._long = self._long_tokens(tokenizer.vocabulary)
+
+    def _word_starts(self, chars: Characters) -> tf.Tensor:
+        return llama_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
+
+    def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
+        return np.ones(len(ids), bool)
+
+    def _long_tokens(self, vocabulary: dict[str, int]) -> tf.lookup.StaticHashTable | None:
+        """Return {bytes: id} of the tokens too long for the table that no merges make."""
+        byte_of = alphabet_bytes()
+        long = {
+            bytes(map(byte_of.get, token)): token_id
+            for token, token_id in vocabulary.items()
+            if len(token) > MAX_SYMBOLS and all(c in byte_of for c in token)
+        }
+        if not long:
+            return None
+        words, ids = PackedWords.from_symbols(list(long)), np.array(list(long.values()))
+        left = ~are_single_tokens(self._model.encode, words, ids)
+        if not left.any():
+            return None
+        texts = [text for text, is_left in zip(long, left, strict=True) if is_left]
+        pairs = tf.lookup.KeyValueTensorInitializer(texts, tf.constant(ids[left], tf.int32))
+        return tf.lookup.StaticHashTable(pairs, default_value=-1)
+
+    def _encode_words(self, symbols, starts, ends) -> WordTokens:
+        tokens = super()._encode_words(symbols, starts, ends)
+        if self._long is None:
+            return tokens
+        long = tf.where(ends - starts > MAX_SYMBOLS)
+        words = tf.gather(starts, long[:, 0]), tf.gather(ends, long[:, 0])
+        indices, _, splits = span_indices(*words)
+        characters = tf.gather(BYTES, tf.minimum(tf.gather(symbols, indices), 255))
+        texts = tf.RaggedTensor.from_row_splits(characters, splits, validate=False)
+        found = self._long.lookup(tf.strings.reduce_join(texts, axis=1))
+        ids = tf.tensor_scatter_nd_update(tf.fill(tf.shape(starts), -1), long, found)
+        return _replace_whole(tokens, ids)
+
+
+BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def _replace_whole(tokens: WordTokens, ids: tf.Tensor) -> WordTokens:
+    """Return tokens of words, of which those with an id of their own, (W,) or -1, have that one."""
+    whole = tf.gather(ids, row_ids(tokens.splits, tf.size(tokens.ids)))  # (T,)
+    kept = (whole < 0) | (tokens.starts == 0)
+    kept_before = tf.concat([[0], tf.cumsum(tf.cast(kept, tf.int32))], 0)
+    found = tf.where(whole < 0, tokens.ids, whole)
+    return WordTokens(
+        tf.boolean_mask(found, kept),
+        tf.boolean_mask(tokens.starts, kept),
+        tf.gather(kept_before, tokens.splits),
+    )
+
+
+def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
+    r"""Return the first characters (W,) of the words that Llama 3's pattern finds, see
+    `EuroBertTokenizer`.
+
+    It depends on runs of one kind alone. A run of letters takes in one character before it, which
+    is no line break, unless that belongs to a longer run of others or follows a space. A run of
+    others takes in the space before it and the line breaks after it.
+
+    Args:
+        codes, kinds: int32 (N,), code points and their kinds, see `byte_level_character_kinds`.
+        row_starts: boolean (N,), the first character of each text.
+
+    Source: Dubey et al. 2024, The Llama 3 Herd of Models, released tokenizer.
+
+    Example:
+        >>> from encoder_zoo.encoders.tokenizers.segmentation import pre_tokenization
+        >>> text = "I'll  go, 12345\n\n !"
+        >>> codes = tf.constant([ord(c) for c in text])
+        >>> kinds = tf.gather(pre_tokenization.byte_level_character_kinds(), codes)
+        >>> starts = llama_word_starts(codes, kinds, tf.range(len(text)) == 0).numpy().tolist()
+        >>> [text[i:j] for i, j in zip(starts, [*starts[1:], len(text)])]
+        ['I', "'ll", ' ', ' go', ',', ' ', '123', '45', '\n\n', ' !']
+    """
+    special = kinds == SPECIAL
+    row_starts |= special | shift_right(special, 1, False)  # split at special tokens
+    last_kind = tf.where(row_starts, -1, shift_right(kinds, 1, -1))
+    first = last_kind != kinds  # of a run
+    is_end = shift_left(row_starts, 1, True)
+    next_kind = tf.where(is_end, -1, shift_left(kinds, 1, -1))
+
+    after_blank = shift_right(codes == ord(" "), 1, False) & ~row_starts
+    others = (kinds == OTHER) & first & ~after_blank
+    joins_letters = others & (next_kind == LETTER)
+    contracted, contraction_ends = _contractions(codes, joins_letters, row_starts)
+    joins_letters |= (kinds == SPACE) & ~_is_line_break(codes)
+    letters = (kinds == LETTER) & first & ~(shift_right(joins_letters, 1, False) & ~row_starts)
+    letters |= (kinds == LETTER) & contraction_ends
+    letters &= ~shift_right(contracted, 1, False)
+
+    numbers = (kinds == NUMBER) & (_index_in_run(first) % 3 == 0)
+    spaces = _space_starts(codes, kinds, first, last_kind, is_end)
+    starts = others | letters | numbers | spaces | row_starts
+    return tf.cast(tf.where(starts)[:, 0], tf.int32)
+
+
+def _is_line_break(codes):
+    return (codes == ord("\n")) | (codes == ord("\r"))
+
+
+def _index_in_run(first):
+    """Return how far each character is from the start of its run, (N,)."""
+    starts = tf.cast(tf.where(first)[:, 0], tf.int32)
+    positions = tf.range(tf.size(first))
+    return positions - tf.gather(starts, tf.cumsum(tf.cast(first, tf.int32)) - 1)
+
+
+def _contractions(codes, may_open, row_starts):
+    """Return masks (N,): the apostrophes of contractions, and the characters behind these."""
+    lower = tf.where((codes >= ord("A")) & (codes <= ord("Z")), codes + 32, codes)
+    lower = tf.where(codes == ord("ſ"), ord("s"), lower)  # by Unicode's case folding
+    positions, letters = find_contractions(lower, may_open, row_starts)
+    size = tf.size(codes)
+    ones = tf.ones_like(positions)
+    contracted = tf.scatter_nd(positions[:, None], ones, [size]) > 0
+    ends = tf.scatter_nd((positions + letters + 1)[:, None], ones, [size + 1])[:size] > 0
+    return contracted, ends
+
+
+def _space_starts(codes, kinds, first, last_kind, is_end):
+    """Return where words begin in runs of white space, (N,).
+
+    Line breaks at the start of a run belong to others before it. Then a word reaches to the last
+    line break, another is the rest but for its last character, and that one begins a word itself.
+    """
+    is_space, breaks = kinds == SPACE, _is_line_break(codes)
+    size = tf.size(codes)
+    run = tf.cumsum(tf.cast(first, tf.int32)) - 1
+    opens = is_space & first & breaks & (last_kind == OTHER)
+    # Runs of line breaks and of all else, and those of them that others take in.
+    part = tf.cumsum(tf.cast(first | (breaks != shift_right(breaks, 1, False)), tf.int32)) - 1
+    taken = tf.gather(tf.math.unsorted_segment_max(tf.cast(opens, tf.int32), part, size + 1), part)
+    left = is_space & (taken == 0)
+    # Where the last line break of each run is.
+    positions = tf.range(size)
+    last_break = tf.math.unsorted_segment_max(tf.where(breaks & left, positions, -1), run, size + 1)
+    behind = left & (positions > tf.gather(last_break, run))
+    until = left & ~behind
+    until_first = until & (first | ~shift_right(until, 1, False))
+    behind_first = behind & (first | ~shift_right(behind, 1, False))
+    behind_last = behind & ~is_end & (shift_left(run, 1, -1) != run)
+    return until_first | behind_first | behind_last

@@ -22,7 +22,14 @@ from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     WhitespaceWordLookup,
     WordTable,
 )
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, encode_utf8, insert_spaces
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    SPECIALS,
+    Characters,
+    CodePointTable,
+    encode_utf8,
+    insert_spaces,
+    members,
+)
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     folding_map,
@@ -39,7 +46,6 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
     shift_right,
     span_indices,
 )
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer

@@ -14,7 +14,13 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_w
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, WordTokens
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
-from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    SPECIALS,
+    Characters,
+    CodePointTable,
+    characters,
+    members,
+)
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     FIRST_DROPPED,
     FIRST_SPACE,
@@ -28,7 +34,6 @@ from encoder_zoo.encoders.tokenizers.text.packed_words import (
     character_numbers,
 )
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids, span_indices
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph

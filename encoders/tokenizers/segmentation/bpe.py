@@ -24,7 +24,7 @@ class BPE(tf.Module):
     Args:
         symbol_ids: token id of every symbol (byte or character).
         merges: pairs of tokens, "a b", in the order in which they were learned; together they are
-            tokens, see `files.vocabularies.check_merges`.
+            tokens, see `files.reading.check_merges`.
         ids: {token: id}.
 
     Source: Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words with Subword

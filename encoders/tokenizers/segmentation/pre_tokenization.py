@@ -6,10 +6,9 @@ import operator
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS, Characters, members
 from encoder_zoo.encoders.tokenizers.text.normalization import FIRST_ALONE, FIRST_SPACE
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_left, shift_right
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, members
 
 OTHER, LETTER, NUMBER, SPACE, SPECIAL = range(5)
 

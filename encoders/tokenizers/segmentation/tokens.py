@@ -8,7 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    SPECIALS,
+    Characters,
+    CodePointTable,
+    members,
+)
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
     in_any_span,
@@ -16,7 +21,6 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
     shift_left,
     shift_right,
 )
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS, CodePointTable, members
 
 
 class Tokens(NamedTuple):

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from encoder_zoo.encoders.tokenizers.text.characters import members
 from encoder_zoo.encoders.tokenizers.text.packed_words import MAX_SYMBOL, HashTable, PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import replace_by_spans
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import members
 
 SYMBOLS_PER_KEY = 4  # 16 bits each
 KEYS = 3

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    HANGUL_SYLLABLES,
+    SPECIALS,
+    Characters,
+    CodePointTable,
+    decompositions,
+    members,
+)
 from encoder_zoo.encoders.tokenizers.text.normalization import (
     COMPLEX,
     KIND_SHIFT,
@@ -21,13 +28,6 @@ from encoder_zoo.encoders.tokenizers.text.normalization import (
     unpack_codes,
 )
 from encoder_zoo.encoders.tokenizers.text.ragged import shift_right
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
-    HANGUL_SYLLABLES,
-    SPECIALS,
-    CodePointTable,
-    decompositions,
-    members,
-)
 
 FIRST_TOUCHED = 0x300  # lower code points never change in NFC
 LEADS, VOWELS, TAILS = range(0x1100, 0x1113), range(0x1161, 0x1176), range(0x11A8, 0x11C3)

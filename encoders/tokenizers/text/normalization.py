@@ -7,21 +7,21 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.characters import (
+    SPECIALS,
+    Characters,
+    CodePointTable,
+    compatible_decompositions,
+    decompositions,
+    members,
+    unicode_data,
+)
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
     every_other,
     row_ids,
     shift_left,
     shift_right,
-)
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import (
-    SPECIALS,
-    CodePointTable,
-    compatible_decompositions,
-    decompositions,
-    members,
-    unicode_data,
 )
 
 

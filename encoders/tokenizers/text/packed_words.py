@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import SPECIALS
+from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS
 
 
 class HashTable(tf.lookup.StaticHashTable):

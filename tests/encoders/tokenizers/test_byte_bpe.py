@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import safe_in_parallel
 
 pytestmark = pytest.mark.eager

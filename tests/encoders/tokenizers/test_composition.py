@@ -8,10 +8,9 @@ import unicodedata
 import pytest
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.text.characters import characters
+from encoder_zoo.encoders.tokenizers.text.characters import characters, decompositions
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer, composition_tables
 from encoder_zoo.encoders.tokenizers.text.normalization import combining_orders
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import decompositions
 
 SURROGATES = range(0xD800, 0xE000)  # no text holds them
 CODES = [code for code in range(sys.maxunicode + 1) if code not in SURROGATES]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import tokenizer as engine_choice
-from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import BYTE_TOKENS
-from encoder_zoo.encoders.tokenizers.text.unicode_tables import unicode_data
+from encoder_zoo.encoders.tokenizers.text.characters import unicode_data
 
 SENTENCEPIECE = paths.GOLDEN / "sentencepiece"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

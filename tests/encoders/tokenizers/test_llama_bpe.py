@@ -9,7 +9,7 @@ from paths import CHECKPOINTS
 from tokenizers import Tokenizer as Library
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 
 CHARACTERS = [*"aSstRevlLdſéK'''!?_-", "\u0301", *"12½٣", *"    \n\n\r\t\u00a0\u3000\u2028漢🙂"]
 SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"]

@@ -12,7 +12,7 @@ from encoder_zoo.common.wording import decoded
 from encoder_zoo.encoders import all_families
 from encoder_zoo.encoders.tokenizers import BYTE_BPE, WORDPIECE
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet, parse_merges
+from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet, parse_merges
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files

@@ -13,7 +13,7 @@ from paths import ROOT
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
-from encoder_zoo.encoders.tokenizers.files.merges import byte_alphabet
+from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
 from encoder_zoo.encoders.tokenizers.text.characters import characters
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
