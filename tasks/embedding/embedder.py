@@ -320,6 +320,7 @@ class Embedder(Task, Generic[IndexKind]):
         documents: object,
         length: PositiveInt = 256,
         overlap: NonNegativeInt = 0,
+        late: bool = False,
         **columns: Unpack[DocumentColumns],
     ) -> Documents:
         """Return documents cut into chunks of at most so many of this model's tokens.
@@ -332,6 +333,9 @@ class Embedder(Task, Generic[IndexKind]):
             documents: as for `index`.
             length: most tokens of a chunk, which ends with a word.
             overlap: tokens that neighbouring chunks share, at most.
+            late: whether a chunk's vector is the mean of its tokens' vectors in the whole document,
+                which is read once (late chunking): "its capital" is then near a query for Rome.
+                Only of a `TextEmbedder` with mean pooling.
             **columns: `ids`, `metadata`, `text_column`, as of the index's `build`.
 
         Returns:
@@ -341,7 +345,11 @@ class Embedder(Task, Generic[IndexKind]):
 
         Raises:
             ValueError: "length=600 is more than the 510 tokens that the model reads of a text.
-                ...", "overlap=300. Expected less than length=256."
+                ...", "overlap=300. Expected less than length=256.", "late=True is for models whose
+                pooling is 'mean'. ..."
+
+        Source: of `late` Günther et al. 2024, Late Chunking: Contextual Chunk Embeddings Using
+        Long-Context Embedding Models, section 3.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -361,8 +369,10 @@ class Embedder(Task, Generic[IndexKind]):
             )
         if overlap >= length:
             raise ValueError(f"overlap={overlap}. Expected less than length={length}.")
+        if late:
+            check_pooled_by_mean(self)
         given = Documents.of(documents, **columns)
-        return given.chunked(self.preprocessor.tokenizer, length, overlap)
+        return given.chunked(self.preprocessor.tokenizer, length, overlap, late)
 
     def load_index(
         self, folder: str | os.PathLike[str], **options: Unpack[OpenOptions]
@@ -580,6 +590,20 @@ class Embedder(Task, Generic[IndexKind]):
             skip_top=skip_top,
             top_k=top_k,
             limits=(max_score, absolute_margin, relative_margin),
+        )
+
+
+def check_pooled_by_mean(embedder: Any) -> None:
+    """Raise an error if the parts of a text cannot have vectors of their own in a model.
+
+    Raises:
+        ValueError: "late=True is for models whose pooling is 'mean'. Received: ..."
+    """
+    pooling = getattr(embedder, "pooling", None)
+    if embedder.task_name != "text_embedder" or pooling not in ("mean", ["mean"]):
+        raise ValueError(
+            "late=True is for models whose pooling is 'mean'. Received: a "
+            f"{type(embedder).__name__}" + (f" with pooling={pooling!r}." if pooling else ".")
         )
 
 

@@ -18,6 +18,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     as_weights,
     check_same_count,
 )
+from encoder_zoo.tasks.retrieval.documents import Documents
 
 TEXTS = Inputs(Text("texts", filled=True))
 # `fit` learns from texts alone, from pairs, and from further texts of each, which are negatives.
@@ -29,12 +30,12 @@ COLUMNS = Inputs(
 
 
 def only_column(texts) -> array_ops.Tensor:
-    """Return the texts (N,) of `embed`, checked; raise an error for pairs.
+    """Return the texts (N,) of `embed`, or of chunks, checked; raise an error for pairs.
 
     Raises:
         ValueError: "Expected texts, ... Received: 2 columns."
     """
-    return TEXTS.read(texts)[0]
+    return TEXTS.read(texts.texts if isinstance(texts, Documents) else texts)[0]
 
 
 TEXT_IDS = "text_ids"  # (N, 1 + K) int32, equal where texts are equal

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Unpack
 
 import keras
@@ -17,12 +17,20 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import TinyData
-from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, VECTORS, Embedder
+from encoder_zoo.tasks.embedding.embedder import (
+    PAIRS,
+    SCORES,
+    VECTORS,
+    Embedder,
+    check_pooled_by_mean,
+)
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.pooling import (
     Projection,
@@ -31,8 +39,10 @@ from encoder_zoo.tasks.embedding.pooling import (
     pool,
     to_unit_length,
 )
-from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import Part, TextEmbedderPreprocessor
+from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
+from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
 from encoder_zoo.tasks.training.inference import example_outputs
@@ -194,7 +204,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         """Return the vector of each text.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts.
+            texts: a text, or a list, array, tensor or column of texts; or chunks, as of `chunks`.
             prompt: put before every text: the name of one of the model's prompts, such as "query"
                 or "document" ("passage" and "corpus" are the same), which mean none where the model
                 has none; or the text of a prompt, such as "query: "; None is the model's default.
@@ -221,9 +231,12 @@ class TextEmbedder(Embedder[VectorIndex]):
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
         self._check_dim(dim)
-        check_preprocessor(self, texts)
-        embed = self._mean_of_windows if windows else self._vectors_of_texts
-        vectors = embed(only_column(texts), prompt, batch_size or BATCH_SIZE)
+        if isinstance(texts, Documents) and texts.contexts is not None:
+            vectors = self._vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
+        else:
+            check_preprocessor(self, texts)
+            embed = self._mean_of_windows if windows else self._vectors_of_texts
+            vectors = embed(only_column(texts), prompt, batch_size or BATCH_SIZE)
         dim = dim or self.dim
         if dim is None or dim == vectors.shape[1]:
             return vectors
@@ -274,6 +287,44 @@ class TextEmbedder(Embedder[VectorIndex]):
         np.add.at(total, index, weights)
         np.add.at(vectors, index, parts * weights)
         return self.scaled((vectors / np.maximum(total, 1)).astype("float32"))
+
+    def _vectors_in_contexts(
+        self, chunks: Documents, prompt: str | None, batch_size: int
+    ) -> np.ndarray:
+        """Return the vectors (N, D) of chunks, the mean of their tokens' in the whole texts."""
+        check_pooled_by_mean(self)
+        examples, parts = self.preprocessor.encode_contexts(chunks.contexts, prompt)
+        by_window: dict[int, list[Part]] = {}
+        for part in parts:
+            by_window.setdefault(part.window, []).append(part)
+        vectors = np.zeros((len(chunks), self.backbone.hidden_dim))
+        counts = np.zeros((len(chunks), 1))
+        for indices, states in self._token_states(examples, batch_size):
+            for window, x in zip(indices.tolist(), states, strict=True):  # (L, D)
+                for _, chunk, first, last in by_window.get(window, []):
+                    vectors[chunk] += x[first:last].sum(axis=0, dtype="float64")
+                    counts[chunk] += last - first
+        vectors = (vectors / np.maximum(counts, 1)).astype("float32")
+        for layer in self.dense_layers:
+            vectors = ops.convert_to_numpy(layer(vectors))
+        if len(alone := np.flatnonzero(counts == 0)):  # of characters that the tokenizer drops
+            texts = only_column([chunks.texts[i] for i in alone])
+            vectors[alone] = self._vectors_of_texts(texts, prompt, batch_size)
+        return self.scaled(vectors)
+
+    def _token_states(
+        self, examples: dict, batch_size: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield indices of examples (B,), the longest first, and their tokens' (B, L, D)."""
+        order = np.argsort(-examples["token_ids"].row_lengths().numpy(), kind="stable")
+        collate = self.graphs.collate()
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            inputs = backbone_inputs(collate(take_examples(examples, indices)))
+            inputs = {name: np.asarray(values) for name, values in inputs.items()}
+            with weights_lock(self).shared():
+                outputs = self.backbone.predict_on_batch(inputs)
+            yield indices, np.asarray(outputs["sequence_output"], "float32")
 
     def _in_order(self, examples: dict, batch_size: int) -> np.ndarray:
         """Return the vectors of encoded examples, (N, D)."""

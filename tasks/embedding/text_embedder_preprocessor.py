@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
+import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
@@ -21,6 +22,7 @@ from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
+    from encoder_zoo.tasks.retrieval.documents import Contexts
 
 # The names that models give to the prompt of a document, which mean the same; the default first.
 DOCUMENT_NAMES = ("document", "passage", "corpus")
@@ -83,6 +85,22 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
             f"There is no prompt {name!r}. Expected {names}, or the text itself, such as 'query: '."
         )
     return name
+
+
+class Part(NamedTuple):
+    """The tokens of a chunk in a window of its text.
+
+    Attributes:
+        window: its number.
+        chunk: its number.
+        first: its first token there.
+        last: the one after its last.
+    """
+
+    window: int
+    chunk: int
+    first: int
+    last: int
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -183,6 +201,49 @@ class TextEmbedderPreprocessor(SeparateTexts):
             first = windows.begin == 0
             examples["pooled_from"] = array_ops.where(first, self._prompt_length(prompt), 0)
         return {**examples, "text_index": windows.example}
+
+    def encode_contexts(self, contexts: Contexts, prompt: str | None) -> tuple[dict, list[Part]]:
+        """Return examples of whole texts, and where the tokens of their chunks are in these.
+
+        Of a text that is longer than the model reads, neighbouring windows share a quarter of
+        their tokens, each of which counts in the window where it is further from the edge. The
+        prompt stands before every window; its tokens and the special ones belong to no chunk.
+
+        Args:
+            contexts: of N chunks.
+            prompt: as for `encode`.
+        """
+        before = self.prompt_text(prompt)
+        given = [before + text for text in contexts.texts]
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(given)
+        splits = np.asarray(ids.row_splits)[1:-1]
+        columns = [np.asarray(ids.flat_values)]
+        columns += [np.asarray(part.flat_values) - len(before) for part in (starts, ends)]
+        tokens = list(zip(*(np.split(column, splits) for column in columns), strict=True))
+        prompts = [int((ends <= 0).sum()) for _, _, ends in tokens]
+        lengths = np.array([len(ids) for ids, *_ in tokens]) - prompts
+        room = np.maximum(self.max_sequence_length - 2 - np.array(prompts), 1)
+        windows = make_windows(array_ops.constant(lengths, "int64"), room, room // 4)
+        chunks = np.searchsorted(contexts.index, np.arange(len(given) + 1))
+        rows, parts = [], []
+        for window in zip(*map(np.asarray, windows), strict=True):
+            i, begin, length, owned_from, owned_to = (int(value) for value in window)
+            (all_ids, begins, stops), prefix = tokens[i], prompts[i]
+            rows.append(np.r_[all_ids[:prefix], all_ids[prefix + begin : prefix + begin + length]])
+            for chunk in range(chunks[i], chunks[i + 1]):
+                start, end = contexts.spans[chunk]
+                first = np.searchsorted(stops[prefix:], start, "right")
+                last = np.searchsorted(begins[prefix:], end, "left")
+                first = max(first - begin, owned_from)
+                last = min(last - begin, owned_to)
+                if first < last:
+                    shift = self.tokenizer.first_column + prefix
+                    parts.append(Part(len(rows) - 1, chunk, shift + first, shift + last))
+        ids = array_ops.RaggedTensor.from_row_splits(
+            array_ops.constant(np.concatenate(rows), "int32"),
+            array_ops.constant(np.cumsum([0, *map(len, rows)]), "int64"),
+        )
+        return {"token_ids": self.pack([ids])["token_ids"]}, parts
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:

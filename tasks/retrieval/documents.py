@@ -10,7 +10,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -38,6 +38,20 @@ class DocumentColumns(TypedDict, total=False):
     text_column: str | None
 
 
+class Contexts(NamedTuple):
+    """The texts that chunks are parts of, for embedders that read these as a whole.
+
+    Attributes:
+        texts: whole ones.
+        index: (N,) int64, of the text of each chunk, rising.
+        spans: (N, 2) int64, where the chunk begins and ends in it.
+    """
+
+    texts: list[str]
+    index: np.ndarray
+    spans: np.ndarray
+
+
 class Documents:
     """N documents: what is known of each beside its vectors.
 
@@ -46,9 +60,10 @@ class Documents:
         ids: N different ones, or None.
         metadata: N dicts of a document's fields, or None. A value is a text, a number, a bool, or a
             list of these; of a field all values are of one type.
+        contexts: of texts that are chunks to be read in their contexts; else None.
 
     Attributes:
-        texts, ids, metadata: as given.
+        texts, ids, metadata, contexts: as given.
 
     Example:
         >>> years = [{"year": 1990}, {"year": 2024}, {}]
@@ -64,10 +79,12 @@ class Documents:
         texts: list[str] | None,
         ids: list[Id] | None = None,
         metadata: list[dict[str, Any]] | None = None,
+        contexts: Contexts | None = None,
     ):
         self.texts = texts
         self.ids = ids
         self.metadata = metadata
+        self.contexts = contexts
 
     def checked(self) -> Documents:
         """Return the same documents with ids and fields as plain data.
@@ -182,7 +199,8 @@ class Documents:
     def as_in(self, others: Documents) -> Documents:
         """Return the documents with ids and fields only where others have these."""
         ids = None if others.ids is None else self.ids
-        return Documents(self.texts, ids, None if others.metadata is None else self.metadata)
+        metadata = None if others.metadata is None else self.metadata
+        return Documents(self.texts, ids, metadata, self.contexts)
 
     def taken(self, indices: Iterable[int]) -> Documents:
         """Return the documents of some indices, in their order."""
@@ -324,13 +342,16 @@ class Documents:
                 )
         return [row[field] for row in rows]
 
-    def chunked(self, tokenizer: Tokenizer, length: int, overlap: int = 0) -> Documents:
+    def chunked(
+        self, tokenizer: Tokenizer, length: int, overlap: int = 0, late: bool = False
+    ) -> Documents:
         """Return the documents cut into chunks of at most so many tokens, at the ends of words.
 
         Args:
             tokenizer: of this package.
             length: most tokens of a chunk.
             overlap: tokens that neighbouring chunks share, or fewer, as they begin with a word.
+            late: whether the chunks are to be read in their documents: with `contexts`.
 
         Returns:
             A document for each chunk: its text; where there are ids that of its document and its
@@ -351,7 +372,7 @@ class Documents:
         """
         for field in sorted({"document", "start", "end"} & set(self._fields)):
             raise ValueError(f"metadata has the field {field!r}, which the chunks have. Rename it.")
-        texts, ids, metadata = [], [], []
+        texts, ids, metadata, index = [], [], [], []
         for first in range(0, len(self), CHUNKED_AT_ONCE):
             some = self.texts[first : first + CHUNKED_AT_ONCE]
             _, starts, ends = tokenizer.tokenize_with_offsets(some)
@@ -364,8 +385,11 @@ class Documents:
                 for number, (start, end) in enumerate(_cuts(begins, stops, length, overlap)):
                     texts.append(text[start:end])
                     ids.append(f"{owner}#{number}")
+                    index.append(i)
                     metadata.append({**fields, "document": owner, "start": start, "end": end})
-        return Documents(texts, None if self.ids is None else ids, metadata)
+        spans = np.array([(fields["start"], fields["end"]) for fields in metadata])
+        contexts = Contexts(self.texts, np.array(index), spans) if late else None
+        return Documents(texts, None if self.ids is None else ids, metadata, contexts)
 
     # -- files ---------------------------------------------------------------------------------
 

@@ -430,9 +430,9 @@ class Index:
         """
         raise NotImplementedError
 
-    def _embed_documents(self, texts: list[str], batch_size: int | None) -> Any:
+    def _embed_documents(self, documents: Documents, batch_size: int | None) -> Any:
         """Return the vectors of further documents as the store takes them, checked."""
-        return self._embed(texts, "vectors", prompt=self.prompt, batch_size=batch_size)
+        return self._embed(documents.texts, "vectors", prompt=self.prompt, batch_size=batch_size)
 
     @classmethod
     def _fingerprint_of(cls, embedder: Any, width: int) -> np.ndarray:
@@ -529,7 +529,7 @@ class Index:
             indices: of the documents that they replace; None: they go behind those that are there.
         """
         self._check_embedder()
-        vectors = self._embed_documents(new.texts, batch_size)
+        vectors = self._embed_documents(new, batch_size)
 
         def put() -> None:
             with self._lock:

@@ -166,7 +166,8 @@ class VectorIndex(Index):
         """
         check_engine(engine, precision, embedder.similarity_function)
         given = Documents.of(documents, ids, metadata, text_column)
-        vectors = embedder.embed(given.texts, prompt=prompt, dim=dim, batch_size=batch_size)
+        texts = given.texts if given.contexts is None else given
+        vectors = embedder.embed(texts, prompt=prompt, dim=dim, batch_size=batch_size)
         kept = given if keep_texts else given.without_texts()
         return cls._of(embedder, np.array(vectors, "float32"), kept, precision, prompt, engine)
 
@@ -238,9 +239,13 @@ class VectorIndex(Index):
         similarity is "cosine", and rounded where the precision is lower."""
         return self._store.rows(slice(None))
 
-    def _embed(self, texts: list[str], name: str, **options: Any) -> np.ndarray:
+    def _embed(self, texts: Any, name: str, **options: Any) -> np.ndarray:
         vectors = np.array(self.embedder.embed(texts, dim=self.dim, **options), "float32")
         return checked_and_normalized(vectors, self.embedder.similarity_function, name)
+
+    def _embed_documents(self, documents: Documents, batch_size: int | None) -> np.ndarray:
+        texts = documents.texts if documents.contexts is None else documents
+        return self._embed(texts, "vectors", prompt=self.prompt, batch_size=batch_size)
 
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
@@ -445,8 +450,8 @@ class MultiVectorIndex(Index):
     def _embed(self, texts: list[str], name: str, **options: Any) -> list[np.ndarray]:
         return prepared_tokens(self.embedder.embed(texts, **options), self.dim)
 
-    def _embed_documents(self, texts: list[str], batch_size: int | None) -> list[np.ndarray]:
-        found = super()._embed_documents(texts, batch_size)
+    def _embed_documents(self, documents: Documents, batch_size: int | None) -> list[np.ndarray]:
+        found = super()._embed_documents(documents, batch_size)
         return [pooled(vectors, self.pool_factor) for vectors in found]
 
     @staticmethod
@@ -600,9 +605,9 @@ class SparseIndex(Index):
         vectors = self.embedder.embed(texts, **options)
         return normalized_for(vectors, self.embedder.similarity_function)
 
-    def _embed_documents(self, texts: list[str], batch_size: int | None) -> csr_array:
+    def _embed_documents(self, documents: Documents, batch_size: int | None) -> csr_array:
         options = {"prompt": self.prompt, "max_terms": self.max_terms, "batch_size": batch_size}
-        return self._embed(texts, "vectors", **options)
+        return self._embed(documents.texts, "vectors", **options)
 
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
@@ -658,8 +663,8 @@ class BM25Index(Index):
     def _embed(self, texts: list[str], name: str = "", **options: Any) -> list[str]:
         return texts
 
-    def _embed_documents(self, texts: list[str], batch_size: int | None) -> list[str]:
-        return texts
+    def _embed_documents(self, documents: Documents, batch_size: int | None) -> list[str]:
+        return documents.texts
 
     @classmethod
     @validate_arguments
