@@ -98,6 +98,7 @@ from encoder_zoo.tasks.embedding.sparse_encoder import (
     SparseEncoderPreprocessor as SparseEncoderPreprocessor,
 )
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder as SparseEncoder
+from encoder_zoo.tasks.embedding.hybrid_embedder import HybridEmbedder as HybridEmbedder
 from encoder_zoo.tasks.tagging.entity_metrics import EntityF1 as EntityF1
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import (
     TokenClassifierPreprocessor as TokenClassifierPreprocessor,

@@ -27,11 +27,13 @@ from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
 from encoder_zoo.presets.formats.preset_files import (
     CARD,
+    COLBERT_LINEAR,
     COLBERT_SETTINGS,
     CONFIG,
     MANIFEST,
     MODEL_SETTINGS,
     MODULES,
+    SPARSE_LINEAR,
     TRANSFORMER_SETTINGS,
     WEIGHT_FORMATS,
     tokenizer_file_names,
@@ -134,6 +136,7 @@ _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this 
 _SETTINGS = {CONFIG, MANIFEST, MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS}
 _SETTINGS |= {*tokenizer_file_names()}
 _ADAPTERS = (adapters.CONFIG, adapters.WEIGHTS)  # for `load_adapters` of the folder
+_LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
 _MODULE_FILE = re.compile(r"(\d+_\w+)/([^/]+)")
 _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
 # {folder of a commit in the cache: the names of all its files, as the hub has listed them}
@@ -364,7 +367,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         in_folder = [n.split("/")[1] for n in modules if n.startswith("0_")]
         if not of_encoder and not _weights_among(in_folder):
             raise ValueError(no_weights(address, names))
-        wanted = {*_SETTINGS, *modules, *of_encoder, *_ADAPTERS, CARD}
+        wanted = {*_SETTINGS, *modules, *of_encoder, *_LINEAR, *_ADAPTERS, CARD}
     return [name for name in names if name in wanted]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import logging
 import os
 import pathlib
@@ -100,9 +101,35 @@ def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> 
     return task
 
 
+def load_tasks(
+    classes: Sequence[tuple[type[PresetTask], dict]], source: str | os.PathLike, **safeguards
+) -> list[PresetTask]:
+    """Load tasks of one preset that share its backbone, each with its own head.
+
+    Args:
+        classes: of the tasks, each with arguments of its `from_preset`; those of the backbone
+            count for the first.
+        source: see `from_preset`.
+        **safeguards: of `Safeguards`.
+    """
+    checks, tasks = Safeguards(**safeguards), []
+    with open_preset(source, checks) as checkpoint:
+        for cls, arguments in classes:
+            backbone = tasks[0].backbone if tasks else None
+            own = copy.copy(checkpoint)  # its head is settled for each task
+            tasks.append(_read_task(cls, own, checks, dict(arguments), backbone))
+        tasks[0].backbone.origin = origin_of(source, checkpoint.folder)
+    return tasks
+
+
 def _read_task(
-    cls: type[PresetTask], checkpoint: Checkpoint, safeguards: Safeguards, arguments: dict
+    cls: type[PresetTask],
+    checkpoint: Checkpoint,
+    safeguards: Safeguards,
+    arguments: dict,
+    backbone: Backbone | None = None,
 ) -> PresetTask:
+    """Load a task, with the backbone given, or with that of the checkpoint."""
     added_tokens = arguments.pop("added_tokens", ())
     family, settings = checkpoint.family, checkpoint.settings
     head = cls.head_of(family)
@@ -127,9 +154,11 @@ def _read_task(
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
         if tokenizer.vocabulary_size > rows:
             checkpoint = EnlargedCheckpoint(checkpoint, tokenizer.vocabulary_size)
-    backbone, used, new_pooler = restore_backbone(
-        checkpoint, for_backbone, safeguards, new_pooler_allowed=True
-    )
+    used, new_pooler, is_shared = set(), False, backbone is not None
+    if not is_shared:
+        backbone, used, new_pooler = restore_backbone(
+            checkpoint, for_backbone, safeguards, new_pooler_allowed=True
+        )
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     from_files = cls.arguments_from_files(checkpoint, for_task)
     arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, for_task)}
@@ -143,7 +172,8 @@ def _read_task(
     task.learning_rate = settings.get("learning_rate", task.learning_rate)
     used |= restore_head(checkpoint, task, for_task, safeguards, new_pooler, other_class)
     used |= task.load_from_files(checkpoint, for_task, safeguards.allow_nonfinite) or set()
-    report_unused(checkpoint, used, cls.__name__)
+    if not is_shared:
+        report_unused(checkpoint, used, cls.__name__)
     return task
 
 

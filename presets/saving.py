@@ -92,8 +92,12 @@ def save_task(
     format: Format = "huggingface",
     shard_bytes: ByteCount = SHARD_BYTES,
     repository: str | None = None,
+    beside: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
-    """See `Task.save_to_preset`; the model card names the repository, if there is one."""
+    """See `Task.save_to_preset`; the model card names the repository, if there is one.
+
+    `beside` has contents of further files of the same preset, by their names.
+    """
     backbone, suffix = task.backbone, task.checkpoint_class_suffix
     family = backbone.family
     settings = {"task": task.task_name}
@@ -128,7 +132,7 @@ def save_task(
     if task.labels and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
     config |= task.extra_config()
-    files = task.files_to_save(DTYPES[dtype] if dtype else None)
+    files = {**task.files_to_save(DTYPES[dtype] if dtype else None), **beside}
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files)
 
 

@@ -1,9 +1,12 @@
-"""Reads the tensors of a `pytorch_model.bin` of torch.save, without executing its pickle."""
+"""Reads tensors of files of torch.save without executing their pickle, and writes such files."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
 from typing import BinaryIO
 
 import numpy as np
@@ -114,3 +117,65 @@ def _is_plain_data(value: object, seen: set[int]) -> bool:
         elif not isinstance(value, str | int | float | None):
             return False
     return True
+
+
+# {dtype: torch's class of its storages}
+_STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "bfloat16": "BFloat16Storage"}
+
+
+def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
+    """Return the file that torch.save writes of a dictionary of tensors.
+
+    Args:
+        tensors: {name: float32, float16 or bfloat16}.
+
+    Example:
+        >>> file = io.BytesIO(pytorch_bytes({"bias": np.ones(2, "float32")}))
+        >>> file.name = "linear.pt"
+        >>> PyTorchFile(file).read("bias").tolist()
+        [1.0, 1.0]
+    """
+    pickled = b"".join(
+        _text(name) + _pickled_tensor(str(i), value)
+        for i, (name, value) in enumerate(tensors.items())
+    )
+    # Protocol 2; an empty dict, whose items are set; the end.
+    entries = {"data.pkl": b"\x80\x02}(" + pickled + b"u.", "byteorder": b"little"}
+    entries |= {
+        f"data/{i}": np.ascontiguousarray(value).tobytes()
+        for i, value in enumerate(tensors.values())
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:  # not compressed
+        for name, value in {**entries, "version": b"3\n"}.items():
+            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), value)
+    return content.getvalue()
+
+
+def _pickled_tensor(key: str, value: np.ndarray) -> bytes:
+    """Return the call of `_rebuild_tensor_v2`: storage, offset, shape, strides and so on."""
+    strides = [stride // value.itemsize for stride in np.ascontiguousarray(value).strides]
+    storage = [_text("storage"), _global("torch", _STORAGES[str(value.dtype)])]
+    storage += [_text(key), _text("cpu"), _integer(value.size)]
+    hooks = _global("collections", "OrderedDict") + b")R"  # called without arguments
+    arguments = [_tuple(storage) + b"Q", _integer(0)]
+    arguments += [_tuple(map(_integer, sizes)) for sizes in (value.shape, strides)]
+    arguments += [b"\x89", hooks]  # no gradient
+    return _global("torch._utils", "_rebuild_tensor_v2") + _tuple(arguments) + b"R"
+
+
+def _text(text: str) -> bytes:
+    content = text.encode("utf-8")
+    return b"X" + struct.pack("<I", len(content)) + content
+
+
+def _integer(number: int) -> bytes:
+    return b"J" + struct.pack("<i", number)
+
+
+def _global(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _tuple(items: Iterable[bytes]) -> bytes:
+    return b"(" + b"".join(items) + b"t"

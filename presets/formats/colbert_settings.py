@@ -1,4 +1,4 @@
-"""Markers, lengths, expansion and skiplist of late interaction models, in the forms of three
+"""Markers, lengths, expansion and skiplist of late interaction models, in the forms of four
 libraries, as arguments of `LateInteractionPreprocessor`.
 """
 
@@ -159,6 +159,32 @@ def of_sentence_transformers(
         if markers[marker] is not None:
             del prompts[role]
     return {**found, **markers, "prompts": prompts}
+
+
+def of_bge_m3(files: FolderFiles) -> dict[str, object]:
+    """Return the settings of BGE-M3: no markers, no expansion, no vector of the first token.
+
+    Args:
+        files: of the encoder.
+
+    Raises:
+        ValueError: "...: query_length is 0. Expected an integer of 3 or more."
+
+    Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. It reads 512 tokens
+    unless it is told otherwise; here it is the length that the folder says.
+    """
+    settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
+    longest = theirs.read_length(files)
+    return {
+        "query_marker": None,
+        "document_marker": None,
+        "prompts": _prompts(files.root),
+        "query_length": _length(settings, "query_length", longest, path),
+        "document_length": _length(settings, "document_length", longest, path),
+        "expand_queries": False,
+        "skiplist": [],
+        "score_first": False,
+    }
 
 
 def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, object]:

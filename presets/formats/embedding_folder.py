@@ -184,7 +184,7 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
     length = (preprocessor or task.backbone).max_sequence_length
     files = {
         MODULES: modules,
-        MODEL_SETTINGS: _model_settings(task),
+        MODEL_SETTINGS: embedder_settings(task),
         TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
         f"{paths[1]}/{CONFIG}": _pooling_config(task),
     }
@@ -197,7 +197,8 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
     return {name: v if isinstance(v, bytes) else json_bytes(v) for name, v in files.items()}
 
 
-def _model_settings(task: keras.Model) -> dict[str, object]:
+def embedder_settings(task: keras.Model) -> dict[str, object]:
+    """Return the fields of `config_sentence_transformers.json` for a `TextEmbedder`."""
     preprocessor = task.preprocessor
     return {
         "model_type": "SentenceTransformer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Mapping
 
@@ -12,6 +13,7 @@ from safetensors.numpy import save
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
+from encoder_zoo.presets.files.pytorch_file import PyTorchFile, pytorch_bytes
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     check_not_quantized,
@@ -329,3 +331,81 @@ def dense_weights(layer: keras.layers.Layer, dtype: object) -> bytes:
         for name, weight, transposed in named_weights(layer, _LAYERS)
     }
     return save(arrays, metadata={"format": "pt"})
+
+
+class LinearFile(Checkpoint):
+    """The weights of a linear layer in a file of its own, as BGE-M3 has them.
+
+    Args:
+        files: of the folder.
+        name: of a file of torch.save with "weight", and "bias" or not.
+
+    Raises:
+        ValueError: "...: its tensors are {...}. Expected weight (units, width), and bias (units,)
+            if there is one."
+
+    Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`.
+    """
+
+    def __init__(self, files: FolderFiles, name: str):
+        self.files, self._name = files, name
+        self._file = PyTorchFile(files.file(name))
+        found = self._file.shapes
+        units, width = weight if len(weight := found.get("weight", ())) == 2 else (0, 0)
+        biases = {"bias": (units,)} if "bias" in found else {}
+        if not width or found != {"weight": (units, width), **biases}:
+            raise ValueError(
+                f"{self._file.path}: its tensors are {shown(found)}. Expected weight (units, "
+                "width), and bias (units,) if there is one."
+            )
+        self.units, self.width, self.use_bias = units, width, "bias" in found
+        self.shapes = {f"linear.{name}": shape for name, shape in found.items()}
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Path of the file, for error messages."""
+        return self.files.path / self._name
+
+    def tensor(self, name: str) -> np.ndarray:
+        name = name.removeprefix("linear.")
+        check_floats(self._file.dtype(name), self._file.path, name)
+        return self._file.read(name)
+
+    def check_width(self, width: int) -> None:
+        """Raise an error if the layer does not read vectors of the encoder.
+
+        Args:
+            width: of the encoder's vectors.
+
+        Raises:
+            ValueError: "...: weight reads vectors of 8, but the encoder's have 16."
+        """
+        if self.width != width:
+            raise ValueError(
+                f"{self._file.path}: weight reads vectors of {self.width}, but the encoder's have "
+                f"{width}."
+            )
+
+    def load(self, layer: keras.layers.Layer, allow_nonfinite: bool) -> None:
+        """Assign the weights to a `Projection`.
+
+        Raises:
+            ValueError: "...: linear.weight is (1, 8), expected (1, 16)."
+        """
+        matched, misfits = match(self, layer, _LAYERS)
+        if misfits:
+            found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
+            raise ValueError(f"{self._file.path}: {found}.")
+        copy(self, matched, allow_nonfinite)
+
+
+def linear_bytes(layer: keras.layers.Layer, dtype: object) -> bytes:
+    """Return the file of torch.save for the linear layer of a `Projection`."""
+    for path in _LAYERS:
+        check_not_quantized(layer, path)
+    return pytorch_bytes(
+        {
+            name.removeprefix("linear."): stored_array(weight, transposed, dtype)
+            for name, weight, transposed in named_weights(layer, _LAYERS)
+        }
+    )

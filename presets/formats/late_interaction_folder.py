@@ -1,8 +1,9 @@
 """Folders of late interaction models as arguments and weights of `LateInteraction`, and back.
 
-Three libraries have a form of their own: ColBERT's authors, PyLate, and sentence-transformers from
-version 6 on. Written is PyLate's, which version 6 reads as well. Any encoder, and a model of text
-embeddings, can become a late interaction model: their projections are new.
+Four have a form of their own: ColBERT's authors, PyLate, sentence-transformers from version 6 on,
+and BGE-M3. Written is PyLate's, which version 6 reads as well, or that of BGE-M3, if the first
+token has no vector. Any encoder, and a model of text embeddings, can become a late interaction
+model: their projections are new.
 """
 
 from __future__ import annotations
@@ -21,26 +22,32 @@ from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
 from encoder_zoo.presets.formats.colbert_settings import (
     MARKERS,
+    of_bge_m3,
     of_pylate,
     of_sentence_transformers,
     of_stanford,
 )
+from encoder_zoo.presets.formats.embedding_folder import embedder_settings
 from encoder_zoo.presets.formats.embedding_modules import (
     SENTENCE,
     TOKENS,
+    LinearFile,
     check_normalize,
     check_weights,
     dense_config,
     dense_weights,
+    linear_bytes,
     load_dense,
     read_dense,
 )
 from encoder_zoo.presets.formats.preset_files import (
+    COLBERT_LINEAR,
     COLBERT_SETTINGS,
     CONFIG,
     MODEL_SETTINGS,
     MODULES,
     SAFETENSORS,
+    SPARSE_LINEAR,
     TRANSFORMER_SETTINGS,
 )
 from encoder_zoo.presets.formats.sentence_transformers import Module
@@ -53,9 +60,12 @@ logger = logging.getLogger("encoder_zoo")
 # Of `LateInteraction` and its preprocessor, that these files hold.
 ARGUMENTS = ("projections", "normalize", "query_length", "document_length", "prompts", "skiplist")
 ARGUMENTS += (*MARKERS, "expand_queries", "expansion_length", "attend_to_expansion")
+ARGUMENTS += ("similarity_function", "score_first")
 # The markers of a model that has none yet: PyLate's, each with its space one token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
+_BGE_M3 = "BGE-M3"
+_SIMILARITIES = {"maxsim": "MaxSim", "meanmaxsim": "meanmaxsim"}  # as the libraries spell them
 # Of an embedder that becomes a late interaction model, or noted by old versions.
 _OF_SINGLE_VECTORS = ("cosine", "dot", "euclidean", "manhattan")
 _PROJECTION = {"dense": "linear"}  # of ColBERT's authors: its name beside the encoder's weights
@@ -68,7 +78,9 @@ def _form(preset: Checkpoint | TokenizerPreset) -> str:
         return _STANFORD
     if settings.get("model_type") == _PYLATE or "query_prefix" in settings:
         return _PYLATE
-    return _ST if settings.get("model_type") == _ST else _ENCODER
+    if settings.get("model_type") == _ST:
+        return _ST
+    return _BGE_M3 if COLBERT_LINEAR in preset.files else _ENCODER
 
 
 def tokens_to_add(preset: Checkpoint, tokenizer, given: Mapping[str, object]) -> list[str]:
@@ -111,7 +123,7 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
     if form == _ST:
         masks = [m for m in theirs.read_modules(files.root) if m.kind == "MultiVectorMask"]
         return of_sentence_transformers(files, masks, tokenizer)
-    return dict(NEW_MARKERS)
+    return of_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
 
 
 def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
@@ -125,34 +137,47 @@ def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict
         ValueError: naming the file and what is expected there; "dim is 64, but ...".
     """
     form = _form(checkpoint)
-    _check_similarity(checkpoint.files.root)
+    similarity = _similarity(checkpoint.files.root, form)
     projections, normalize = [], True
     if form == _STANFORD:
         projections = [_stanford_projection(checkpoint)]
+    elif form == _BGE_M3:
+        layer = LinearFile(checkpoint.files, COLBERT_LINEAR)
+        layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
+        projections = [_settings_of_projection(layer.units, "linear", layer.use_bias, False)]
     elif MODULES in checkpoint.files.root:
         theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
         modules = _modules(checkpoint.files.root, form)
         projections = _projections(checkpoint, modules, SENTENCE if form == _ENCODER else TOKENS)
         normalize = form != _ST or any(module.kind == "Normalize" for module in modules)
+    arguments = {"normalize": normalize, "similarity_function": similarity}
     if not projections or "projections" in given:
-        return {"normalize": normalize}
+        return arguments
     width = projections[-1]["units"]
     if given.get("dim") not in (None, width):
         raise ValueError(
             f"dim is {given['dim']}, but the projections of {checkpoint.folder} make vectors of "
             f"{width}. Leave dim out, or pass projections=[] as well for a new one."
         )
-    return {"projections": projections, "normalize": normalize}
+    return {"projections": projections, **arguments}
 
 
-def _check_similarity(files: FolderFiles) -> None:
-    """Raise an error for other scores of two texts than the sum of the largest similarities."""
+def _similarity(files: FolderFiles, form: str) -> str:
+    """Return the `TokenSimilarity` of a folder.
+
+    Raises:
+        ValueError: "...: similarity_fn_name is 'sum', which is not implemented. Expected 'maxsim'
+            or 'meanmaxsim'."
+    """
     found = theirs.model_settings(files).get("similarity_fn_name")
-    if isinstance(found, str) and found.lower() not in ("maxsim", *_OF_SINGLE_VECTORS):
+    if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
+        return "meanmaxsim" if form == _BGE_M3 else "maxsim"
+    if found.lower() not in ("maxsim", "meanmaxsim"):
         raise ValueError(
             f"{files.path / MODEL_SETTINGS}: similarity_fn_name is {shown(found)}, which is not "
-            "implemented. Expected 'maxsim'."
+            "implemented. Expected 'maxsim' or 'meanmaxsim'."
         )
+    return found.lower()
 
 
 def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
@@ -228,7 +253,13 @@ def restore_projections(
         matched, _ = match(checkpoint, task.projection_layers[0], _PROJECTION)
         copy(checkpoint, matched, allow_nonfinite)
         return set(matched)
-    modules = _modules(files, form) if MODULES in files and "projections" not in given else []
+    if "projections" not in given and form == _BGE_M3:
+        LinearFile(checkpoint.files, COLBERT_LINEAR).load(
+            task.projection_layers[0], allow_nonfinite
+        )
+        return set()
+    has_modules = MODULES in files and form != _BGE_M3
+    modules = _modules(files, form) if has_modules and "projections" not in given else []
     dense = [module for module in modules if module.kind == "Dense"]
     if not dense and task.projection_layers:
         message = "%s: the projection starts from random weights. Fine-tune before use."
@@ -240,7 +271,7 @@ def restore_projections(
 
 
 def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-    """Return the files of PyLate for a `LateInteraction`.
+    """Return the files of PyLate for a `LateInteraction`, or those of BGE-M3.
 
     Args:
         task: the model.
@@ -257,6 +288,8 @@ def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str,
         raise ValueError(
             "PyLate normalizes vectors: a model with normalize=False cannot be saved in its form."
         )
+    if task.preprocessor is not None and not task.preprocessor.score_first:
+        return _bge_m3_files(task, dtype)
     layers = task.projection_layers
     modules = [("", "sentence_transformers.models.Transformer")]
     modules += [(f"{i}_Dense", "pylate.models.Dense.Dense") for i in range(1, 1 + len(layers))]
@@ -264,7 +297,7 @@ def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str,
         {"idx": i, "name": str(i), "path": path, "type": kind}
         for i, (path, kind) in enumerate(modules)
     ]
-    settings = _pylate_settings(task.preprocessor, task.backbone)
+    settings = _pylate_settings(task)
     length = settings["document_length"]
     files: dict[str, object] = {
         MODULES: entries,
@@ -280,10 +313,77 @@ def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str,
     return {name: v if isinstance(v, bytes) else json_bytes(v) for name, v in files.items()}
 
 
-def _pylate_settings(preprocessor, backbone: keras.Model) -> dict[str, object]:
+def hybrid_files(
+    dense: keras.Model, terms: keras.Model, tokens: keras.Model, dtype: object
+) -> dict[str, bytes]:
+    """Return the files of BGE-M3 beside those of its `TextEmbedder`.
+
+    Args:
+        dense: the `TextEmbedder`.
+        terms: a `SparseEncoder` of token weights.
+        tokens: a `LateInteraction`.
+        dtype: of the weights of the heads; None stores them in their own.
+
+    Raises:
+        ValueError: "pooling of terms is 'max'. Expected 'token_weights', as in BGE-M3. ..."
+    """
+    found = (terms.pooling, terms.similarity_function), tokens.similarity_function
+    expected = ("token_weights", "dot"), "meanmaxsim"
+    if found != expected:
+        raise ValueError(
+            f"pooling and similarity_function of terms are {found[0]}, similarity_function of "
+            f"tokens is {found[1]!r}. Expected {expected[0]} and {expected[1]!r}, as in BGE-M3. "
+            "Save each by itself."
+        )
+    files = _bge_m3_files(tokens, dtype)
+    settings = embedder_settings(dense)
+    if terms.max_terms:
+        settings["max_active_dims"] = terms.max_terms
+    return {
+        SPARSE_LINEAR: linear_bytes(terms.head, dtype),
+        COLBERT_LINEAR: files[COLBERT_LINEAR],
+        MODEL_SETTINGS: json_bytes(settings),
+    }
+
+
+def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
+    """Return the files of BGE-M3's vectors of tokens.
+
+    Raises:
+        ValueError: "score_first is False, as of BGE-M3, whose files have no field for
+            expand_queries. Expected False."
+    """
+    preprocessor, [first, *others] = task.preprocessor, task.projection_layers
+    plain = {"expand_queries": False, "skiplist": [], "query_marker": None, "document_marker": None}
+    found = {name: getattr(preprocessor, name) for name in plain}
+    plain |= {"projections": 1, "activation": "linear", "residual": False}
+    found |= {"projections": 1 + len(others)}
+    found |= {name: getattr(first, name) for name in ("activation", "residual")}
+    for name, expected in plain.items():
+        if found[name] != expected:
+            raise ValueError(
+                "score_first is False, as of BGE-M3, whose files have no field for "
+                f"{name} {found[name]!r}. Expected {expected!r}."
+            )
+    settings = {
+        "prompts": dict(preprocessor.prompts),
+        "query_length": preprocessor.longest("query"),
+        "document_length": preprocessor.longest("document"),
+        "similarity_fn_name": task.similarity_function,
+    }
+    length = max(preprocessor.longest("query"), preprocessor.longest("document"))
+    return {
+        MODEL_SETTINGS: json_bytes(settings),
+        TRANSFORMER_SETTINGS[0]: json_bytes({"max_seq_length": length, "do_lower_case": False}),
+        COLBERT_LINEAR: linear_bytes(first, dtype),
+    }
+
+
+def _pylate_settings(task: keras.Model) -> dict[str, object]:
     """Return the settings of a model, with PyLate's defaults for one without a preprocessor."""
-    longest = backbone.max_sequence_length
-    settings = {"model_type": _PYLATE, "similarity_fn_name": "MaxSim", "default_prompt_name": None}
+    preprocessor, longest = task.preprocessor, task.backbone.max_sequence_length
+    settings = {"model_type": _PYLATE, "default_prompt_name": None}
+    settings["similarity_fn_name"] = _SIMILARITIES[task.similarity_function]
     if preprocessor is None:
         words = list(string.punctuation)
         return {**settings, "document_length": longest, "prompts": {}, "skiplist_words": words}

@@ -14,6 +14,8 @@ CONFIG = "config.json"
 MODULES, MODEL_SETTINGS = "modules.json", "config_sentence_transformers.json"
 # Of the ColBERT of its authors: markers and lengths.
 COLBERT_SETTINGS = "artifact.metadata"
+# Of BGE-M3: the linear layers of a token's weight and of its vector.
+SPARSE_LINEAR, COLBERT_LINEAR = "sparse_linear.pt", "colbert_linear.pt"
 TRANSFORMER_SETTINGS = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -101,6 +103,7 @@ def module_files() -> list[str]:
         True
     """
     own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
+    own += [SPARSE_LINEAR, COLBERT_LINEAR]
     inner = [*preset_files(), *TRANSFORMER_SETTINGS]
     return [*own, *(f"{_MODULE_FOLDER}/{name}" for name in inner)]
 
@@ -108,6 +111,7 @@ def module_files() -> list[str]:
 def replaced_module_files() -> list[str]:
     """Return patterns of the files and folders that saving replaces, of those of `module_files`."""
     own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
+    own += [SPARSE_LINEAR, COLBERT_LINEAR]
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
     kinds += ("Classifier", "MultiVectorMask")
     return [*own, *(f"[0-9]*_{kind}" for kind in kinds)]

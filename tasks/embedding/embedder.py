@@ -46,6 +46,7 @@ from encoder_zoo.tasks.retrieval.similarity import (
     check_finite,
     max_sim,
     pair_scores,
+    queries_for,
     similarity_matrix,
     unit_rows,
 )
@@ -583,7 +584,9 @@ class Embedder(Task, Generic[IndexKind]):
 
         return hard_negatives(
             texts,
-            search=lambda k: store.nearest(a, min(k, len(store))),
+            search=lambda k: store.nearest(
+                queries_for(a, self.similarity_function), min(k, len(store))
+            ),
             score=score,
             reranks=reranker is not None,
             num_negatives=num_negatives,
@@ -638,7 +641,7 @@ def take(vectors: Any, indices: Sequence[int]) -> Any:
 def similarities(a: Any, b: Any, function: str) -> np.ndarray:
     """Return the similarity of each of some vectors to each of others, (N, M) float32."""
     if isinstance(a, list):
-        return max_sim(a, b)
+        return max_sim(queries_for(a, function), b)
     if isinstance(a, np.ndarray):
         return similarity_matrix(a, b, function)
     a, b = (normalized_for(x, function) for x in (a, b))
@@ -648,6 +651,7 @@ def similarities(a: Any, b: Any, function: str) -> np.ndarray:
 def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:
     """Return the similarity of each vector to the one in the same row, (P,) float32."""
     if isinstance(a, list):
+        a = queries_for(a, function)
         return np.array([max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
     if isinstance(a, np.ndarray):
         return pair_scores(a, b, function)

@@ -34,7 +34,7 @@ from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
-from encoder_zoo.tasks.retrieval.similarity import max_sim
+from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
 from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 DIM = 128  # of a new projection
+MEAN_SCALE = 50.0  # of means, as BGE-M3 was trained: a temperature of 0.02
 
 
 class LateInteractionPresetArguments(TaskPresetArguments, total=False):
@@ -51,6 +52,7 @@ class LateInteractionPresetArguments(TaskPresetArguments, total=False):
     dim: int | None
     projections: Sequence[Mapping[str, object]]
     normalize: bool
+    similarity_function: TokenSimilarity
     query_length: int | None
     document_length: int | None
     query_marker: str | None
@@ -60,6 +62,7 @@ class LateInteractionPresetArguments(TaskPresetArguments, total=False):
     expansion_length: int | None
     attend_to_expansion: bool
     skiplist: Sequence[str]
+    score_first: bool
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -72,9 +75,10 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         index = colbert.index(documents, pool_factor=2)
         index.search("How do I reset it?")
 
-    `from_preset` opens folders of ColBERT's authors, of PyLate, and of MultiVectorEncoder of
-    sentence-transformers 6; and any encoder, which gets a new projection. Presets are saved in
-    PyLate's form, which sentence-transformers 6 reads too.
+    `from_preset` opens folders of ColBERT's authors, of PyLate, of MultiVectorEncoder of
+    sentence-transformers 6, and of BGE-M3; and any encoder, which gets a new projection. Presets
+    are saved in PyLate's form, which sentence-transformers 6 reads too; without a vector of the
+    first token in that of BGE-M3.
 
     Args:
         backbone: any `Backbone`.
@@ -84,6 +88,9 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             differ, `activation` ("linear"), `use_bias` (False), `residual` (False); without any,
             there is one of `dim` units.
         normalize: whether vectors get unit length.
+        similarity_function: "maxsim", the sum over the query's tokens of the largest product with
+            one of the document's; or "meanmaxsim", that divided by the number of these tokens, as
+            in BGE-M3.
 
     `fit` takes x in these forms:
 
@@ -119,7 +126,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     task_name = "late_interaction"
     pipeline_tag = "sentence-similarity"
     preprocessor_class = LateInteractionPreprocessor
-    similarity_function = "maxsim"
     similarity_prompts = QUERY, DOCUMENT
     index_class = MultiVectorIndex
     sentence_transformers_class = "MultiVectorEncoder"
@@ -134,10 +140,12 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         dim: PositiveInt | None = None,
         projections: Sequence[Mapping] = (),
         normalize: bool = True,
+        similarity_function: TokenSimilarity = "maxsim",
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.dim = dim
+        self.similarity_function = similarity_function
         self.projections = [dict(settings) for settings in projections]
         self.normalize = normalize
         with self.distribution.scope():
@@ -167,11 +175,12 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     @property
     def default_losses(self) -> dict[str, Callable[[], keras.losses.Loss]]:
         """Return {form of the data: makes its loss}."""
-        prepares = self.preprocessor
+        prepares, mean = self.preprocessor, self.similarity_function == "meanmaxsim"
         length = prepares and prepares.sequence_length is None and prepares.longest("query")
+        scale = MEAN_SCALE if mean else 1.0
         return {
-            PAIRS: lambda: losses.MaxSimInfoNCE(query_length=length or None),
-            SCORES: lambda: losses.MaxSimDistillation(query_length=length or None),
+            PAIRS: lambda: losses.MaxSimInfoNCE(scale, length or None, mean=mean),
+            SCORES: lambda: losses.MaxSimDistillation(query_length=length or None, mean=mean),
         }
 
     # -- the model -----------------------------------------------------------------------------
@@ -338,10 +347,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     def _scored_tokens(self, examples: dict) -> list[np.ndarray]:
         """Return which tokens of every example get vectors, (tokens,) bool of each."""
-        ids = examples["token_ids"]
-        kept = np.ones(len(ids.flat_values), bool)
-        if "text_length" not in examples:
-            kept = ~np.asarray(self.preprocessor.skipped(ids.flat_values))
+        ids, kept = examples["token_ids"], np.asarray(self.preprocessor.scored(examples))
         return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []
 
     def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[list[np.ndarray], bool]:
@@ -364,7 +370,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         first, *others = COLUMNS.read(x)
         if not others:
             return self.embed(first, batch_size=batch_size)
-        queries = self.embed(first, "query", batch_size)
+        queries = queries_for(self.embed(first, "query", batch_size), self.similarity_function)
         documents = self.embed(
             array_ops.reshape(array_ops.stack(others, axis=1), [-1]), batch_size=batch_size
         )
@@ -390,11 +396,9 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
         def answer(text, prompt):
             examples = preprocessor.encode(text, prompt=prompt)
-            lengths = examples["token_ids"].row_lengths()
-            if prompt == DOCUMENT:
-                ids = examples["token_ids"]
-                kept = array_ops.cast(~preprocessor.skipped(ids.flat_values), array_ops.int64)
-                lengths = array_ops.reduce_sum(ids.with_flat_values(kept), axis=1)
+            kept = array_ops.cast(preprocessor.scored(examples), array_ops.int64)
+            kept = examples["token_ids"].with_flat_values(kept)
+            lengths = array_ops.reduce_sum(kept, axis=1)
             vectors = in_graph_batches(vectors_of, examples, lengths, width)
             return {
                 "embedding": vectors.to_tensor(shape=(None, None, width)),
@@ -418,12 +422,13 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         Args:
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
-            **arguments: `dim`, `projections`, `normalize`; of the preprocessor `query_length`,
-                `document_length`, `query_marker`, `document_marker`, which are added to the
-                vocabulary where it lacks them, `prompts`, `expand_queries`, `expansion_length`,
-                `attend_to_expansion`, `skiplist`, `sequence_length`; `dropout`, `dtype` and others
-                of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
-                `allow_nonfinite` of the checks.
+            **arguments: `dim`, `projections`, `normalize`, `similarity_function`; of the
+                preprocessor `query_length`, `document_length`, `query_marker`, `document_marker`,
+                which are added to the vocabulary where it lacks them, `prompts`,
+                `expand_queries`, `expansion_length`, `attend_to_expansion`, `skiplist`,
+                `score_first`, `sequence_length`; `dropout`, `dtype` and others of the backbone;
+                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
+                checks.
         """
         return super().from_preset(source, **arguments)
 

@@ -47,6 +47,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         attend_to_expansion: whether tokens attend to those [MASK] tokens.
         skiplist: words that get no vectors in documents. Those that are not one token of the
             vocabulary change nothing.
+        score_first: whether the first token, [CLS], gets a vector; not in BGE-M3.
 
     Returns:
         As of `Preprocessor`, and "scored_mask", true at tokens that get vectors; of queries that
@@ -93,6 +94,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         expansion_length: SequenceLength | None = None,
         attend_to_expansion: bool = False,
         skiplist: Sequence[str] = PUNCTUATION,
+        score_first: bool = True,
     ):
         super().__init__(tokenizer, sequence_length)
         self.query_length = query_length
@@ -103,6 +105,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         self.expand_queries = expand_queries
         self.expansion_length = expansion_length
         self.attend_to_expansion = attend_to_expansion
+        self.score_first = score_first
         self.skiplist = [skiplist] if isinstance(skiplist, str) else list(skiplist)
         if not all(isinstance(word, str) for word in self.skiplist):
             raise ValueError(f"skiplist is {self.skiplist!r:.80}. Expected texts.")
@@ -204,12 +207,13 @@ class LateInteractionPreprocessor(SeparateTexts):
         }
         inputs = super().pad({**examples, **first_length}, bucketed)
         real = inputs["padding_mask"]
+        columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
+        scored = real if self.score_first else real & (columns > 0)
         if "text_length" not in examples:
             skipped = self.skipped(inputs["token_ids"])
-            return {**inputs, "scored_mask": real & ~skipped}
-        inputs["scored_mask"] = real
+            return {**inputs, "scored_mask": scored & ~skipped}
+        inputs["scored_mask"] = scored
         if self.expand_queries and not self.attend_to_expansion:
-            columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
             inputs["attended_mask"] = real & (columns < examples["text_length"][:, None])
         return inputs
 
@@ -220,6 +224,17 @@ class LateInteractionPreprocessor(SeparateTexts):
         return array_ops.reduce_any(
             ids[..., None] == array_ops.constant(self._skipped_ids, array_ops.int32), axis=-1
         )
+
+    def scored(self, examples: dict) -> array_ops.Tensor:
+        """Return which tokens of encoded examples get vectors, a flat bool for all of them."""
+        ids = examples["token_ids"]
+        kept = array_ops.ones_like(ids.flat_values, "bool")
+        if "text_length" not in examples:
+            kept = ~self.skipped(ids.flat_values)
+        if not self.score_first:
+            firsts = array_ops.gather(ids.row_splits, ids.value_rowids())
+            kept &= array_ops.range(array_ops.shape(firsts, firsts.dtype)[0]) > firsts
+        return kept
 
     def spans(self, texts: array_ops.Tensor, prompt: str | None) -> list[np.ndarray]:
         """Return the characters of every token of the examples of texts in memory.

@@ -18,6 +18,7 @@ from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
 from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets.formats import sparse_folder
@@ -26,7 +27,14 @@ from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.embedding.pair_columns import only_column
-from encoder_zoo.tasks.embedding.sparse_pooling import Activation, Pooling, term_weights
+from encoder_zoo.tasks.embedding.pooling import Projection
+from encoder_zoo.tasks.embedding.sparse_pooling import (
+    TOKEN_WEIGHTS,
+    Activation,
+    Pooling,
+    largest_of_terms,
+    term_weights,
+)
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.losses.splade import weighted_by
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -75,7 +83,11 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
 Term = tuple[str, float]
 RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE v2, section 4
 
+SCALE = 50.0  # of token weights, as BGE-M3 was trained: a temperature of 0.02
+
 DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
+# Of token weights, which have the text's own terms alone.
+TOKEN_WEIGHTS_LOSSES = {PAIRS: lambda: losses.InfoNCE(SCALE, "dot"), SCORES: losses.MarginMSE}
 
 
 class SparseEncoderPresetArguments(TaskPresetArguments, total=False):
@@ -107,11 +119,16 @@ class SparseEncoder(Embedder[SparseIndex]):
     `from_preset` opens folders of sentence-transformers' SparseEncoder, and any masked language
     model, which becomes a sparse encoder by `fit`: before it, most terms have a weight.
 
+    With `pooling="token_weights"`, as of BGE-M3, there are a text's own terms alone: a linear layer
+    makes the weight max(0, x) of each token, and a term has that of its tokens which is largest.
+    Special tokens, and the unknown one, have none.
+
     Args:
         backbone: any `Backbone` of a family with a masked language model.
         preprocessor: for raw text.
-        pooling: "max" or "sum" over the tokens of a text.
-        activation: "relu", log(1 + max(0, x)) of logits x, or "log1p_relu", log(1 + that).
+        pooling: "max" or "sum" over the tokens of a text; or "token_weights", see above.
+        activation: "relu", log(1 + max(0, x)) of logits x, or "log1p_relu", log(1 + that). Token
+            weights have none.
         max_terms: of the vector of a text so many of the largest weights are kept; None keeps all.
         similarity_function: "dot" or "cosine".
         head_activation, head_layer_norm_epsilon: see `MaskedLM`.
@@ -147,7 +164,6 @@ class SparseEncoder(Embedder[SparseIndex]):
     task_name = "sparse_encoder"
     checkpoint_class_suffix = "ForMaskedLM"
     preprocessor_class = SparseEncoderPreprocessor
-    default_losses = DEFAULT_LOSSES
     index_class = SparseIndex
     sentence_transformers_class = "SparseEncoder"
     settings_in_files = sparse_folder.ARGUMENTS
@@ -170,12 +186,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         self.activation = activation
         self.max_terms = max_terms
         self.similarity_function = similarity_function
-        self.head = make_masked_lm_head(
-            self.head_record, backbone, self.dtype_policy, head_activation, head_layer_norm_epsilon
-        )
-        hidden = self.head.hidden
-        self.head_activation = hidden and hidden.activation
-        self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
+        self.head_activation = head_activation
+        self.head_layer_norm_epsilon = head_layer_norm_epsilon
+        self._make_head()
         # Steps of this `fit`, and those in which the weights of `SPLADE` rise.
         self.schedule = self.add_weight(
             shape=(2,),
@@ -186,6 +199,49 @@ class SparseEncoder(Embedder[SparseIndex]):
             aggregation="only_first_replica",
         )
         self._finish_building()
+
+    def _make_head(self) -> None:
+        """Make the head of a masked language model, or the layer of token weights."""
+        if self.pooling != TOKEN_WEIGHTS:
+            self.head = make_masked_lm_head(
+                self.head_record,
+                self.backbone,
+                self.dtype_policy,
+                self.head_activation,
+                self.head_layer_norm_epsilon,
+            )
+            hidden = self.head.hidden
+            self.head_activation = hidden and hidden.activation
+            self.head_layer_norm_epsilon = hidden and hidden.layer_norm_epsilon
+            return
+        given = (self.activation != "relu", self.head_activation, self.head_layer_norm_epsilon)
+        if any(given):
+            raise ValueError(
+                "pooling is 'token_weights', which are max(0, x) of a linear layer. Leave out "
+                "activation, head_activation and head_layer_norm_epsilon."
+            )
+        self.checkpoint_class_suffix = "Model"
+        with self.distribution.scope():
+            self.head = Projection(1, "relu", name="head")
+            self.head.build((None, self.backbone.hidden_dim))
+
+    @property
+    def head_record(self) -> Head:
+        return NO_HEAD if self.pooling == TOKEN_WEIGHTS else super().head_record
+
+    @property
+    def default_losses(self) -> Mapping[str, Callable[[], keras.losses.Loss]]:
+        """Return {form of the data: makes its loss}."""
+        return TOKEN_WEIGHTS_LOSSES if self.pooling == TOKEN_WEIGHTS else DEFAULT_LOSSES
+
+    @functools.cached_property
+    def _without_weight(self) -> list[int]:
+        """Return the ids of the tokens that never have a weight; without a tokenizer none."""
+        if self.preprocessor is None:
+            return []
+        tokenizer = self.preprocessor.tokenizer
+        names = ("start_token_id", "end_token_id", "pad_token_id", "unknown_token_id")
+        return sorted({getattr(tokenizer, name) for name in names} - {None})
 
     @property
     def embedding_dim(self) -> int:
@@ -205,8 +261,26 @@ class SparseEncoder(Embedder[SparseIndex]):
         """Return the weights of terms (B, V), of the backbone's outputs."""
         mask = inputs.get("pooling_mask", with_padding_mask(inputs)["padding_mask"])
         x = encoded["sequence_output"]
+        if self.pooling == TOKEN_WEIGHTS:
+            ids = inputs["token_ids"]
+            weights = self._token_weights(x, ids, mask)
+            return largest_of_terms(weights, ids, self.embedding_dim)
         settings = self.pooling, self.activation, training, self._sparse_gradients
         return term_weights(self.backbone, self.head, x, mask, *settings)
+
+    def _token_weights(self, x, token_ids, mask):
+        """Return the weight of each token (B, L) float32, of the backbone's output (B, L, D).
+
+        Args:
+            x: (B, L, D).
+            token_ids: (B, L).
+            mask: (B, L), of the tokens that count.
+        """
+        weights = self.head(ops.cast(x, "float32"))[..., 0]
+        mask = ops.cast(mask, "float32")
+        for token in self._without_weight:
+            mask = mask * ops.cast(token_ids != token, "float32")
+        return weights * mask
 
     @property
     def _sparse_gradients(self) -> bool:
@@ -215,7 +289,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         return in_graphs and self.compute_dtype == "float32"
 
     def check_representable(self) -> None:
-        check_head_representable(self)
+        if self.pooling != TOKEN_WEIGHTS:
+            check_head_representable(self)
         if self.preprocessor is not None and not self.preprocessor.include_prompt:
             raise ValueError(
                 "include_prompt is False, for which sentence-transformers' SparseEncoder has no "
@@ -395,7 +470,8 @@ class SparseEncoder(Embedder[SparseIndex]):
     ) -> Self:
         """Load a sparse encoder, or a masked language model to make one of; see `Task.from_preset`.
 
-        An encoder without the head of a masked language model gets a new one, to be trained.
+        An encoder without the head of a masked language model gets a new one, to be trained. A
+        folder with `sparse_linear.pt`, as BGE-M3's, has token weights.
 
         Args:
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
@@ -411,8 +487,17 @@ class SparseEncoder(Embedder[SparseIndex]):
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
         return sparse_folder.encoder_arguments(checkpoint)
 
+    @validate_arguments
+    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
+        if self.pooling == TOKEN_WEIGHTS:
+            sparse_folder.restore_token_weights(self.head, checkpoint, allow_nonfinite)
+
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        return self.head.weights if self.pooling == TOKEN_WEIGHTS else []
+
     def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        return sparse_folder.encoder_files(self)
+        return sparse_folder.encoder_files(self, dtype)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

@@ -3,6 +3,8 @@
 Logits of all positions, (B, L, V), are the largest tensor of the model: 2 GB for 32 texts of 512
 tokens and 30,522 terms. They are made for some positions at a time, unless gradients need them all.
 
+Of token weights (BGE-M3) there is one for each token, and no others than the text's own terms.
+
 Comment letters: B batch, L sequence, D hidden, V vocabulary.
 """
 
@@ -19,7 +21,8 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, project, with_bias
 
-Pooling = Literal["max", "sum"]
+Pooling = Literal["max", "sum", "token_weights"]
+TOKEN_WEIGHTS = "token_weights"
 Activation = Literal["relu", "log1p_relu"]
 POSITIONS = 32  # whose logits are in memory at once
 
@@ -88,6 +91,31 @@ def term_weights(
 
     found = _over_positions(largest, ops.maximum, x, mask, training)
     return function(with_bias(head, found))
+
+
+def largest_of_terms(
+    weights: keras.KerasTensor, token_ids: keras.KerasTensor, vocabulary_size: int
+) -> keras.KerasTensor:
+    """Return the largest weight that each term has among a text's tokens, 0 of others, (B, V).
+
+    Args:
+        weights: (B, L) float32, 0 or more; 0 of tokens that do not count.
+        token_ids: (B, L).
+        vocabulary_size: V.
+
+    Source: Chen et al. 2024, BGE M3-Embedding, section 3.2, lexical retrieval.
+
+    Example:
+        >>> import numpy as np
+        >>> weights, ids = np.array([[0.5, 2.0, 1.0]], "float32"), np.array([[3, 1, 3]])
+        >>> largest_of_terms(weights, ids, 5).numpy().tolist()
+        [[0.0, 2.0, 0.0, 1.0, 0.0]]
+    """
+    batch = ops.shape(token_ids)[0]
+    first = ops.expand_dims(ops.arange(batch, dtype="int32") * vocabulary_size, 1)
+    places = ops.reshape(ops.cast(token_ids, "int32") + first, (-1,))
+    found = ops.segment_max(ops.reshape(weights, (-1,)), places, batch * vocabulary_size)
+    return ops.maximum(ops.reshape(found, (batch, vocabulary_size)), 0.0)
 
 
 def _over_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:

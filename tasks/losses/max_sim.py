@@ -161,13 +161,15 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
     Args:
         query_length: so many tokens of the query are looked at, which saves memory where documents
             are longer; None is all.
+        mean: whether a score is divided by the number of the query's tokens.
         **kwargs: of `keras.losses.Loss`.
     """
 
     @validate_arguments
-    def __init__(self, query_length: PositiveInt | None = None, **kwargs):
+    def __init__(self, query_length: PositiveInt | None = None, mean: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.query_length = query_length
+        self.mean = mean
 
     def _parts(self, y_true, y_pred, least: int) -> tuple:
         """Return queries (B, Q, D) and documents (B, K, L, D), checked."""
@@ -182,7 +184,12 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
                 f"{type(self).__name__} needs y_true (B, {labels}), {self._labels}. "
                 f"Received: {tuple(y_true.shape)}."
             )
-        return y_pred[:, 0, : self.query_length], y_pred[:, 1:]
+        queries = y_pred[:, 0, : self.query_length]
+        if self.mean:
+            present = ops.cast(ops.any(queries != 0, axis=-1), queries.dtype)
+            count = ops.maximum(ops.sum(present, axis=1), 1)  # (B,)
+            queries = queries / ops.reshape(count, (-1, 1, 1))
+        return queries, y_pred[:, 1:]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -197,6 +204,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
         scale: factor of the scores, 1 / temperature.
         query_length: so many tokens of the query are looked at, which saves memory where documents
             are longer; None is all.
+        mean: whether a score is divided by the number of the query's tokens, as in BGE-M3.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
@@ -224,9 +232,13 @@ class MaxSimInfoNCE(_MaxSimLoss):
 
     @validate_arguments
     def __init__(
-        self, scale: PositiveFloat = 1.0, query_length: PositiveInt | None = None, **kwargs
+        self,
+        scale: PositiveFloat = 1.0,
+        query_length: PositiveInt | None = None,
+        mean: bool = False,
+        **kwargs,
     ):
-        super().__init__(query_length, **{"name": "max_sim_info_nce", **kwargs})
+        super().__init__(query_length, mean, **{"name": "max_sim_info_nce", **kwargs})
         self.scale = scale
 
     def _labels_of(self, y_pred) -> int | None:
@@ -254,6 +266,7 @@ class MaxSimDistillation(_MaxSimLoss):
             than the scores of a cross-encoder. `ScoreDistillation` compares them as they are.
         query_length: so many tokens of the query are looked at, which saves memory where documents
             are longer; None is all.
+        mean: whether a score is divided by the number of the query's tokens, as in BGE-M3.
         **kwargs: of `keras.losses.Loss`.
 
     Call arguments:
@@ -284,9 +297,10 @@ class MaxSimDistillation(_MaxSimLoss):
         temperature: PositiveFloat = 1.0,
         min_max: bool = True,
         query_length: PositiveInt | None = None,
+        mean: bool = False,
         **kwargs,
     ):
-        super().__init__(query_length, **{"name": "max_sim_distillation", **kwargs})
+        super().__init__(query_length, mean, **{"name": "max_sim_distillation", **kwargs})
         self.temperature = temperature
         self.min_max = min_max
 

@@ -7,12 +7,19 @@ import functools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 
-from encoder_zoo.common.validation import PositiveInt, integer_from, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    Rule,
+    integer_from,
+    is_number,
+    rule_of,
+    validate_arguments,
+)
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -32,6 +39,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+def _are_weights(value: object) -> bool:
+    is_list = isinstance(value, list | tuple)
+    return value is None or (is_list and all(is_number(v) and v >= 0 for v in value))
+
+
+Weights = Annotated[
+    Sequence[float] | None, Rule(_are_weights, "a number of 0 or more for each index, or None")
+]
+
+
 class HybridIndex(Index):
     """Find the documents that several indexes rank high, by reciprocal rank fusion.
 
@@ -42,22 +59,29 @@ class HybridIndex(Index):
     it, with the ranks 1, 2, ...: scores of the indexes need not be comparable. Of equal scores that
     of the earlier index comes first.
 
+    With `weights`, such as `HybridIndex([dense, sparse], weights=[1, 0.3])`, the score of a
+    document is the weighted sum of its scores in all indexes, 0 in one that does not find it. The
+    best documents of each index are looked up in all others.
+
     Args:
         indexes: of the same documents in the same order: `VectorIndex`, `MultiVectorIndex`,
             `SparseIndex`, `BM25Index`, or others with their `search` and `len`.
         rank_constant: the larger, the less the first ranks count.
         depth: so many documents of each index are fused; `top_k` if that is more.
+        weights: of the scores of each index, whose sum orders the documents; None: ranks do. For
+            indexes of this package alone.
 
     Attributes:
-        indexes, rank_constant, depth: as given.
+        indexes, rank_constant, depth, weights: as given.
         texts: of the first index that has them, or None.
 
     Raises:
         ValueError: "indexes is empty. ...", "The indexes have 3 and 4 documents. ...", "The indexes
-            differ in the text of document 2. ..."
+            differ in the text of document 2. ...", "There are 2 weights for 3 indexes. ..."
 
     Source: Cormack et al. 2009, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank
-    Learning Methods.
+    Learning Methods; weighted scores Bruch et al. 2023, An Analysis of Fusion Functions for Hybrid
+    Retrieval, section 4.
 
     Example:
         >>> from encoder_zoo import TextEmbedder
@@ -72,21 +96,37 @@ class HybridIndex(Index):
     """
 
     kind = "hybrid_index"
-    rules: ClassVar = {"rank_constant": integer_from(1), "depth": integer_from(1)}
+    rules: ClassVar = {
+        "rank_constant": integer_from(1),
+        "depth": integer_from(1),
+        "weights": rule_of(Weights),
+    }
 
     @validate_arguments
     def __init__(
-        self, indexes: Sequence[Any], rank_constant: PositiveInt = 60, depth: PositiveInt = 100
+        self,
+        indexes: Sequence[Any],
+        rank_constant: PositiveInt = 60,
+        depth: PositiveInt = 100,
+        weights: Weights = None,
     ):
         self.indexes = list(indexes)
         self.rank_constant = rank_constant
         self.depth = depth
+        self.weights = None if weights is None else list(weights)
         self._check()
 
     def _check(self) -> None:
         """Raise an error if the indexes are not of the same documents."""
         if not self.indexes:
             raise ValueError("indexes is empty. Expected one or more.")
+        if self.weights is not None:
+            if len(self.weights) != len(self.indexes):
+                raise ValueError(
+                    f"There are {len(self.weights)} weights for {len(self.indexes)} indexes. "
+                    "Expected one for each."
+                )
+            self._check_own("weights")
         counts = [len(index) for index in self.indexes]
         if len(set(counts)) > 1:
             raise ValueError(
@@ -147,6 +187,9 @@ class HybridIndex(Index):
 
     def _find(self, queries: list[str], top_k: int, among: np.ndarray | None = None):
         depth, found = max(top_k, self.depth), []
+        if self.weights is not None:
+            yield from self._find_by_scores(queries, top_k, depth, among)
+            return
         for index in self.indexes:
             if not isinstance(index, Index):
                 if among is not None:
@@ -160,10 +203,30 @@ class HybridIndex(Index):
             best = fuse(*rankings, k=self.rank_constant)[:top_k]
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
+    def _find_by_scores(
+        self, queries: list[str], top_k: int, depth: int, among: np.ndarray | None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the documents with the largest weighted sums of scores, as of `_find`."""
+        stores = [index._store for index in self.indexes]
+        asked = [index._embed_queries(queries) for index in self.indexes]
+        most = min(depth, len(self) if among is None else len(among))
+        best = [s.nearest(q, most, among)[0] for s, q in zip(stores, asked, strict=True)]
+        for i, rankings in enumerate(zip(*best, strict=True)):
+            candidates = np.unique(np.concatenate(rankings)).astype("int64")
+            scores = np.zeros(len(candidates))
+            for weight, store, vectors in zip(self.weights, stores, asked, strict=True):
+                own, values = store.nearest(vectors[i : i + 1], len(candidates), candidates)
+                scores[np.searchsorted(candidates, own[0])] += weight * np.asarray(values[0])
+            order = np.argsort(-scores, kind="stable")[:top_k]
+            yield candidates[order], scores[order]
+
     def _check_own(self, what: str) -> None:
         """Raise an error if an index is a stranger's, which may have no such method or argument."""
         for i, index in enumerate(self.indexes):
-            if not isinstance(index, Index):
+            is_own = isinstance(index, Index) and not (
+                what == "weights" and isinstance(index, HybridIndex)
+            )
+            if not is_own:
                 raise ValueError(
                     f"{what} needs indexes of this package. indexes[{i}] is a "
                     f"{type(index).__name__}."
@@ -220,7 +283,7 @@ class HybridIndex(Index):
                 )
         now = self._snapshot()
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
-        settings = {"rank_constant": self.rank_constant, "depth": self.depth}
+        settings = {name: getattr(self, name) for name in self.rules}
         with replacing(folder, KIND) as new:
             for name, index in zip(names, now.indexes, strict=True):
                 index.save(new / name)
@@ -256,7 +319,7 @@ class HybridIndex(Index):
         ]
         if _read(folder, verify=False) != manifest:
             raise ValueError(f"{folder} was replaced while it was loaded. Load it again.")
-        return cls(indexes, manifest["rank_constant"], manifest["depth"])
+        return cls(indexes, **{name: manifest.get(name) for name in cls.rules})
 
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:

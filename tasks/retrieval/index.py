@@ -344,7 +344,7 @@ class Index:
             among: the indices of those that may be found; None: all.
             **options: of `embed`.
         """
-        vectors = self._embed(queries, "The vectors of queries", **{"prompt": "query", **options})
+        vectors = self._embed_queries(queries, **options)
         return zip(*self._store.nearest(vectors, top_k, among), strict=True)
 
     def _hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
@@ -429,6 +429,10 @@ class Index:
             **options: of `embed`.
         """
         raise NotImplementedError
+
+    def _embed_queries(self, queries: list[str], **options: Any) -> Any:
+        """Return the vectors of queries as `Store.nearest` takes them, checked."""
+        return self._embed(queries, "The vectors of queries", **{"prompt": "query", **options})
 
     def _embed_documents(self, documents: Documents, batch_size: int | None) -> Any:
         """Return the vectors of further documents as the store takes them, checked."""

@@ -133,7 +133,10 @@ def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Call
 
     def nearest(answer, k: int):
         # (Q, L, D), zeros behind the last token.
-        return tf.math.top_k(tf.map_fn(max_sim, answer["embedding"]), k)
+        scores = tf.map_fn(max_sim, answer["embedding"])
+        if function == "meanmaxsim":
+            scores /= tf.cast(answer["length"], scores.dtype)[:, None]
+        return tf.math.top_k(scores, k)
 
     return [corpus, owners], nearest
 

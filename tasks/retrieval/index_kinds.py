@@ -41,7 +41,11 @@ from encoder_zoo.tasks.retrieval.index_files import (
     read_documents,
 )
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
-from encoder_zoo.tasks.retrieval.similarity import checked_and_normalized, checked_vectors
+from encoder_zoo.tasks.retrieval.similarity import (
+    checked_and_normalized,
+    checked_vectors,
+    queries_for,
+)
 from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalized_for, sparse
 from encoder_zoo.tasks.retrieval.token_vectors import (
     TOKEN_STORES,
@@ -449,6 +453,10 @@ class MultiVectorIndex(Index):
 
     def _embed(self, texts: list[str], name: str, **options: Any) -> list[np.ndarray]:
         return prepared_tokens(self.embedder.embed(texts, **options), self.dim)
+
+    def _embed_queries(self, queries: list[str], **options: Any) -> Sequence[np.ndarray]:
+        vectors = super()._embed_queries(queries, **options)
+        return queries_for(vectors, self.embedder.similarity_function)
 
     def _embed_documents(self, documents: Documents, batch_size: int | None) -> list[np.ndarray]:
         found = super()._embed_documents(documents, batch_size)

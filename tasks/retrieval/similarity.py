@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+TokenSimilarity = Literal["maxsim", "meanmaxsim"]
 BLOCK = 2**20  # products in memory at a time: 4 MB
 LARGEST = 1e17  # float32 holds the sum of the squares of some thousand such numbers
 
@@ -120,6 +121,23 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
             scores[i, first:last] = np.maximum.reduceat(query @ part.T, starts, axis=1).sum(axis=0)
         first = last
     return scores
+
+
+def queries_for(queries: Sequence[np.ndarray], function: str) -> Sequence[np.ndarray]:
+    """Return the vectors of queries' tokens whose MaxSim is the similarity.
+
+    Args:
+        queries: Q arrays (tokens, D).
+        function: a `TokenSimilarity`; for "meanmaxsim" they are divided by their number.
+
+    Example:
+        >>> [query] = queries_for([np.ones((2, 1), "float32")], "meanmaxsim")
+        >>> query.tolist()
+        [[0.5], [0.5]]
+    """
+    if function != "meanmaxsim":
+        return queries
+    return [query / np.float32(max(len(query), 1)) for query in queries]
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:

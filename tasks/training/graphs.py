@@ -435,7 +435,8 @@ class GraphCache:
                 inputs = {name: np.asarray(values) for name, values in inputs.items()}
                 return task.predict_on_batch(inputs)
             task.make_predict_function()
-            return self._forward(is_long(inputs))(inputs).numpy()
+            outputs = self._forward(is_long(inputs))(inputs)
+            return keras.tree.map_structure(lambda output: output.numpy(), outputs)
 
 
 def _alternatives(numbers: tuple[int, ...]) -> str:

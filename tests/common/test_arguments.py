@@ -42,7 +42,7 @@ ELSEWHERE = {
     "window_sizes", "step", "plan", "query", "queries", "relevance",
     "a", "b", "pairs", "relevant", "prompt", "prompts", "default_prompt", "pooling",
     "loss_weights", "validation_freq", "of_keras",
-    "dense", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "cutoffs",
+    "dense", "terms", "checkpoint", "given", "vectors", "embedder", "reranker", "store", "cutoffs",
     "fingerprint", "weights",
     "classifier", "choices", "word", "as_words", "projections", "skiplist",
     "where", "metadata", "columns", "text",

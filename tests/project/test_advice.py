@@ -1104,6 +1104,28 @@ def windows_have_room(said, folder):
     assert not said.caplog.text
 
 
+@case(
+    "the layer of token weights starts from random weights",
+    "pooling is 'token_weights', which are max(0, x)",
+    "as in BGE-M3. Save each by itself",
+    slow=True,
+)
+def token_weights(said, folder):
+    make("SparseEncoder").save_to_preset(folder / "terms")
+    with said.logged():
+        encoder = ez.SparseEncoder.from_preset(folder / "terms", pooling="token_weights")
+    encoder.fit((TEXTS, TEXTS), verbose=0)
+    with said():
+        ez.SparseEncoder(encoder.backbone, pooling="token_weights", activation="log1p_relu")
+    whole = ez.HybridEmbedder.from_preset(ROOT / "tests" / "golden" / "bge_m3")
+    whole.terms.similarity_function = "cosine"
+    with said():
+        whole.save_to_preset(folder / "whole")
+    whole.terms.save_to_preset(folder / "whole")
+    again = ez.SparseEncoder.from_preset(folder / "whole")
+    assert again.similarity_function == "cosine"
+
+
 @case("which has no add. Make a HybridIndex", "which cannot be saved in another", slow=True)
 def parts_of_hybrid_indexes(said, folder):
     embedder = make("TextEmbedder")

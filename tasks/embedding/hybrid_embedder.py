@@ -1,0 +1,427 @@
+"""Three kinds of vectors of a text in one forward pass: its own, its terms', its tokens'.
+
+Comment letters: N texts, D width, V vocabulary, L tokens of a text.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+
+from encoder_zoo.common.arguments import PresetArguments, SaveOptions, TaskPresetArguments
+from encoder_zoo.common.lazy import loading, require, saving
+from encoder_zoo.common.validation import Name, PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.presets.formats import late_interaction_folder
+from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.embedding.late_interaction import LateInteraction
+from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
+from encoder_zoo.tasks.embedding.sparse_pooling import TOKEN_WEIGHTS
+from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
+from encoder_zoo.tasks.retrieval.documents import Documents
+from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex, Weights
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
+from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+from encoder_zoo.tasks.retrieval.terms import as_rows, sparse
+from encoder_zoo.tasks.retrieval.vectors import Precision
+from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scipy.sparse import csr_array
+
+WEIGHTS = (1.0, 0.3, 1.0)  # of the three scores, as BGE-M3 mixes them
+# Arguments of `from_preset` for all three tasks; others are those of `TextEmbedder`.
+SHARED = ("max_length", "sequence_length", "prompts", "default_prompt", "added_tokens", "dtype")
+KEPT = 2  # texts whose vectors are kept: those asked for, and those that tell embedders apart
+
+
+class HybridVectors(NamedTuple):
+    """The vectors of N texts.
+
+    Attributes:
+        dense: (N, D) float32, of `TextEmbedder`.
+        terms: (N, V) float32, a `scipy.sparse.csr_array`, of `SparseEncoder`.
+        tokens: for each text (L, D) float32, of `LateInteraction`.
+    """
+
+    dense: np.ndarray
+    terms: csr_array
+    tokens: list[np.ndarray]
+
+
+class HybridPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `HybridEmbedder.from_preset`, for all three tasks that have them."""
+
+    max_length: int | None
+    prompts: Mapping[str, str] | None
+    default_prompt: str | None
+    max_terms: int | None
+    weights: Weights
+
+
+class _ThreeHeads(Task):
+    """The backbone once, and the heads of three tasks on its outputs."""
+
+    preprocessor_class = TextEmbedderPreprocessor
+
+    def __init__(self, dense: TextEmbedder, terms: SparseEncoder, tokens: LateInteraction):
+        super().__init__(dense.backbone, dense.preprocessor, name="hybrid_embedder")
+        self.tasks = {"dense": dense, "terms": terms, "tokens": tokens}
+        self.built = True
+
+    def logits_of(self, encoded, inputs, training=None):
+        return {n: task.logits_of(encoded, inputs, training) for n, task in self.tasks.items()}
+
+
+class HybridEmbedder:
+    """Embed texts three ways at once, as BGE-M3 does: by a vector, by terms, by tokens.
+
+        model = ez.HybridEmbedder.from_preset("bge_m3")
+        dense, terms, tokens = model.embed(texts)  # one forward pass
+        model.rank("How do I reset it?", texts)
+        index = model.index(documents)
+        index.search("How do I reset it?")  # by dense + 0.3 * terms + tokens
+
+    It holds three tasks that share one backbone, `dense`, `terms` and `tokens`. Each of them
+    embeds, searches and trains by itself, as usual; training one changes the vectors of all.
+
+    Args:
+        dense: of texts.
+        terms: of their terms, on the backbone of `dense`.
+        tokens: of their tokens, likewise, without markers, expansion and skiplist.
+        weights: of the three scores in their sum.
+
+    Attributes:
+        dense, terms, tokens, weights: as given.
+
+    Raises:
+        ValueError: "terms has another backbone than dense. ...", "tokens reads 512 tokens, and
+            dense 20. ..."
+
+    Source: Chen et al. 2024, BGE M3-Embedding, section 3.2.
+
+    Example:
+        >>> from encoder_zoo import LateInteraction, SparseEncoder, TextEmbedder
+        >>> dense = TextEmbedder.from_preset("bert_nano_en_uncased", pooling="cls")
+        >>> backbone, tokenizer = dense.backbone, dense.preprocessor.tokenizer
+        >>> terms = SparseEncoder(
+        ...     backbone, SparseEncoder.preprocessor_class(tokenizer), pooling="token_weights")
+        >>> prepare = LateInteraction.preprocessor_class(
+        ...     tokenizer, query_length=None, document_length=None, expand_queries=False,
+        ...     skiplist=[], score_first=False)
+        >>> tokens = LateInteraction(backbone, prepare, dim=16, similarity_function="meanmaxsim")
+        >>> model = HybridEmbedder(dense, terms, tokens)
+        >>> vectors = model.embed(["A cat.", "The law."])
+        >>> vectors.dense.shape, vectors.terms.shape[0], [v.shape for v in vectors.tokens]
+        ((2, 256), 2, [(3, 16), (3, 16)])
+    """
+
+    @validate_arguments
+    def __init__(
+        self,
+        dense: TextEmbedder,
+        terms: SparseEncoder,
+        tokens: LateInteraction,
+        weights: Weights = WEIGHTS,
+    ):
+        self.dense, self.terms, self.tokens = dense, terms, tokens
+        self.weights = [float(weight) for weight in weights or WEIGHTS]
+        self._check()
+        self._model = _ThreeHeads(dense, terms, tokens)
+        self._asked = threading.local()
+
+    def _check(self) -> None:
+        """Raise an error if the tasks do not read the same of a text."""
+        if len(self.weights) != 3:
+            raise ValueError(f"There are {len(self.weights)} weights. Expected three.")
+        given = {"dense": self.dense, "terms": self.terms, "tokens": self.tokens}
+        for name, task in given.items():
+            if task.backbone is not self.backbone:
+                raise ValueError(
+                    f"{name} has another backbone than dense. Expected one backbone for all "
+                    "three, as HybridEmbedder.from_preset loads it."
+                )
+            check_preprocessor(task, [""])
+        first, prepares = self.dense.preprocessor, self.tokens.preprocessor
+        for name in ("terms", "tokens"):
+            other = given[name].preprocessor
+            if other.tokenizer.get_config() != first.tokenizer.get_config():
+                raise ValueError(f"{name} has another tokenizer than dense. Expected the same.")
+        lengths = [("terms", self.terms.preprocessor.max_sequence_length)]
+        lengths += [("tokens", prepares.longest(role)) for role in ("query", "document")]
+        for name, length in lengths:
+            if length != first.max_sequence_length:
+                raise ValueError(
+                    f"{name} reads {length} tokens, and dense {first.max_sequence_length}. "
+                    "Expected the same: pass max_length, query_length and document_length."
+                )
+        needless = ("query_marker", "document_marker", "expand_queries", "skiplist")
+        for name in needless:
+            if getattr(prepares, name):
+                raise ValueError(
+                    f"tokens has {name} {getattr(prepares, name)!r}, so that it does not read what "
+                    "dense reads. Expected none, as in BGE-M3."
+                )
+        if not first.include_prompt:
+            raise ValueError("include_prompt of dense is False. Expected True.")
+
+    @property
+    def backbone(self):
+        """Return the backbone of all three tasks."""
+        return self.dense.backbone
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{weight:g}" for weight in self.weights)
+        return f"<HybridEmbedder: {self.dense!r}; scores weighted {numbers}>"
+
+    # -- vectors -------------------------------------------------------------------------------
+
+    @validate_arguments
+    def embed(
+        self, texts: object, prompt: str | None = None, batch_size: PositiveInt | None = None
+    ) -> HybridVectors:
+        """Return the three kinds of vectors of each text, in one forward pass.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+            prompt: of the `TextEmbedder`, before all texts; see there.
+            batch_size: default 32.
+
+        Returns:
+            `(dense, terms, tokens)`, as of `embed` of the three tasks, in the order of the texts;
+            of a single text those of one.
+
+        Raises:
+            ValueError: "Row 3 of texts is empty. ...", "There is no prompt 'qeury'. ..."
+            ImportError: "Sparse vectors need the package scipy: ..."
+        """
+        texts = [texts] if isinstance(texts, str | bytes) else texts
+        require(sparse)
+        column = only_column(texts)
+        count, width = column.shape[0], self.terms.embedding_dim
+        dense = np.zeros((count, self.dense.embedding_dim), "float32")
+        tokens: list[np.ndarray] = [np.zeros((0, self.tokens.embedding_dim), "float32")] * count
+        parts, order = [sparse.csr_array((0, width), dtype="float32")], [np.zeros(0, "int64")]
+        if count:
+            examples = self.dense.preprocessor.encode(column, prompt=prompt)
+            kept = self.tokens._scored_tokens(examples)
+            for indices, outputs in example_outputs(self._model, examples, batch_size):
+                dense[indices] = outputs["dense"]
+                parts.append(as_rows(np.asarray(outputs["terms"]), self.terms.max_terms))
+                order.append(indices)
+                for i, vectors in zip(indices.tolist(), outputs["tokens"], strict=True):
+                    tokens[i] = np.asarray(vectors)[: len(kept[i])][kept[i]]
+        rows = sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+        return HybridVectors(self._shortened(dense), rows, tokens)
+
+    def _shortened(self, dense: np.ndarray) -> np.ndarray:
+        dim = self.dense.dim
+        if dim is None or dim >= dense.shape[1]:
+            return dense
+        return self.dense.scaled(np.ascontiguousarray(dense[:, :dim]))
+
+    @validate_arguments
+    def similarity(self, queries: object, documents: object) -> np.ndarray:
+        """Return the weighted sum of the three similarities of each query and each document.
+
+        Args:
+            queries: texts, or `HybridVectors`.
+            documents: likewise.
+
+        Returns:
+            (N, M) float32; more is closer. Of a single text the axis is left out.
+        """
+        sides, ones = [], []
+        for x, prompt in ((queries, "query"), (documents, "document")):
+            sides.append(x if isinstance(x, HybridVectors) else self.embed(x, prompt))
+            ones.append(isinstance(x, str | bytes))
+        tasks = self.dense, self.terms, self.tokens
+        found = sum(
+            weight * task.similarity(a, b)
+            for weight, task, a, b in zip(self.weights, tasks, *sides, strict=True)
+        )
+        found = np.asarray(found, "float32")
+        return found[tuple(0 if one else slice(None) for one in ones)]
+
+    @validate_arguments
+    def rank(
+        self,
+        query: str,
+        texts: object,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Return the texts in the order of how well they match a query, the best first.
+
+        Args:
+            query: a text.
+            texts: one or more texts.
+            top_k: return so many; None is all.
+            batch_size: default 32.
+
+        Returns:
+            For each text `{"index", "score", "text"}`, as of `TextEmbedder.rank`.
+        """
+        return ranked_texts(self, query, texts, top_k, batch_size)
+
+    def _scores_of_texts(self, query: str, texts: list[str], batch_size: int | None):
+        queries = self.embed([query], "query", batch_size)
+        return self.similarity(queries, self.embed(texts, "document", batch_size))[0]
+
+    # -- search --------------------------------------------------------------------------------
+
+    @validate_arguments
+    @reads_weights_of("self")
+    def index(
+        self,
+        documents: object,
+        precision: Precision = "float32",
+        batch_size: PositiveInt | None = None,
+        ids: object = None,
+        metadata: object = None,
+        text_column: Name | None = None,
+    ) -> HybridIndex:
+        """Return an index that finds documents by the weighted sum of the three scores.
+
+        Documents and queries are each read once for all three of its indexes.
+
+        Args:
+            documents: a list, array or column of texts, a table, or rows that are dicts.
+            precision: of the vectors of texts and of tokens, see `VectorIndex`.
+            batch_size: of `embed`.
+            ids, metadata, text_column: as of `VectorIndex.build`.
+
+        Raises:
+            ValueError: "documents is empty. ...", "documents[3] is empty. ..."
+        """
+        given = Documents.of(documents, ids, metadata, text_column)
+        dense, terms, tokens = self.embed(given.texts, "document", batch_size)
+        kept = {"texts": given.texts, "ids": given.ids, "metadata": given.metadata}
+        of_texts, of_terms, of_tokens = self._parts()
+        indexes = [
+            VectorIndex.from_vectors(of_texts, dense, precision=precision, **kept),
+            SparseIndex.from_vectors(of_terms, terms, **kept),
+            MultiVectorIndex.from_vectors(of_tokens, tokens, precision=precision, **kept),
+        ]
+        return HybridIndex(indexes, weights=self.weights)
+
+    @validate_arguments
+    def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> HybridIndex:
+        """Open an index of this model that its `save` wrote.
+
+        Args:
+            folder: of the index.
+            verify: whether to verify the checksums of the files.
+        """
+        return HybridIndex.load(folder, self._parts(), verify)
+
+    def _parts(self) -> list[_Part]:
+        """Return the embedders of the three indexes."""
+        return [_Part(self, name) for name in HybridVectors._fields]
+
+    def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
+        """Return one kind of vectors of texts, of which the others are kept until they are asked
+        for in this thread."""
+        kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
+        key = tuple(texts), prompt, self.backbone.weights_version
+        if name not in kept.get(key, ()):
+            kept.pop(key, None)
+            for oldest in list(kept)[: len(kept) - KEPT + 1]:
+                del kept[oldest]
+            kept[key] = self.embed(texts, prompt, batch_size)._asdict()
+        vectors = kept[key].pop(name)
+        if not kept[key]:
+            del kept[key]
+        return vectors
+
+    # -- presets -------------------------------------------------------------------------------
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[HybridPresetArguments]
+    ) -> Self:
+        """Load a model of three kinds of vectors, such as BGE-M3.
+
+        Args:
+            source: "bge_m3", a folder, or `hf://organisation/name[@revision]`; with
+                `sparse_linear.pt` and `colbert_linear.pt` beside the files of a `TextEmbedder`.
+            **arguments: `weights`; `max_terms` of the `SparseEncoder`; and those of `TextEmbedder`,
+                of which `max_length`, `prompts` and `sequence_length` are for all three.
+
+        Raises:
+            ValueError: as `TextEmbedder.from_preset`. Without one of these files a head is new,
+                which one log line says.
+        """
+        weights = arguments.pop("weights", WEIGHTS)
+        checks = {n: arguments.pop(n) for n in PresetArguments.__annotations__ if n in arguments}
+        shared = {name: value for name, value in arguments.items() if name in SHARED}
+        of_terms = {n: arguments.pop(n) for n in ("max_terms",) if n in arguments}
+        of_tokens = {n: v for n, v in shared.items() if n != "default_prompt"}
+        if "max_length" in of_tokens:
+            length = of_tokens.pop("max_length")
+            of_tokens |= {"query_length": length, "document_length": length}
+        classes = [
+            (TextEmbedder, arguments),
+            (SparseEncoder, {"pooling": TOKEN_WEIGHTS, **shared, **of_terms}),
+            (LateInteraction, of_tokens),
+        ]
+        return cls(*loading.load_tasks(classes, source, **checks), weights=weights)
+
+    @validate_arguments
+    @reads_weights_of("self")
+    def save_to_preset(
+        self,
+        directory: str | os.PathLike[str],
+        dtype: str | None = None,
+        **options: Unpack[SaveOptions],
+    ) -> None:
+        """Save all three as one folder of BGE-M3's form, which FlagEmbedding opens, and each of
+        `TextEmbedder`, `SparseEncoder` and `LateInteraction`.
+
+        Args:
+            directory: folder to write or to replace.
+            dtype: "float32", "float16" or "bfloat16"; None stores every weight in its own.
+            **options: of `Task.save_to_preset`.
+
+        Raises:
+            ValueError: "pooling of terms is 'max', and BGE-M3 has token weights. ..."
+            OSError: "The disk is full: ... was not saved."
+        """
+        tasks = self.dense, self.terms, self.tokens
+        beside = late_interaction_folder.hybrid_files(*tasks, saving.DTYPES.get(dtype))
+        saving.save_task(self.dense, directory, dtype, beside=beside, **options)
+
+
+class _Part:
+    """One of the three tasks of a `HybridEmbedder`, as the embedder of an index: it takes its
+    vectors from the forward pass of all three."""
+
+    def __init__(self, model: HybridEmbedder, name: str):
+        self._model, self._name = model, name
+        self._task = getattr(model, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        dim: int | None = None,
+        max_terms: int | None = None,
+    ) -> Any:
+        """Return the vectors of texts, as of the task."""
+        vectors = self._model._vectors(self._name, texts, prompt, batch_size)
+        if max_terms is not None:
+            return as_rows(vectors.toarray(), max_terms)
+        return vectors

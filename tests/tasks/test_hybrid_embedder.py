@@ -1,0 +1,226 @@
+"""BGE-M3: three kinds of vectors of a folder and their mix, beside what FlagEmbedding computed."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from paths import GOLDEN
+from processes import printed
+
+import encoder_zoo as ez
+from encoder_zoo.presets.files.pytorch_file import pytorch_bytes
+from encoder_zoo.tasks.embedding.sparse_pooling import largest_of_terms
+
+FOLDER = GOLDEN / "bge_m3"
+EXPECTED = np.load(FOLDER / "expected.npz")
+TEXTS = EXPECTED["texts"].tolist()
+TOKENS = np.split(EXPECTED["tokens"], np.cumsum(EXPECTED["lengths"])[:-1])
+LINEARS = ["sparse_linear.pt", "colbert_linear.pt"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Not changed by tests."""
+    return ez.HybridEmbedder.from_preset(FOLDER)
+
+
+def assert_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+class TestFolder:
+    def test_all_vectors_are_those_of_the_library(self, model):
+        dense, terms, tokens = model.embed(TEXTS)
+        np.testing.assert_allclose(dense, EXPECTED["dense"], atol=1e-5)
+        np.testing.assert_allclose(terms.toarray(), EXPECTED["weights"], atol=1e-5)
+        assert_close(tokens, TOKENS)
+
+    def test_scores_and_their_mix_are_too(self, model):
+        for task, expected in zip(
+            (model.dense, model.terms, model.tokens), EXPECTED["scores"], strict=True
+        ):
+            np.testing.assert_allclose(task.similarity(TEXTS, TEXTS), expected, atol=1e-5)
+        np.testing.assert_allclose(model.similarity(TEXTS, TEXTS), EXPECTED["mixed"], atol=1e-5)
+        np.testing.assert_allclose(
+            model.similarity(TEXTS[1], TEXTS), EXPECTED["mixed"][1], atol=1e-5
+        )
+        ranked = model.rank(TEXTS[0], TEXTS)
+        assert [r["index"] for r in ranked] == np.argsort(-EXPECTED["mixed"][0]).tolist()
+
+    @pytest.mark.parametrize("name", ["SparseEncoder", "LateInteraction"])
+    def test_each_opens_by_itself_and_saves(self, name, model, tmp_path):
+        task = getattr(ez, name).from_preset(FOLDER)
+        task.save_to_preset(tmp_path / "m")
+        again = getattr(ez, name).from_preset(tmp_path / "m")
+        np.testing.assert_allclose(
+            again.similarity(TEXTS, TEXTS),
+            EXPECTED["scores"][1 if name == "SparseEncoder" else 2],
+            atol=1e-5,
+        )
+        config = json.loads((tmp_path / "m/config.json").read_text())
+        assert config["architectures"] == ["XLMRobertaModel"]
+
+    def test_the_whole_is_saved_as_one_folder(self, model, tmp_path):
+        model.save_to_preset(tmp_path / "m")
+        again = ez.HybridEmbedder.from_preset(tmp_path / "m")
+        np.testing.assert_allclose(again.similarity(TEXTS, TEXTS), EXPECTED["mixed"], atol=1e-5)
+        assert set(LINEARS) <= {path.name for path in (tmp_path / "m").iterdir()}
+        model.terms.save_to_preset(tmp_path / "m")  # of the older preset nothing is left
+        assert not (tmp_path / "m" / "colbert_linear.pt").exists()
+
+    def test_lengths_are_those_of_all_three(self):
+        model = ez.HybridEmbedder.from_preset(FOLDER, max_length=8)
+        assert [len(vectors) for vectors in model.embed(TEXTS).tokens] == [7, 7, 7, 7]
+        with pytest.raises(TypeError, match="unknown argument 'max_lenght'"):
+            ez.HybridEmbedder.from_preset(FOLDER, max_lenght=8)
+
+    def test_a_head_that_is_missing_is_new(self, tmp_path, caplog):
+        folder = shutil.copytree(FOLDER, tmp_path / "m")
+        (folder / "sparse_linear.pt").unlink()
+        ez.SparseEncoder.from_preset(folder, pooling="token_weights")
+        assert "the layer of token weights starts from random weights" in caplog.text
+
+
+class TestBadFiles:
+    @pytest.mark.parametrize(
+        ("name", "tensors", "message"),
+        [
+            (LINEARS[0], {"weight": np.ones((2, 8))}, "weight makes 2 numbers of a token"),
+            (LINEARS[0], {"weight": np.ones((1, 9))}, "reads vectors of 9, but the encoder's"),
+            (LINEARS[1], {"weight": np.ones((8, 9))}, "reads vectors of 9, but the encoder's"),
+            (LINEARS[1], {"weight": np.ones(8)}, "its tensors are"),
+            (LINEARS[1], {"weight": np.ones((8, 8)), "bias": np.ones(7)}, "its tensors are"),
+            (LINEARS[0], {"weight": np.full((1, 8), np.nan), "bias": np.ones(1)}, "8 values that"),
+            (LINEARS[1], {"weight": np.full((8, 8), np.inf)}, "64 values that are NaN"),
+        ],
+    )
+    def test_errors_name_the_file(self, name, tensors, message, tmp_path):
+        folder = shutil.copytree(FOLDER, tmp_path / "m")
+        tensors = {key: value.astype("float32") for key, value in tensors.items()}
+        (folder / name).write_bytes(pytorch_bytes(tensors))
+        cls = ez.SparseEncoder if name == LINEARS[0] else ez.LateInteraction
+        with pytest.raises(ValueError, match=message) as error:
+            cls.from_preset(folder)
+        assert name in str(error.value)
+
+    def test_a_cut_file(self, tmp_path):
+        folder = shutil.copytree(FOLDER, tmp_path / "m")
+        content = (folder / LINEARS[0]).read_bytes()
+        (folder / LINEARS[0]).write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match="sparse_linear.pt"):
+            ez.SparseEncoder.from_preset(folder)
+
+
+class TestIndex:
+    def test_finds_by_the_mix_and_reads_once(self, model, tmp_path, monkeypatch):
+        index = model.index(TEXTS, ids=list("abcd"))
+        asked, embed = [], model.embed
+        monkeypatch.setattr(model, "embed", lambda *a: asked.append(a[0]) or embed(*a))
+        hits = index.search(TEXTS[0])
+        assert len(asked) == 1
+        expected = np.sort(EXPECTED["mixed"][0])[::-1]
+        np.testing.assert_allclose([hit["score"] for hit in hits], expected, atol=1e-5)
+        assert hits[0]["id"] == "a"
+        index.add(["a dog"], ids=["e"])
+        assert sum(list(texts) == ["a dog"] for texts in asked) == 1
+        index.save(tmp_path / "index")
+        again = model.load_index(tmp_path / "index")
+        assert again.weights == [1.0, 0.3, 1.0]
+        assert again.search("a dog", top_k=2) == index.search("a dog", top_k=2)
+        assert index.search("a dog", top_k=1, where=None)[0]["id"] == "e"
+
+    def test_training_one_of_them_changes_the_others(self):
+        model = ez.HybridEmbedder.from_preset(FOLDER)
+        index = model.index(TEXTS)
+        model.terms.compile(learning_rate=1e-2)
+        model.terms.fit((TEXTS, TEXTS), verbose=0)
+        with pytest.raises(ValueError, match="The embedder has changed"):
+            index.search("a cat")
+
+
+class TestParts:
+    def test_another_backbone_and_other_lengths_are_refused(self, model):
+        other = ez.SparseEncoder.from_preset(FOLDER)
+        with pytest.raises(ValueError, match="terms has another backbone"):
+            ez.HybridEmbedder(model.dense, other, model.tokens)
+        prepare = type(model.tokens.preprocessor)
+        settings = {**model.tokens.preprocessor.get_config(), "query_length": 9}
+        tokens = ez.LateInteraction(model.dense.backbone, prepare(**settings), dim=4)
+        with pytest.raises(ValueError, match="tokens reads 9 tokens, and dense 20"):
+            ez.HybridEmbedder(model.dense, model.terms, tokens)
+        settings = {**model.tokens.preprocessor.get_config(), "skiplist": ["."]}
+        tokens = ez.LateInteraction(model.dense.backbone, prepare(**settings), dim=4)
+        with pytest.raises(ValueError, match="tokens has skiplist"):
+            ez.HybridEmbedder(model.dense, model.terms, tokens)
+
+    def test_what_the_form_has_no_field_for_is_not_saved(self, model, tmp_path):
+        tokens = ez.LateInteraction.from_preset(FOLDER, skiplist=["."])
+        with pytest.raises(ValueError, match="no field for skiplist"):
+            tokens.save_to_preset(tmp_path / "m")
+        with pytest.raises(ValueError, match="pooling is 'token_weights'"):
+            ez.SparseEncoder(model.dense.backbone, pooling="token_weights", activation="log1p_relu")
+
+
+class TestTokenWeights:
+    def test_gradients_reach_the_largest_weight_of_each_term(self):
+        import tensorflow as tf
+
+        weights = tf.constant([[0.5, 2.0, 1.0, 0.0]])
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            found = largest_of_terms(weights, np.array([[3, 1, 3, 0]]), 5)
+            loss = tf.reduce_sum(found * np.arange(5.0, dtype="float32"))
+        assert tape.gradient(loss, weights).numpy().tolist() == [[0.0, 1.0, 3.0, 0.0]]
+
+    def test_special_tokens_have_none(self, model):
+        rows = model.terms.embed(["a <unk> </s> b", "b"]).toarray()
+        tokenizer = model.terms.preprocessor.tokenizer
+        special = [tokenizer.token_to_id(t) for t in ("<s>", "</s>", "<pad>", "<unk>")]
+        assert not rows[:, special].any() and rows.any()
+
+    def test_fit_learns_and_a_saved_model_goes_on(self, tmp_path):
+        keras.utils.set_random_seed(0)
+        encoder = ez.SparseEncoder.from_preset(FOLDER, dropout=0.0)
+        before = np.array(encoder.head.dense.kernel)
+        encoder.compile(learning_rate=1e-2, run_eagerly=True)
+        losses = encoder.fit((TEXTS, TEXTS[::-1]), epochs=4, verbose=0).history["loss"]
+        assert losses[-1] < losses[0] and isinstance(encoder.loss, ez.losses.InfoNCE)
+        assert (np.array(encoder.head.dense.kernel) != before).any()
+        encoder.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_allclose(
+            again.embed(TEXTS).toarray(), encoder.embed(TEXTS).toarray(), atol=1e-6
+        )
+
+
+SCRIPT = """
+import json, sys
+import encoder_zoo as ez
+
+model = ez.HybridEmbedder.from_preset(sys.argv[1])
+texts = json.loads(sys.argv[2])
+found = {"mixed": model.similarity(texts, texts).tolist()}
+found["hits"] = [[hit["index"] for hit in hits] for hits in model.index(texts).search(texts)]
+for name in ("terms", "tokens"):
+    task = getattr(ez.HybridEmbedder.from_preset(sys.argv[1], dropout=0.0), name)
+    task.compile("sgd", jit_compile=False)
+    history = task.fit((texts, texts[::-1]), epochs=2, batch_size=4, shuffle=False, verbose=0)
+    found[name] = history.history["loss"]
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_answer_and_learn_alike(backend):
+    found, expected = (
+        json.loads(printed(SCRIPT, name, FOLDER, json.dumps(TEXTS)).splitlines()[-1])
+        for name in (backend, "tensorflow")
+    )
+    np.testing.assert_allclose(found["mixed"], EXPECTED["mixed"], atol=1e-5)
+    assert found["hits"] == expected["hits"]
+    for name in ("terms", "tokens"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-3)
