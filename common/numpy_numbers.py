@@ -103,7 +103,8 @@ def segment_mean(values, segment_ids) -> Array:
 
 def unsorted_segment_max(values, segment_ids, num_segments) -> Array:
     values = as_array(values)
-    found = np.full((int(num_segments), *values.shape[1:]), np.finfo(values.dtype).min)
+    limits = np.finfo if values.dtype.kind == "f" else np.iinfo
+    found = np.full((int(num_segments), *values.shape[1:]), limits(values.dtype).min, values.dtype)
     found = found.astype(values.dtype)
     np.maximum.at(found, np.asarray(segment_ids), values)
     return as_array(found)

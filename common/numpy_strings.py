@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import sys
 import unicodedata
@@ -112,6 +113,21 @@ def unicode_transcode(texts, input_encoding: str, output_encoding: str) -> Array
     return each(lambda text: decoded(text).encode(), texts)
 
 
+def unicode_decode(texts, input_encoding: str) -> RaggedArray:
+    """Return the code points of texts (N,), ragged (N, None) int32."""
+    codes = [np.frombuffer(decoded(t).encode("utf-32-le"), "<i4") for t in texts.tolist()]
+    values = np.concatenate([np.zeros(0, np.int32), *codes]).astype(np.int32)
+    return RaggedArray.from_row_lengths(as_array(values), [len(row) for row in codes])
+
+
+def unicode_encode(codes: RaggedArray, output_encoding: str) -> Array:
+    """Return the texts (N,) of code points."""
+    joined = codes.values.astype("<i4").tobytes().decode("utf-32-le")
+    bounds = codes.row_splits.tolist()
+    texts = [joined[a:b].encode() for a, b in itertools.pairwise(bounds)]
+    return as_array(np.asarray([*texts, b""], object)[:-1])
+
+
 strings = SimpleNamespace(
     length=length,
     substr=substr,
@@ -121,5 +137,7 @@ strings = SimpleNamespace(
     regex_replace=regex_replace,
     regex_full_match=regex_full_match,
     unicode_transcode=unicode_transcode,
+    unicode_decode=unicode_decode,
+    unicode_encode=unicode_encode,
     strip=lambda texts: each(bytes.strip, texts),
 )

@@ -23,6 +23,9 @@ TASK_INPUTS = (
     "answer_start",
     "masked_token_ids",
     "positions_in_teacher",
+    "word_index",
+    "word_mask",
+    "label_positions",
     "soft_weights",
     *(f"teacher_{name}" for name in INPUTS),
 )
@@ -37,6 +40,7 @@ OTHER_NAMES = {
 # "token_ids", (B, L), and those of further texts, "candidate_...", that of "candidate_token_ids",
 # (B, K, L).
 OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights", "choice_index", "answer_start")
+OTHER_SHAPES += ("word_mask", "label_positions")
 
 
 def backbone_inputs(inputs: Mapping) -> dict:

@@ -99,7 +99,13 @@ from encoder_zoo.tasks.embedding.sparse_encoder import (
 )
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder as SparseEncoder
 from encoder_zoo.tasks.embedding.hybrid_embedder import HybridEmbedder as HybridEmbedder
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
+    EntityExtractorPreprocessor as EntityExtractorPreprocessor,
+)
+from encoder_zoo.tasks.tagging.entity_extractor import EntityExtractor as EntityExtractor
 from encoder_zoo.tasks.tagging.entity_metrics import EntityF1 as EntityF1
+from encoder_zoo.tasks.tagging.span_head import SpanF1 as SpanF1
+from encoder_zoo.tasks.tagging.span_head import SpanFocalLoss as SpanFocalLoss
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import (
     TokenClassifierPreprocessor as TokenClassifierPreprocessor,
 )

@@ -30,6 +30,7 @@ from encoder_zoo.presets.formats.preset_files import (
     COLBERT_LINEAR,
     COLBERT_SETTINGS,
     CONFIG,
+    GLINER,
     MANIFEST,
     MODEL_SETTINGS,
     MODULES,
@@ -52,7 +53,7 @@ def cached_folder(
 
     cached = (
         try_to_load_from_cache(repository, name, revision=revision)
-        for name in (CONFIG, MODULES, *tokenizer_file_names())
+        for name in (CONFIG, GLINER, MODULES, *tokenizer_file_names())
     )
     path = next((path for path in cached if isinstance(path, str)), None)
     folder = path and pathlib.Path(path).parent
@@ -134,7 +135,7 @@ _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 # The hub's converter to safetensors, and the title of its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, MANIFEST, MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS}
-_SETTINGS |= {*tokenizer_file_names()}
+_SETTINGS |= {GLINER, *tokenizer_file_names()}
 _ADAPTERS = (adapters.CONFIG, adapters.WEIGHTS)  # for `load_adapters` of the folder
 _LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
 _MODULE_FILE = re.compile(r"(\d+_\w+)/([^/]+)")

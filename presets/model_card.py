@@ -40,6 +40,13 @@ SENTENCE_TRANSFORMERS = Library(
 
 model = {cls}({name})""",
 )
+GLINER = Library(
+    "gliner",
+    "PyTorch",
+    """from gliner import {cls}
+
+model = {cls}.from_pretrained({name})""",
+)
 KERAS_HUB = Library(
     "KerasHub",
     "Keras 3",

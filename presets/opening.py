@@ -19,10 +19,12 @@ from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.gliner import GlinerCheckpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
+    GLINER,
     MANIFEST,
     module_files,
     preset_files,
@@ -34,7 +36,7 @@ from encoder_zoo.presets.registry import listed_settings, resolve
 
 logger = logging.getLogger("encoder_zoo")
 
-_TOKENIZER_FILES = [CONFIG, MANIFEST, *tokenizer_file_names()]
+_TOKENIZER_FILES = [CONFIG, GLINER, MANIFEST, *tokenizer_file_names()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +194,8 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     settings = read_manifest(files, verify)
     files = encoder_files(files)
     _check_files(files, preset_files())
+    if GLINER in files:
+        return GlinerCheckpoint(files, settings)
     if CONFIG not in files and (family := tf1.family_in(files)):
         return tf1.Tf1Checkpoint(files, family)
     if "class_name" in files.read_json(CONFIG):

@@ -40,6 +40,7 @@ from encoder_zoo.presets.formats.preset_files import (
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import (
+    GLINER,
     KERAS_HUB,
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
@@ -124,16 +125,18 @@ def save_task(
     task.check_representable()
     head = task.head_record
     prefix = "" if suffix == "Model" else f"{family.prefix}."
+    prefix = prefix if task.encoder_prefix is None else task.encoder_prefix
     weights = {
         **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
     config = {"architectures": [_architecture(task)], **_head_config(task, head)}
-    if task.labels and task.labels == default_labels(task.num_classes):
+    if task.num_classes and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
     config |= task.extra_config()
     files = {**task.files_to_save(DTYPES[dtype] if dtype else None), **beside}
-    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files)
+    own = task.encoder_prefix is not None
+    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files, own)
 
 
 def _architecture(task: PresetTask) -> str:
@@ -147,7 +150,9 @@ def _usage(task: PresetTask) -> Usage:
     suffix = task.checkpoint_class_suffix
     here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"
-    if task.sentence_transformers_class:
+    if task.encoder_prefix is not None:
+        library, there = GLINER, "GLiNER"
+    elif task.sentence_transformers_class:
         library, there = SENTENCE_TRANSFORMERS, task.sentence_transformers_class
     elif suffix in task.backbone.family.heads:
         there = there + suffix if task.head_record.auto_class else _architecture(task)
@@ -167,6 +172,7 @@ def _save(
     dtype,
     shard_bytes,
     files=MappingProxyType({}),
+    has_own_config=False,
 ) -> None:
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
@@ -176,7 +182,8 @@ def _save(
     config = {**config, **backbone_config(about.backbone, tokenizer), "dtype": main}
     labels = tuple(config.get("id2label", {}).values())
     with _new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
-        (new / CONFIG).write_bytes(json_bytes(config))
+        if not has_own_config:
+            (new / CONFIG).write_bytes(json_bytes(config))
         _write_weights(new, weights, dtypes, shard_bytes)
         of_tokenizer = {} if tokenizer is None else tokenizer.to_files()
         for name, content in {**of_tokenizer, **files}.items():

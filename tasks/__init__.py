@@ -14,6 +14,7 @@ C = TypeVar("C", bound="type[Task]")
 TASKS = {
     "sequence_classifier": "classification.sequence_classifier.SequenceClassifier",
     "token_classifier": "tagging.token_classifier.TokenClassifier",
+    "entity_extractor": "tagging.entity_extractor.EntityExtractor",
     "span_qa": "question_answering.span_qa.SpanQA",
     "masked_lm": "pretraining.masked_lm.MaskedLM",
     "pretraining": "pretraining.pretraining.Pretraining",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO
 
 import numpy as np
@@ -54,16 +54,26 @@ class HuggingFaceCheckpoint(Checkpoint):
     Args:
         files: of the folder.
         settings: contents of its `encoder_zoo.json`.
+        config_name: of the file with the configuration.
+        config: contents of `config.json`, where they are part of that file; None: they are all.
+        wrapper: before the names of the encoder's tensors; None: see `_wrapper_of`.
 
     Raises:
         ValueError: naming the file and what is wrong with it.
     """
 
-    def __init__(self, files: FolderFiles, settings: dict):
+    def __init__(
+        self,
+        files: FolderFiles,
+        settings: dict,
+        config_name: str = CONFIG,
+        config: Mapping | None = None,
+        wrapper: str | None = None,
+    ):
         self.files = files
         self.settings = settings
-        self.config_file = files.path / CONFIG
-        self.config = dict(files.read_json(CONFIG))
+        self.config_file = files.path / config_name
+        self.config = dict(files.read_json(config_name) if config is None else config)
         weights = open_weights(files)
         self.weight_files = frozenset(pathlib.Path(file.path).name for file in weights)
         raw_names = [name for file in weights for name in file.shapes]
@@ -72,7 +82,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         self.family = _family_of(self.config, self.config_file)
         self.config = self.family.read(self.config)
         self._tensors: dict[str, _Stored] = {}
-        wrapper = _wrapper_of(raw_names, self.family)
+        wrapper = _wrapper_of(raw_names, self.family) if wrapper is None else wrapper
         for file in weights:
             for raw_name in file.shapes:
                 for name, stored in _stored_tensors(file, raw_name, self.family, wrapper):

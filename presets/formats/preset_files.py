@@ -10,6 +10,7 @@ from encoder_zoo.presets.files.manifest import CARD as CARD
 from encoder_zoo.presets.files.manifest import NAME as MANIFEST
 
 CONFIG = "config.json"
+GLINER = "gliner_config.json"  # of the package gliner, in place of config.json
 # Of sentence-transformers: the list of modules; prompts and similarity; the encoder's length.
 MODULES, MODEL_SETTINGS = "modules.json", "config_sentence_transformers.json"
 # Of the ColBERT of its authors: markers and lengths.
@@ -92,7 +93,7 @@ def replaced_preset_files() -> list[str]:
     """
     shards = "model-*-of-*.safetensors"
     weights = [SAFETENSORS.file, SAFETENSORS.index, shards, *PYTORCH.patterns]
-    return [CONFIG, MANIFEST, *weights, *tokenizer_file_names()]
+    return [CONFIG, GLINER, MANIFEST, *weights, *tokenizer_file_names()]
 
 
 def module_files() -> list[str]:

@@ -29,6 +29,8 @@ class PresetTask(Protocol):
         answer_settings: constructor arguments of inference, saved with the preset.
         settings_in_files: arguments that `files_to_save` or `extra_config` writes.
         sentence_transformers_class: that opens the preset; None: transformers does.
+        encoder_prefix: before the names of the encoder's tensors, of a task whose `files_to_save`
+            have the configuration in place of config.json; None: transformers' names.
         head: the layers after the backbone, or None.
         backbone: the encoder.
         preprocessor: of `preprocessor_class`, or None.
@@ -51,6 +53,7 @@ class PresetTask(Protocol):
     answer_settings: ClassVar[tuple[str, ...]]
     settings_in_files: ClassVar[tuple[str, ...]]
     sentence_transformers_class: ClassVar[str | None]
+    encoder_prefix: ClassVar[str | None]
     head: object | None
     head_record: Head
     backbone: Backbone

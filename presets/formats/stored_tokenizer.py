@@ -13,7 +13,7 @@ from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
 from encoder_zoo.encoders.tokenizers.files.added_tokens import OPTIONS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
+from encoder_zoo.presets.formats.preset_files import GLINER, TOKENIZER_JSON
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -175,7 +175,28 @@ def read_stored_tokenizer(
         ValueError: naming the file and what is wrong with it, see `choose_tokenizer`.
     """
     kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
-    return StoredTokenizer(kind, read_tokenizer_files(files, kind))
+    stored = StoredTokenizer(kind, read_tokenizer_files(files, kind))
+    return _of_single_texts(stored) if GLINER in files else stored
+
+
+def _of_single_texts(stored: StoredTokenizer) -> StoredTokenizer:
+    """Return the tokenizer of a model that never reads pairs, whatever its files say of these.
+
+    gliner has transformers write pairs of DeBERTa with a start token before the second text, too.
+    """
+    contents = stored.files.contents
+    template = stored.files.part("post_processor")
+    single = template.get("single")
+    if template.get("type") != "TemplateProcessing" or not isinstance(single, list):
+        return stored
+    end = single[-1].get("SpecialToken") if single and isinstance(single[-1], dict) else None
+    if len(single) != 3 or not isinstance(end, dict):
+        return stored
+    second = {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {**end, "type_id": 1}}
+    template = {**template, "pair": [*single, *second]}
+    data = {**contents["tokenizer.json"], "post_processor": template}
+    files = TokenizerFiles(stored.files.folder, {**contents, "tokenizer.json": data})
+    return StoredTokenizer(stored.kind, files)
 
 
 def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerFiles:

@@ -94,6 +94,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             does not pass them to the backbone.
         sentence_transformers_class: of sentence-transformers, which opens the presets of the task;
             None: transformers opens them.
+        encoder_prefix: before the names of the encoder's tensors, of a task whose `files_to_save`
+            have the configuration in place of config.json; None: transformers' names.
     """
 
     task_name: str
@@ -111,6 +113,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     answer_settings: tuple[str, ...] = ()
     settings_in_files: tuple[str, ...] = ()
     sentence_transformers_class: str | None = None
+    encoder_prefix: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer them
         from_pretrained = ForeignMethod("from_preset(source)")
         save_pretrained = ForeignMethod("save_to_preset(folder)")

@@ -305,6 +305,38 @@ def tags_have_labels(said, folder):
     tagger.fit(words, [["O", "O"], ["O"]], **SMALL)
 
 
+@case(
+    "There are no labels to look for. Pass",
+    "There are no labels to look for in one of the texts",
+    "There are no spans to learn the labels from",
+    slow=True,
+)
+def entities_have_names(said, folder):
+    spans = [[{"start": 0, "end": 1, "label": "X"}], []]
+    extractor = new("EntityExtractor", pooler=False)
+    with said():
+        extractor.extract_entities("a b")
+    with said():
+        extractor.extract_entities(["a b", "c"], [["X"], []])
+    extractor.extract_entities(["a b"], [["X"]])
+    with said():
+        extractor.fit(TEXTS[:2], [[], []], **SMALL)
+    new("EntityExtractor", pooler=False, labels=["X"]).fit(TEXTS[:2], [[], []], **SMALL)
+    extractor.fit(TEXTS[:2], spans, **SMALL)
+    extractor.extract_entities("a b")
+
+
+@case("inside, which marks labels and texts", "which leaves too few for the text", slow=True)
+def names_of_entities_are_short(said, folder):
+    extractor = new("EntityExtractor", pooler=False, max_width=2)
+    with said():
+        extractor.extract_entities("a b", [f"a {extractor.preprocessor.label_marker}"])
+    letters = list("abcdefg")
+    with said():
+        extractor.extract_entities("a b", letters)
+    extractor.extract_entities("a b", letters[:3])
+
+
 @case("The tags are numbers, such as", slow=True)
 def numbers_of_tags_have_names(said, folder):
     words, tags = [["one", "two"], ["three"]], [[0, 1], [0]]
@@ -1257,6 +1289,7 @@ NOT_EXECUTED = {
     "This needs TensorFlow, which is not installed": PACKAGES,
     "texts are tokenized by the library tokenizers, which": PACKAGES,
     "training this vocabulary needs the package": PACKAGES,
+    "encoder_config is missing, as in folders of old versions": PACKAGES,
     "files need the package spacy": PACKAGES,
     "This needs the package pyarrow": PACKAGES,
     "Charts are drawn by matplotlib": PACKAGES,

@@ -129,6 +129,12 @@ CALLS = {
         "explain": lambda t: t.explain(TEXTS, **EXACT),
         "evaluate": lambda t: t.evaluate(*rows_of(t), 2, verbose=0),
     },
+    "EntityExtractor": {
+        **ASKS,
+        "extract_entities": lambda t: t.extract_entities(TEXTS, **SMALL),
+        "evaluate_entities": lambda t: t.evaluate_entities(*t.tiny_data()[1:], **SMALL),
+        "evaluate": lambda t: t.evaluate(*t.tiny_data()[1:], 2, verbose=0),
+    },
     "SpanQA": {
         "answer": lambda t: t.answer(QUESTIONS, CONTEXTS, **SMALL),
         "answer passages": lambda t: t.answer("a b", CONTEXTS, **SMALL),

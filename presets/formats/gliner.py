@@ -1,0 +1,268 @@
+"""Folders of the package gliner as checkpoints, and back: models of entities by their names.
+
+A folder has `gliner_config.json`, with the configuration of an encoder inside, the weights of the
+encoder under a prefix, and a tokenizer. Files of older versions name the encoder only: its
+configuration and tokenizer are then read from the hub.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import keras
+
+from encoder_zoo.common.validation import PositiveInt, Rate, Rule, one_of, rule_of
+from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.family import Head
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
+from encoder_zoo.presets.formats.preset_files import GLINER
+
+if TYPE_CHECKING:
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+ENCODER = "token_rep_layer.bert_layer.model."  # before the names of the encoder's tensors
+LABEL_MARKER, SEPARATOR = "<<ENT>>", "<<SEP>>"
+SPAN_MODES = ("markerV0", "markerV1", "marker")
+POOLINGS = ("first", "last", "mean", "max")
+_SPANS = "span_rep_layer.span_rep_layer"
+# {field: its rule}, of those that are read.
+_RULES = {
+    "hidden_size": rule_of(PositiveInt),
+    "max_width": rule_of(PositiveInt),
+    "max_len": rule_of(PositiveInt),
+    "dropout": rule_of(Rate),
+    "num_rnn_layers": Rule(lambda v: type(v) is int and 0 <= v <= 16, "an integer from 0 to 16"),
+    "subtoken_pooling": one_of(*POOLINGS),
+    "embed_ent_token": rule_of(bool),
+    "ent_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
+    "sep_token": Rule(lambda v: isinstance(v, str) and v != "", "a token"),
+    "encoder_config": Rule(lambda v: v is None or isinstance(v, dict), "an object, or null"),
+    "model_name": Rule(lambda v: isinstance(v, str), "the name of an encoder"),
+}
+_DEFAULTS = {
+    "hidden_size": 512,
+    "max_width": 12,
+    "max_len": 384,
+    "dropout": 0.4,
+    "num_rnn_layers": 1,
+    "subtoken_pooling": "first",
+    "embed_ent_token": True,
+    "ent_token": LABEL_MARKER,
+    "sep_token": SEPARATOR,
+    "span_mode": "markerV0",
+    "encoder_config": None,
+}
+# {field that makes another architecture: what it is}
+_OTHERS = {
+    "labels_encoder": "an encoder of its own for labels (bi-encoder)",
+    "labels_decoder": "a decoder that writes labels",
+    "decoder_config": "a decoder in place of the encoder",
+    "relations_layer": "a layer for relations",
+    "span_encoder_config": "a second encoder over words",
+    "post_fusion_schema": "attention between labels and words behind the encoder",
+    "fuse_layers": "a mixture of the outputs of all layers",
+    "precomputed_prompts_mode": "stored vectors of labels",
+    "represent_spans": "vectors of spans in a token-level model",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanHeadRecord(Head):
+    """The layers behind the encoder in a folder of gliner.
+
+    Attributes:
+        span_mode: how the vectors of words become those of spans.
+        num_rnn_layers: of the LSTM.
+
+    Example:
+        >>> SpanHeadRecord(num_rnn_layers=0).tensors["head.label.outer"]
+        'prompt_rep_layer.3'
+    """
+
+    output: str | None = "prompt_rep_layer.3"
+    span_mode: str = "markerV0"
+    num_rnn_layers: int = 1
+
+    @property
+    def tensors(self) -> dict[str, str]:
+        names = {"head.projection": "token_rep_layer.projection"}
+        for i in range(self.num_rnn_layers):
+            for direction, suffix in enumerate(("", "_reverse")):
+                for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                    ours = f"head.lstms.{i}.directions.{direction}.{part}"
+                    names[ours] = f"rnn.lstm.{part}_l{i}{suffix}"
+        layers = {"head.label": "prompt_rep_layer"}
+        parts = ("start", "end", *(("first",) if self.span_mode == "markerV1" else ()))
+        layers |= {f"head.{part}": f"{_SPANS}.project_{part}" for part in parts}
+        if self.span_mode == "marker":
+            names["head.out_affine"] = f"{_SPANS}.out_project"
+        else:
+            layers["head.out"] = f"{_SPANS}.out_project"
+        for ours, theirs in layers.items():
+            names |= {f"{ours}.inner": f"{theirs}.0", f"{ours}.outer": f"{theirs}.3"}
+        return names
+
+
+def read_config(files: FolderFiles) -> dict:
+    """Return the contents of `gliner_config.json`, checked, with gliner's defaults.
+
+    Raises:
+        ValueError: "...: span_mode is 'token_level'. Models that score single words ...", "...:
+            labels_encoder is '...': an encoder of its own for labels (bi-encoder) is not
+            implemented.", "...: max_width is 0. Expected a positive integer."
+    """
+    config, path = files.read_json(GLINER), files.path / GLINER
+    for field, what in _OTHERS.items():
+        if config.get(field):
+            raise ValueError(
+                f"{path}: {field} is {shown(config[field])}: {what} is not implemented."
+            )
+    mode = config.get("span_mode", "markerV0")
+    if mode == "token_level":
+        raise ValueError(
+            f"{path}: span_mode is 'token_level'. Models that score single words as the start, the "
+            "end and the inside of entities are not implemented. Expected a span model, "
+            f"{', '.join(SPAN_MODES)}."
+        )
+    if mode not in SPAN_MODES:
+        raise ValueError(
+            f"{path}: span_mode is {shown(mode)}, which is not implemented. Expected one of "
+            f"{', '.join(SPAN_MODES)}."
+        )
+    if config.get("words_splitter_type", "whitespace") != "whitespace":
+        raise ValueError(
+            f"{path}: words_splitter_type is {shown(config['words_splitter_type'])}, which splits "
+            "texts by another library. Expected 'whitespace'."
+        )
+    config = {**_DEFAULTS, **config}
+    for field, rule in _RULES.items():
+        if field in config and not rule.holds(config[field]):
+            raise ValueError(f"{path}: {field} is {shown(config[field])}. Expected {rule.words}.")
+    return config
+
+
+class GlinerCheckpoint(HuggingFaceCheckpoint):
+    """A folder of gliner: its encoder, and the layers behind it under their own names.
+
+    Args:
+        files: of the folder.
+        settings: contents of its `encoder_zoo.json`.
+
+    Attributes:
+        gliner: contents of `gliner_config.json`, with gliner's defaults.
+    """
+
+    def __init__(self, files: FolderFiles, settings: dict):
+        self.gliner = read_config(files)
+        encoder = self.gliner["encoder_config"]
+        if encoder is None:
+            raise ValueError(
+                f"{files.path / GLINER}: encoder_config is missing, as in folders of old versions, "
+                f"which read it from {self.gliner.get('model_name')!r}. Open the folder with "
+                "gliner and save it again: GLiNER.from_pretrained(...).save_pretrained(folder)."
+            )
+        encoder = {"model_type": "deberta-v2", **encoder}  # gliner's default
+        super().__init__(files, settings, GLINER, encoder, ENCODER)
+
+
+def model_arguments(checkpoint: Checkpoint) -> dict[str, object]:
+    """Return the arguments of `EntityExtractor` that a folder of gliner holds; {} of any other.
+
+    Args:
+        checkpoint: opened.
+
+    Raises:
+        ValueError: "...: hidden_size is 512, but prompt_rep_layer.3.bias has 768."
+    """
+    if not isinstance(checkpoint, GlinerCheckpoint):
+        return {}
+    config, path = checkpoint.gliner, checkpoint.config_file
+    shapes, width = checkpoint.shapes, config["hidden_size"]
+    found = shapes.get("prompt_rep_layer.3.bias", (0,))
+    if found != (width,):
+        raise ValueError(
+            f"{path}: hidden_size is {width}, but prompt_rep_layer.3.bias has {found[0]}."
+        )
+    layers = sum(f"rnn.lstm.weight_ih_l{i}" in shapes for i in range(17))
+    if layers != config["num_rnn_layers"]:
+        raise ValueError(
+            f"{path}: num_rnn_layers is {config['num_rnn_layers']}, but the weights have {layers} "
+            "layers of an LSTM."
+        )
+    return {
+        "span_dim": width,
+        "max_width": config["max_width"],
+        "span_mode": config["span_mode"],
+        "num_rnn_layers": config["num_rnn_layers"],
+        "subtoken_pooling": config["subtoken_pooling"],
+        "embed_label_marker": config["embed_ent_token"],
+        "dropout": config["dropout"],
+    }
+
+
+def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+    """Return the arguments of the preprocessor that a folder of gliner holds; {} of any other.
+
+    Args:
+        preset: opened.
+        tokenizer: of the preset.
+
+    Raises:
+        ValueError: "...: class_token_index is 7, but the tokenizer has '<<ENT>>' at 5. ..."
+    """
+    if GLINER not in preset.files:
+        return {}
+    config, path = read_config(preset.files), preset.files.path / GLINER
+    marker, index = config["ent_token"], config.get("class_token_index", -1)
+    if marker not in set(tokenizer.get_vocabulary()):
+        raise ValueError(f"{path}: ent_token is {shown(marker)}, which the tokenizer lacks.")
+    if index not in (-1, tokenizer.token_to_id(marker)):
+        raise ValueError(
+            f"{path}: class_token_index is {shown(index)}, but the tokenizer has {marker!r} at "
+            f"{tokenizer.token_to_id(marker)}. Expected the same."
+        )
+    return {
+        "max_words": config["max_len"],
+        "label_marker": marker,
+        "separator": config["sep_token"],
+    }
+
+
+def gliner_files(task: keras.Model, encoder: Mapping) -> dict[str, bytes]:
+    """Return the files of gliner for an `EntityExtractor`, beside weights and tokenizer.
+
+    Args:
+        task: with its preprocessor, or without: then the markers are gliner's.
+        encoder: the configuration of its backbone.
+    """
+    prepares = task.preprocessor
+    tokenizer = prepares and prepares.tokenizer
+    marker = LABEL_MARKER if prepares is None else prepares.label_marker
+    origin = task.backbone.origin
+    config = {
+        "model_type": "gliner_uni_encoder_span",
+        "model_name": (origin and origin.base_model) or task.backbone.family.name,
+        "name": "encoder_zoo",
+        "encoder_config": dict(encoder),
+        "vocab_size": task.backbone.vocabulary_size,
+        "class_token_index": tokenizer.token_to_id(marker) if tokenizer else -1,
+        "ent_token": marker,
+        "sep_token": SEPARATOR if prepares is None else prepares.separator,
+        "hidden_size": task.span_dim,
+        "max_width": task.max_width,
+        "max_len": 384 if prepares is None else prepares.max_words,
+        "span_mode": task.span_mode,
+        "num_rnn_layers": task.num_rnn_layers,
+        "subtoken_pooling": task.subtoken_pooling,
+        "embed_ent_token": task.embed_label_marker,
+        "dropout": task.dropout,
+        "words_splitter_type": "whitespace",
+        "post_fusion_schema": "",
+        "fuse_layers": False,
+    }
+    return {GLINER: json_bytes(config)}

@@ -1,0 +1,589 @@
+"""The task of entities by their names, which are given with each question: GLiNER.
+
+Comment letters: B batch, L tokens, W words, K widths of spans, C labels, N texts, P candidates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack, overload
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    Probability,
+    Rate,
+    validate_arguments,
+)
+from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.presets.config import backbone_config
+from encoder_zoo.presets.formats import gliner
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.tasks.base.classes import validated_labels
+from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
+from encoder_zoo.tasks.preprocessing.given_labels import class_name
+from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.tagging import token_labels
+from encoder_zoo.tasks.tagging.entities import Entity
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
+    EntityExtractorPreprocessor,
+    SpanWindows,
+    WordsOfTexts,
+)
+from encoder_zoo.tasks.tagging.entity_metrics import score_entities
+from encoder_zoo.tasks.tagging.span_decoding import Candidates, choose, entity_columns, in_texts
+from encoder_zoo.tasks.tagging.span_head import (
+    SpanF1,
+    SpanFocalLoss,
+    SpanHead,
+    SpanInputs,
+    SpanMode,
+    SubtokenPooling,
+)
+from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.sources import check_preprocessor
+
+if TYPE_CHECKING:
+    from typing import Self
+
+THRESHOLD = 0.5
+Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[str, str]]
+
+
+class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
+    """Keyword arguments of `EntityExtractor.from_preset`."""
+
+    labels: Sequence[str] | None
+    max_width: int
+    span_dim: int | None
+    span_mode: SpanMode
+    num_rnn_layers: int
+    subtoken_pooling: SubtokenPooling
+    embed_label_marker: bool
+    max_words: int
+    doc_stride: int | None
+    label_marker: str | None
+    separator: str | None
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class EntityExtractor(Task):
+    """Extract entities by their names, which are given with each question: GLiNER.
+
+        model = ez.EntityExtractor.from_preset("hf://urchade/gliner_multi-v2.1")
+        model.extract_entities("Zoë met Bob in Paris.", labels=["person", "city"])
+
+    The model reads the labels and a text together, and compares every span of words with every
+    label. Entities may be of any kind, and with `nested=True` inside of each other.
+
+    `from_preset` opens folders of the package gliner whose models score spans; and any encoder,
+    which gets new layers behind it and needs `fit`. Presets are saved in gliner's form.
+
+    Args:
+        backbone: any `Backbone`.
+        preprocessor: for raw text.
+        labels: default labels; without any, the first `fit` learns them from its spans. They are
+            saved with the preset.
+        max_width: the most words of an entity.
+        span_dim: width of the layers behind the backbone; None is the backbone's.
+        span_mode: how the vectors of words become those of spans, see `SpanHead`.
+        num_rnn_layers: of an LSTM that reads the words once more; 0 for none.
+        subtoken_pooling: how the vectors of a word's tokens become one.
+        embed_label_marker: whether a label has the vector of the marker before it, or else of its
+            first token.
+        dropout: of the layers behind the backbone, in training.
+
+    `fit` takes x as texts, or `(texts, labels)` with a list of labels for each text; and y as for
+    `TokenClassifier`, spans that may overlap, `{"start", "end", "label"}` in characters. A text is
+    read with its own labels or, without these, with all labels of the data: those that it has no
+    span of are its negatives. Of more than 25 labels, it is read with those of its spans and with
+    others drawn at random. A span has all words that it shares a character with.
+
+    Call arguments:
+        inputs: the preprocessor's outputs. Of prepared inputs without "word_index" each token is a
+            word, and the first one the only label.
+
+    Returns:
+        (B, W, K, C) float32 logits of the spans of K widths from each of W words, -1e9 where
+        there is none. `predict` of texts returns a list with (words, K, C) of each.
+
+    Source: Zaratiana et al. 2024, GLiNER: Generalist Model for Named Entity Recognition using
+    Bidirectional Transformer.
+
+    Example:
+        >>> from encoder_zoo import EntityExtractor
+        >>> model = EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4)  # a new head
+        >>> texts, spans = ["Anna lives in Rome."], [[(0, 4, "person"), (14, 18, "city")]]
+        >>> history = model.fit(texts, spans, verbose=0)
+        >>> found = model.extract_entities("Anna sings.", labels=["person"], threshold=0.0)
+        >>> sorted(found[0])
+        ['end', 'label', 'score', 'start', 'text']
+    """
+
+    task_name = "entity_extractor"
+    checkpoint_class_suffix = "ForEntityExtraction"
+    default_head = gliner.SpanHeadRecord()
+    pipeline_tag = "token-classification"
+    preprocessor_class = EntityExtractorPreprocessor
+    text_method = "extract_entities"
+    answer_type = Entity
+    output_activation = "sigmoid"
+    answer_settings = ("labels",)
+    settings_in_files = ("max_words", "label_marker", "separator")
+    encoder_prefix = gliner.ENCODER
+    predicts_lists = True
+    fills_batches = False
+
+    @validate_arguments
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: EntityExtractorPreprocessor | None = None,
+        labels: Sequence[str] | None = None,
+        max_width: PositiveInt = 12,
+        span_dim: PositiveInt | None = None,
+        span_mode: SpanMode = "markerV0",
+        num_rnn_layers: NonNegativeInt = 1,
+        subtoken_pooling: SubtokenPooling = "first",
+        embed_label_marker: bool = True,
+        dropout: Rate = 0.4,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.labels = validated_labels(labels)
+        self.max_width = max_width
+        self.span_dim = span_dim or backbone.hidden_dim
+        self.span_mode = span_mode
+        self.num_rnn_layers = num_rnn_layers
+        self.subtoken_pooling = subtoken_pooling
+        self.embed_label_marker = embed_label_marker
+        self.dropout = dropout
+        with self.distribution.scope():
+            self.head = SpanHead(
+                self.span_dim,
+                max_width,
+                span_mode,
+                num_rnn_layers,
+                subtoken_pooling,
+                dropout,
+                name="head",
+                dtype=self.dtype_policy,
+            )
+            self.head.build((None, None, backbone.hidden_dim))
+        self._finish_building()
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[EntityExtractorPresetArguments]
+    ) -> Self:
+        """Load a model of gliner, or an encoder with new layers; see `Task.from_preset`.
+
+        Args:
+            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: `labels=["person", "city"]`, `max_width`; of a new head `span_dim`,
+                `span_mode`, `num_rnn_layers`, `subtoken_pooling`, `embed_label_marker`; of the
+                preprocessor `sequence_length`, `max_words`, `doc_stride`, `label_marker`,
+                `separator`; `dropout`, `dtype` and others of the backbone; `added_tokens` of the
+                tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+
+        Raises:
+            ValueError: "...: span_mode is 'token_level'. Models that score single words ...", and
+                as of `Task.from_preset`.
+        """
+        return super().from_preset(source, **arguments)
+
+    @property
+    def head_record(self) -> gliner.SpanHeadRecord:
+        return gliner.SpanHeadRecord(span_mode=self.span_mode, num_rnn_layers=self.num_rnn_layers)
+
+    @classmethod
+    def checkpoint_arguments(cls, config: dict, head, arguments: dict) -> dict:
+        return arguments
+
+    @classmethod
+    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
+        return gliner.model_arguments(checkpoint)
+
+    def files_to_save(self, dtype: object) -> dict[str, bytes]:
+        tokenizer = self.preprocessor and self.preprocessor.tokenizer
+        return gliner.gliner_files(self, backbone_config(self.backbone, tokenizer))
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def logits_of(self, encoded, inputs, training=None):
+        x = encoded["sequence_output"]
+        if "word_index" in inputs:
+            read = SpanInputs(*(inputs[name] for name in SpanInputs._fields))
+        else:
+            mask = ops.cast(with_padding_mask(inputs)["padding_mask"], "int32")
+            index = (ops.arange(ops.shape(mask)[1], dtype="int32") + 1) * mask
+            read = SpanInputs(index, mask, ops.zeros_like(mask[:, :1]))
+        return self.head(x, read, training=training)  # (B, W, K, C)
+
+    def compute_output_spec(self, inputs, training=None):
+        batch, words = inputs.get("word_mask", inputs["token_ids"]).shape
+        labels = inputs["label_positions"].shape[1] if "label_positions" in inputs else 1
+        return keras.KerasTensor((batch, words, self.max_width, labels), "float32")
+
+    def prepared_inputs(self) -> list[str]:
+        return [*super().prepared_inputs(), *SpanInputs._fields]
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        own = {"word_index": (0, length), "word_mask": (0, 1), "label_positions": (-1, length - 1)}
+        return {**super().input_ranges(length), **own}
+
+    # -- training ------------------------------------------------------------------------------
+
+    def default_loss(self) -> keras.losses.Loss:
+        return SpanFocalLoss()
+
+    def default_metrics(self) -> list:
+        return [SpanF1()]
+
+    def metric_by_name(self, name: str):
+        return SpanF1() if name == "f1" else super().metric_by_name(name)
+
+    def _separate(self, x, y) -> tuple:
+        if isinstance(x, tuple):
+            return x, y
+        return token_labels.separated(x, y)
+
+    def _check_labels(self, x, y) -> None:
+        if y is None and not hasattr(x, "element_spec"):
+            raise ValueError(
+                "The labels are missing. Expected y: for every text a list of spans, "
+                "{'start', 'end', 'label'}."
+            )
+
+    def _adapt(self, x, y) -> None:
+        if isinstance(x, dict) or self.labels is not None:
+            return
+        spans = token_labels.labels_of_dataset(x) if y is None else token_labels.label_lists(y)
+        names = {class_name(span["label"]) for row in spans for span in row}
+        if isinstance(x, tuple) and len(x) > 1:
+            names |= {name for row in x[1] for name in row}
+        if not names:
+            raise ValueError("There are no spans to learn the labels from. Pass labels=[...].")
+        self.labels = validated_labels(sorted(names))
+        self.preprocessor.attach(self)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def _predict_texts(self, x, batch_size, predict) -> list[np.ndarray]:
+        x, labels = x if isinstance(x, tuple) else (x, None)
+        with self._quickly():
+            texts = as_column(plain(x))
+            _, prompts = label_sets(labels, self.labels, len(texts))
+            words, read, examples = self._read(texts, prompts)
+            lengths = np.asarray(words.starts.row_lengths())
+            widths = np.asarray(prompts.row_lengths())
+            shapes = [(n, self.max_width, c) for n, c in zip(lengths, widths, strict=True)]
+            outputs = [np.full(shape, MASKED_LOGIT, "float32") for shape in shapes]
+            every = self._candidates(examples, batch_size, -np.inf)
+            found = in_texts(every, words, read)
+            for row, start, end, label, score in zip(*map(np.asarray, found), strict=True):
+                outputs[row][start, end - start, label] = score
+        return outputs
+
+    def _quickly(self) -> contextlib.AbstractContextManager:
+        """Return a context in which texts are prepared in NumPy, where that is the same."""
+        same = self.preprocessor.tokenizer.library_is_equal
+        return in_numpy() if same else contextlib.nullcontext()
+
+    def _read(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
+        """Return the words of texts, the windows that they are read in, and their examples."""
+        prepares = self.preprocessor
+        words = prepares.words(texts)
+        examples, read = prepares.examples(words, prepares.prompts(labels))
+        return words, read, examples
+
+    def _candidates(self, examples: dict, batch_size, least: float) -> Candidates:
+        """Return the spans of windows with a logit above the least, with logits as their scores."""
+        parts = []
+        for indices, outputs in example_outputs(self, examples, batch_size):
+            outputs = np.asarray(outputs)  # (B, W, K, C)
+            real = outputs > max(least, MASKED_LOGIT / 2)
+            row, start, width, label = np.nonzero(real)
+            parts.append((indices[row], start, start + width, label, outputs[real]))
+        fields = zip(*parts, strict=True) if parts else [[np.zeros(0, np.int64)]] * 5
+        window, *rest = (np.concatenate(list(field)) for field in fields)
+        order = np.argsort(window, kind="stable")
+        kinds = (np.int64, np.int32, np.int32, np.int32, np.float32)
+        return Candidates(
+            *(
+                array_ops.constant(field[order].astype(kind))
+                for field, kind in zip((window, *rest), kinds, strict=True)
+            )
+        )
+
+    @overload
+    def extract_entities(
+        self,
+        texts: str,
+        labels: Labels | None = None,
+        threshold: float = 0.5,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: int | None = None,
+    ) -> list[Entity]: ...
+    @overload
+    def extract_entities(
+        self,
+        texts: Iterable[Any],
+        labels: Labels | None = None,
+        threshold: float = 0.5,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: int | None = None,
+    ) -> list[list[Entity]]: ...
+    @validate_arguments
+    def extract_entities(
+        self,
+        texts,
+        labels: object = None,
+        threshold: Probability = THRESHOLD,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: PositiveInt | None = None,
+    ):
+        """Return the entities in texts.
+
+        Texts of any length are read in windows that overlap, see `EntityExtractorPreprocessor`.
+
+        Args:
+            texts: a text or a list of texts; or spaCy's `Doc`s.
+            labels: names of what to look for, such as ["person", "court"]; or {name: description},
+                where the model reads the descriptions; or one of both for each text. None: those
+                of the last `fit`.
+            threshold: the score that an entity must be above.
+            nested: whether entities may be inside of each other; else no two share a word.
+            multi_label: whether the same words may be an entity of several labels.
+            batch_size: default 32.
+
+        Returns:
+            For every text a list of `{"label", "text", "start", "end", "score"}`, in their order;
+            start and end count the characters of the caller's string. For a single text its list
+            alone.
+
+        Raises:
+            ValueError: "There are no labels to look for. ...", "labels has 'person' twice. ...",
+                "Text 0: its labels take 530 of the 510 tokens that the model reads, ..."
+        """
+        if isinstance(texts, str) or is_doc(texts):
+            # A single text has a single set of labels.
+            options = (threshold, nested, multi_label, batch_size)
+            return self.extract_entities([texts], labels, *options)[0]
+        check_preprocessor(self, texts)
+        with self._quickly():
+            texts = as_column(plain(texts))
+            names, prompts = label_sets(labels, self.labels, len(texts))
+            if not len(texts):
+                return []
+            self._check_prompts(prompts)
+            words, read, examples = self._read(texts, prompts)
+            least = np.log(threshold / (1 - threshold)) if 0 < threshold < 1 else None
+            least = {0.0: -np.inf, 1.0: np.inf}.get(threshold, least) if least is None else least
+            found = in_texts(self._candidates(examples, batch_size, least), words, read)
+            found = choose(_with_scores(found, threshold), nested, multi_label)
+            return records(entity_columns(found, words, texts, names))
+
+    def _check_prompts(self, prompts: array_ops.RaggedTensor) -> None:
+        """Raise a ValueError for labels that have the preprocessor's markers inside."""
+        for marker in {self.preprocessor.label_marker, self.preprocessor.separator}:
+            for prompt in dict.fromkeys(np.asarray(prompts.flat_values).tolist()):
+                if marker in prompt.decode():
+                    raise ValueError(
+                        f"The label {prompt.decode()!r} has {marker!r} inside, which marks labels "
+                        "and texts. Name it otherwise."
+                    )
+
+    @validate_arguments
+    def signatures(
+        self,
+        threshold: Probability = THRESHOLD,
+        nested: bool = False,
+        multi_label: bool = False,
+    ) -> dict[str, Callable]:
+        """Return `extract_entities` of "text" and "labels" for exports.
+
+        Args:
+            threshold, nested, multi_label: as for `extract_entities`.
+
+        Returns:
+            A function of "text" (N,) and "labels" (N, C), or (1, C) for all texts; where a text has
+            fewer labels, the last are "". Its results are "count" (N,), the number of entities of
+            every text, and "label", "text", "start", "end" and "score", (N, G) with G the most
+            entities of a text; after a text's last entity they are "" and 0.
+        """
+
+        def entities(text, labels):
+            text = as_valid_text(text)
+            count = array_ops.size(text, array_ops.int64)
+            names = array_ops.RaggedTensor.from_tensor(labels, padding="")
+            times = array_ops.where(names.nrows() == 1, count, 1)
+            rows = array_ops.repeat(array_ops.range(names.nrows()), times)
+            names = array_ops.gather(names, rows)
+            words, read, examples = self._read(text, names)
+            found = self._candidates_in_graph(examples, threshold)
+            found = choose(in_texts(found, words, read), nested, multi_label)
+            return padded_columns(entity_columns(found, words, text, names))
+
+        entities.takes_other_shapes = True
+        entities.ranks = {"labels": 2}
+        return {"serving_default": entities}
+
+    def _candidates_in_graph(self, examples: dict, threshold: float) -> Candidates:
+        """Return the spans of windows with a score above the threshold, inside `tf.function`."""
+        counts = examples["word_count"], examples["label_positions"].row_lengths()
+        words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
+
+        def scores(examples):
+            inputs = self.preprocessor.collate(examples)
+            logits = self(inputs, training=False)  # (B, W, K, C)
+            is_label = (inputs["label_positions"] >= 0)[:, None, None]
+            real = inputs["word_mask"][:, :, None, None] & is_label
+            real = array_ops.broadcast_to(real, array_ops.shape(logits))
+            return array_ops.sigmoid(array_ops.boolean_mask(logits, real))[:, None]
+
+        sizes = words * labels * self.max_width
+        found = in_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
+        score = found.values[:, 0]
+        chosen = array_ops.where(score > threshold)[:, 0]
+        window = array_ops.gather(found.value_rowids(), chosen)
+        cell = chosen - array_ops.gather(found.row_starts(), window)
+        number = array_ops.gather(labels, window)
+        start, width = cell // (number * self.max_width), cell // number % self.max_width
+        fields = (array_ops.cast(v, array_ops.int32) for v in (start, start + width, cell % number))
+        return Candidates(window, *fields, array_ops.gather(score, chosen))
+
+    @validate_arguments
+    @reads_weights
+    def evaluate_entities(
+        self,
+        x: object,
+        y: object,
+        labels: object = None,
+        threshold: Probability = THRESHOLD,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: PositiveInt | None = None,
+    ) -> dict[str, Any]:
+        """Compute precision, recall and F1 of `extract_entities`, and of every label.
+
+        The metric of `evaluate` counts all spans above the threshold; this one those that are
+        chosen.
+
+        Args:
+            x: texts.
+            y: their spans, as for `fit`.
+            labels, threshold, nested, multi_label, batch_size: as for `extract_entities`; labels
+                None: the task's, or else those of the spans.
+
+        Returns:
+            `{"precision", "recall", "f1", "per_type": {label: {..., "support"}}}`.
+        """
+        x, y = self._separate(x, y)
+        y = token_labels.label_lists(y)
+        labels = labels or self.labels or sorted({span["label"] for row in y for span in row})
+        options = (threshold, nested, multi_label, batch_size)
+        found = self.extract_entities(x, labels, *options)
+        spans = [
+            [{(e["label"], e["start"], e["end"]) for e in row} for row in examples]
+            for examples in (y, found)
+        ]
+        return score_entities(*spans)
+
+    # -- checks of `encoder_zoo.testing` -------------------------------------------------------
+
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        spans = [[(0, 3, "a"), (2, 3, "c")], [], [(2, 5, "c")], []]
+        arguments = {"labels": ["a", "c"], "max_width": 3, "span_dim": 6}
+        return TinyData(arguments, super().tiny_data().x, spans)
+
+    def tiny_questions(self) -> tuple:
+        return self.tiny_data().x, [["a", "c"]] * 4
+
+
+def _with_scores(found: Candidates, threshold: float) -> Candidates:
+    """Return candidates with probabilities in place of logits, those above the threshold."""
+    found = found._replace(score=array_ops.sigmoid(found.score))
+    return found.masked(found.score > threshold)
+
+
+def label_sets(
+    labels: Labels | None, default: Sequence[str] | None, count: int
+) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    """Return the names of the labels of each text, and what the model reads of them.
+
+    Args:
+        labels: see `EntityExtractor.extract_entities`.
+        default: in place of None.
+        count: N.
+
+    Returns:
+        Two ragged (N, None) strings.
+
+    Raises:
+        ValueError: "There are no labels to look for. ...", "labels has 'person' twice. ...",
+            "labels[1] is ''. ...", "Expected a list of labels for each text. ..."
+
+    Example:
+        >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
+        >>> names.to_list(), prompts.to_list()
+        ([[b'PER'], [b'PER']], [[b'a person'], [b'a person']])
+    """
+    labels = default if labels is None else labels
+    labels = labels.tolist() if hasattr(labels, "tolist") else labels
+    if isinstance(labels, str | bytes):
+        raise ValueError(f"labels is {labels!r}. Expected a list of names, [{labels!r}].")
+    if labels is None or not len(labels):
+        raise ValueError(
+            "There are no labels to look for. Pass labels=[...], the names of entities such as "
+            "'person'."
+        )
+    several = not isinstance(labels, Mapping) and not isinstance(next(iter(labels)), str)
+    if several and len(labels) != count:
+        raise ValueError(
+            f"Expected a list of labels for each text. Received: {count} texts, {len(labels)} "
+            "lists of labels."
+        )
+    sets = [_label_set(given) for given in labels] if several else [_label_set(labels)] * count
+    lengths = [len(names) for names, _ in sets]
+    lengths = array_ops.constant(lengths, array_ops.int64)
+    flat = ([text for pair in sets for text in pair[i]] for i in range(2))
+    strings = (array_ops.constant(values, array_ops.string) for values in flat)
+    return tuple(array_ops.RaggedTensor.from_row_lengths(values, lengths) for values in strings)
+
+
+def _label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the names of labels, checked, and what the model reads of them."""
+    names = list(given)
+    prompts = [*given.values()] if isinstance(given, Mapping) else names
+    if not names:
+        raise ValueError("There are no labels to look for in one of the texts. Leave it out.")
+    for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
+        for i, value in enumerate(values):
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(
+                    f"{kind}[{i}] is {value!r}. Expected a name such as 'person', a string."
+                )
+            if value in values[:i]:
+                raise ValueError(f"{kind} has {value!r} twice. Expected each once.")
+    return names, prompts

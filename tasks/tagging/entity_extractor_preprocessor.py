@@ -1,0 +1,538 @@
+"""Preprocessing of texts for entities by their names: words, labels before them, spans of words.
+
+Comment letters: N texts, M windows of all texts, B windows of a batch, L tokens, W words, K widths
+of spans, C labels, P tokens of all texts, S spans of all texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import (
+    NonNegativeInt,
+    PositiveInt,
+    SequenceLength,
+    SpecialToken,
+    validate_arguments,
+)
+from encoder_zoo.presets.formats import gliner
+from encoder_zoo.tasks.base.classes import label_indices
+from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
+from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
+from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
+from encoder_zoo.tasks.tagging.token_labels import SPAN, label_lists
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.tagging.entity_extractor import EntityExtractor
+
+logger = logging.getLogger("encoder_zoo")
+
+SPACE, SYMBOL, LETTER, HYPHEN = range(4)  # kinds of characters
+MAX_LABELS = 25  # of a text in training
+
+
+class WordsOfTexts(NamedTuple):
+    """The words of texts, and their tokens.
+
+    Attributes:
+        starts: ragged (N, None) int32, the first character of each word.
+        ends: ragged (N, None) int32, the character after its last.
+        counts: ragged (N, None) int64, its number of tokens.
+        ids: ragged (N, None) int32, the tokens of all words of a text.
+        numbers: ragged (N, None) int32, the number of each token's word in its text.
+        absent: (N,) int64, how many words have no token, and are not among the others.
+    """
+
+    starts: array_ops.RaggedTensor
+    ends: array_ops.RaggedTensor
+    counts: array_ops.RaggedTensor
+    ids: array_ops.RaggedTensor
+    numbers: array_ops.RaggedTensor
+    absent: array_ops.Tensor
+
+
+class Prompts(NamedTuple):
+    """What is read before each text.
+
+    Attributes:
+        ids: ragged (N, None) int32: for every label its marker and its tokens, then the separator.
+        positions: ragged (N, None) int32, where in it the vector of each label is.
+    """
+
+    ids: array_ops.RaggedTensor
+    positions: array_ops.RaggedTensor
+
+
+class SpanWindows(NamedTuple):
+    """The windows that texts are read in.
+
+    Attributes:
+        windows: counted in tokens.
+        first_word: (M,) int32, the number in its text of the first word of each.
+        word_count: (M,) int64, its number of words.
+    """
+
+    windows: Windows
+    first_word: array_ops.Tensor
+    word_count: array_ops.Tensor
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class EntityExtractorPreprocessor(Preprocessor):
+    """Texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> words of the text [SEP]`.
+
+    Words are GLiNER's: letters and digits, also with hyphens between them; every other character
+    that is no space is one by itself. Longer texts than the model takes become several windows
+    that overlap. A span counts in the window where its middle is further from the edges, so that
+    spans of up to `doc_stride` tokens are read whole wherever they are.
+
+    Args:
+        tokenizer: any of this package's.
+        sequence_length: see `Preprocessor`; the length of a window, its labels included.
+        max_words: the most words of a window.
+        doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
+        label_marker: token before each label; None: "<<ENT>>" where the vocabulary has it, else its
+            mask token.
+        separator: text between labels and words; None: "<<SEP>>" where the vocabulary has it, else
+            the end token.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokenizer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "an",
+        ...                            "##na", "sings"])
+        >>> preprocessor = EntityExtractorPreprocessor(tokenizer)
+        >>> x = preprocessor.collate(preprocessor.encode(["Anna sings"], labels=["who"]))
+        >>> {name: x[name].numpy().tolist() for name in ("token_ids", "word_index")}
+        {'token_ids': [[2, 4, 5, 3, 6, 7, 8, 3]], 'word_index': [[0, 0, 0, 0, 1, 0, 2, 0]]}
+    """
+
+    task_name = "entity_extractor"
+    inputs = Inputs(Text("texts", "text"), Texts("labels", optional=True))
+    max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # of the task
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        sequence_length: SequenceLength | None = None,
+        max_words: PositiveInt = 384,
+        doc_stride: NonNegativeInt | None = None,
+        label_marker: SpecialToken | None = None,
+        separator: SpecialToken | None = None,
+    ):
+        super().__init__(tokenizer, sequence_length)
+        known = set(tokenizer.get_vocabulary())
+        self.max_words = max_words
+        self.doc_stride = doc_stride
+        own = gliner.LABEL_MARKER if gliner.LABEL_MARKER in known else tokenizer.mask_token
+        self.label_marker = label_marker or own
+        own = gliner.SEPARATOR if gliner.SEPARATOR in known else tokenizer.end_token
+        self.separator = separator or own
+        if self.label_marker not in known:
+            raise ValueError(
+                f"label_marker is {self.label_marker!r}, which the vocabulary lacks. Expected one "
+                "of its tokens; added_tokens=[...] of from_preset adds one."
+            )
+
+    @classmethod
+    def arguments_from_files(cls, preset, tokenizer) -> dict:
+        return gliner.preprocessor_arguments(preset, tokenizer)
+
+    def attach(self, task: EntityExtractor) -> None:
+        super().attach(task)
+        self.max_width = task.max_width
+        self.subtoken_pooling = task.subtoken_pooling
+        self.embed_label_marker = task.embed_label_marker
+
+    # -- texts and labels ----------------------------------------------------------------------
+
+    def words(self, texts: array_ops.Tensor) -> WordsOfTexts:
+        """Split texts (N,) into words, and these into tokens."""
+        words, starts, ends = split_words(texts, self._kinds)
+        ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
+        counts = words.with_values(ids.row_lengths())  # ragged (N, None)
+        present = counts.with_values(counts.values > 0)
+        kept = [array_ops.ragged.boolean_mask(rows, present) for rows in (starts, ends)]
+        absent = words.row_lengths() - kept[0].row_lengths()
+        counts = array_ops.ragged.boolean_mask(counts, present)
+        number = array_ops.ragged.range(counts.row_lengths()).values
+        numbers = array_ops.cast(array_ops.repeat(number, counts.values), array_ops.int32)
+        tokens = words.with_values(ids).merge_dims(1, 2)
+        return WordsOfTexts(*kept, counts, tokens, tokens.with_values(numbers), absent)
+
+    def prompts(self, labels: array_ops.RaggedTensor) -> Prompts:
+        """Return what is read before each text.
+
+        Args:
+            labels: ragged (N, None) strings, those to look for in each text.
+        """
+        found = array_ops.unique(labels.flat_values)
+        ids = self.tokenizer.tokenize(found.y)
+        marker = array_ops.fill([array_ops.size(found.y), 1], self._marker_id)
+        ids = array_ops.concat([marker, ids], axis=1)
+        ids = labels.with_values(array_ops.gather(ids, found.idx))  # ragged (N, None, None)
+        lengths = array_ops.cast(ids.values.row_lengths(), array_ops.int32)
+        begins = array_ops.cumsum(lengths, exclusive=True)  # among all labels' tokens
+        ids = ids.merge_dims(1, 2)
+        begins -= array_ops.cast(
+            array_ops.gather(ids.row_starts(), labels.value_rowids()), array_ops.int32
+        )
+        shift = self.tokenizer.first_column + (not self.embed_label_marker)
+        ends = array_ops.ones([ids.nrows(), 1], array_ops.int32) * self._separator_ids
+        return Prompts(array_ops.concat([ids, ends], axis=1), labels.with_values(begins + shift))
+
+    def examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
+        """Return one example for every window of texts."""
+        lengths = words.ids.row_lengths()
+        room = self.max_sequence_length - 2 - prompts.ids.row_lengths()  # (N,)
+        room = check_each(
+            room,
+            room >= min(self.max_width, self.max_sequence_length // 4),
+            ": its labels take ",
+            prompts.ids.row_lengths(),
+            f" of the {self.max_sequence_length - 2} tokens that the model reads, which leaves too "
+            "few for the text. Ask for fewer labels at once, or for shorter ones.",
+            unit="Text",
+        )
+        count = words.starts.row_lengths() + words.absent
+        fits = (lengths <= room) & (count <= self.max_words)
+        capacity = array_ops.where(fits, room, array_ops.minimum(room, self.max_words))
+        stride = capacity // 4 if self.doc_stride is None else self.doc_stride
+        windows = make_windows(lengths, capacity, array_ops.minimum(stride, capacity - 1))
+
+        numbers = take(words.numbers, windows)
+        stands = numbers.with_values(take(self._word_marks(words), windows).values)
+        index = array_ops.cumsum(array_ops.cast(stands.values, array_ops.int32))
+        before = array_ops.concat([array_ops.zeros([1], array_ops.int32), index], axis=0)
+        index -= array_ops.gather(
+            before, array_ops.gather(stands.row_starts(), stands.value_rowids())
+        )
+        if self.subtoken_pooling in ("first", "last"):
+            index = array_ops.where(stands.values, index, array_ops.zeros_like(index))
+        inside = array_ops.ragged.boolean_mask(numbers, stands)
+        word_count = inside.row_lengths()
+        padded = array_ops.concat([inside.values, array_ops.zeros([1], array_ops.int32)], axis=0)
+        first_word = array_ops.gather(padded, inside.row_starts())
+
+        prompt = array_ops.gather(prompts.ids, windows.example)
+        tokens = array_ops.concat([prompt, take(words.ids, windows)], axis=1)
+        zeros = prompt.with_values(array_ops.zeros_like(prompt.values))
+        index = array_ops.concat([zeros, stands.with_values(index)], axis=1)
+        # Of a text in one window, words without tokens are read as words without a vector, at the
+        # end, as in gliner.
+        unseen = array_ops.where(fits, words.absent, array_ops.zeros_like(words.absent))
+        examples = {
+            **self.pack([tokens]),
+            "word_index": self._framed(index),
+            "word_count": word_count + array_ops.gather(unseen, windows.example),
+            "label_positions": array_ops.gather(prompts.positions, windows.example),
+            "text_index": windows.example,
+        }
+        return examples, SpanWindows(windows, first_word, word_count)
+
+    def _word_marks(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
+        """Return ragged (N, None) bool: the token of each word by which it is counted."""
+        numbers, begins = words.numbers.values, row_begins(words.numbers)
+        if self.subtoken_pooling == "last":
+            marks = (numbers != following(numbers, -1)) | following(begins, True)
+        else:
+            marks = (numbers != previous(numbers, -1)) | begins
+        return words.numbers.with_values(marks)
+
+    def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+        """Return every row with a 0 at the start and end tokens."""
+        zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
+        column = self.tokenizer.first_column
+        return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
+
+    # -- examples ------------------------------------------------------------------------------
+
+    def encode(self, x, y=None, sample_weight=None, labels: Sequence[str] | None = None) -> dict:
+        """Return examples of windows, see `Preprocessor.encode`.
+
+        Args:
+            x: texts, or `(texts, labels)` with a list of labels for each text.
+            y: spans of each text, `{"start", "end", "label"}`, or None.
+            sample_weight: one number per text, or None.
+            labels: to look for in every text; None: the task's.
+        """
+        texts, *own = self.texts_of(x)
+        names = self._known_labels(labels)
+        if own:
+            sets = own[0].with_values(label_indices(own[0].values, names))
+            right = sets.values >= 0
+            given = own[0].values
+            message = ": unknown label ", given, f". Expected one of {names}."
+            sets = check_each(sets, right, *message, unit="Text", index=sets.value_rowids())
+        elif y is not None and len(names) > MAX_LABELS:
+            sets = sampled_labels(label_lists(y), names)
+        else:
+            count = array_ops.size(texts, array_ops.int64)
+            every = array_ops.repeat(array_ops.range(len(names))[None], count, axis=0)
+            sets = array_ops.RaggedTensor.from_tensor(every)
+        if y is not None:
+            sets = in_random_order(sets)
+        words = self.words(texts)
+        texts_of_labels = array_ops.constant(names, array_ops.string)
+        prompts = self.prompts(sets.with_values(array_ops.gather(texts_of_labels, sets.values)))
+        examples, found = self.examples(words, prompts)
+        if y is not None:
+            examples |= self._targets(texts, words, found, sets, y, names)
+        if sample_weight is not None:
+            weights = array_ops.gather(as_weights(sample_weight), examples["text_index"])
+            examples["sample_weight"] = weights
+        return examples
+
+    def _known_labels(self, labels: Sequence[str] | None) -> list[str]:
+        names = labels or self.labels
+        if not names:
+            raise ValueError(
+                "There are no labels to look for. Pass labels=[...], the names of entities such as "
+                "'person'."
+            )
+        return list(names)
+
+    def _targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
+        """Return the spans to learn of each window: first word, width less 1, and label."""
+        start, end, label = checked_spans(y, texts, names)
+        row = start.value_rowids()
+        # The words that a span shares a character with.
+        begin = array_ops.searchsorted(keys(words.ends), keys(start), side="right")
+        last = array_ops.searchsorted(keys(words.starts), keys(end), side="left") - 1
+        first_of_text = array_ops.cast(
+            array_ops.gather(words.starts.row_starts(), row), array_ops.int32
+        )
+        expected = ", which has no word. Expected letters, digits or symbols there."
+        message = ": the span from ", start.values, " to ", end.values, expected
+        begin = check_each(begin, begin <= last, *message, unit="Example", index=row)
+        column, is_known = columns_in_rows(label, sets)
+        given = array_ops.gather(array_ops.constant(names, array_ops.string), label.values)
+        message = ": a span has the label ", given, ", which is not among those of its text."
+        begin = check_each(begin, is_known, *message, unit="Example", index=row)
+        width = last - begin
+        fits = width < self.max_width
+        self._report_wide(fits)
+        rows = [
+            array_ops.gather(
+                array_ops.ragged.boolean_mask(start.with_values(v), start.with_values(fits)),
+                found.windows.example,
+            )
+            for v in (begin - first_of_text, width, column)
+        ]
+        begin, width, column = rows  # ragged (M, None)
+        window = begin.value_rowids()
+        position = begin.values - array_ops.gather(found.first_word, window)
+        count = array_ops.cast(array_ops.gather(found.word_count, window), array_ops.int32)
+        inside = begin.with_values((position >= 0) & (position + width.values < count))
+        kept = (begin.with_values(position), width, column)
+        kept = [array_ops.ragged.boolean_mask(rows, inside) for rows in kept]
+        return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
+
+    def _report_wide(self, fits: array_ops.Tensor) -> None:
+        """Log how many spans have too many words to be learned."""
+        if array_ops.is_symbolic_tensor(fits):
+            return
+        if wide := int(np.sum(~np.asarray(fits))):
+            logger.warning(
+                "%d of the spans have more than %d words: they are not learned. from_preset(..., "
+                "max_width=...) makes a model of longer ones.",
+                wide,
+                self.max_width,
+            )
+
+    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+        inputs = self.pad(examples, bucketed)
+        shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
+        word_index = examples["word_index"].to_tensor(shape=shape)
+        inputs["word_index"] = array_ops.ensure_shape(word_index, inputs["token_ids"].shape)
+        count = array_ops.maximum(array_ops.reduce_max(examples["word_count"]), 1)
+        if bucketed or self.sequence_length:  # one shape for each L
+            count = array_ops.maximum(count, shape[1])
+        inputs["word_mask"] = array_ops.sequence_mask(examples["word_count"], count)
+        inputs["label_positions"] = examples["label_positions"].to_tensor(-1)
+        if "span_start" not in examples:
+            return inputs
+        start = examples["span_start"]
+        columns = start.value_rowids(), start.values, examples["span_width"].values
+        columns = (*columns, examples["span_label"].values)
+        indices = array_ops.stack([array_ops.cast(c, array_ops.int64) for c in columns], axis=1)
+        labels = array_ops.shape(inputs["label_positions"], array_ops.int64)[1]
+        sizes = shape[0], count, array_ops.cast(self.max_width, array_ops.int64), labels
+        ones = array_ops.ones([array_ops.shape(indices)[0]], array_ops.float32)
+        y = array_ops.scatter_nd(indices, ones, array_ops.stack(sizes))
+        y = array_ops.minimum(y, 1.0)
+        return keras.utils.pack_x_y_sample_weight(inputs, y, examples.get("sample_weight"))
+
+    # -- tables --------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _kinds(self) -> np.ndarray:
+        return kinds_of_characters()
+
+    @functools.cached_property
+    def _marker_id(self) -> int:
+        return self.tokenizer.token_to_id(self.label_marker)
+
+    @functools.cached_property
+    def _separator_ids(self) -> np.ndarray:
+        """The separator's token; of one that is none, those of its text (1, T)."""
+        if self.separator in set(self.tokenizer.get_vocabulary()):
+            return np.array([[self.tokenizer.token_to_id(self.separator)]], np.int32)
+        with array_ops.init_scope():
+            return np.asarray(self.tokenizer.tokenize([self.separator])[0], np.int32)[None]
+
+
+@functools.cache
+def kinds_of_characters() -> np.ndarray:
+    """Return the kind of every code point, uint8: those of Python's regular expressions.
+
+    Example:
+        >>> kinds_of_characters()[[ord(c) for c in " -_é!"]].tolist()
+        [0, 3, 2, 2, 1]
+    """
+    characters = "".join(map(chr, range(sys.maxunicode + 1)))
+    kinds = np.full(len(characters), SYMBOL, np.uint8)
+    for pattern, kind in ((r"\s+", SPACE), (r"\w+", LETTER)):
+        for run in re.finditer(pattern, characters):
+            kinds[run.start() : run.end()] = kind
+    kinds[ord("-")] = HYPHEN
+    return kinds
+
+
+def split_words(
+    texts: array_ops.Tensor, kinds: np.ndarray
+) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    r"""Return the words of texts, and their characters: all that `\w+(?:[-_]\w+)*|\S` matches.
+
+    Args:
+        texts: (N,) strings.
+        kinds: of characters.
+
+    Returns:
+        words, starts, ends: ragged (N, None) strings and int32.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> words, starts, ends = split_words(tf.constant(["a-b -c!"]), kinds_of_characters())
+        >>> [word.decode() for word in words.to_list()[0]], starts.to_list(), ends.to_list()
+        (['a-b', '-', 'c', '!'], [[0, 4, 5, 6]], [[3, 5, 6, 7]])
+    """
+    codes = array_ops.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
+    kind, begins_text = array_ops.gather(kinds, codes.values), row_begins(codes)
+    letter, hyphen = kind == LETTER, kind == HYPHEN
+    letter_before = previous(letter, False) & ~begins_text
+    letter_after = following(letter, False) & ~following(begins_text, True)
+    joins = hyphen & letter_before & letter_after
+    goes_on = joins | (letter & (letter_before | previous(joins, False)))
+    visible = kind != SPACE
+    first = array_ops.where(visible & ~goes_on)[:, 0]  # (words of all texts,)
+    behind = array_ops.where(visible & ~following(goes_on, False))[:, 0] + 1
+    spelled = array_ops.RaggedTensor.from_row_lengths(
+        array_ops.boolean_mask(codes.values, visible), behind - first
+    )
+    words = array_ops.strings.unicode_encode(spelled, "UTF-8")
+    row = array_ops.gather(codes.value_rowids(), first)
+    offset = array_ops.gather(array_ops.cast(codes.row_starts(), array_ops.int64), row)
+    rows = [words, *(array_ops.cast(v - offset, array_ops.int32) for v in (first, behind))]
+    make, count = array_ops.RaggedTensor.from_value_rowids, array_ops.size(texts, array_ops.int64)
+    return tuple(make(values, row, count) for values in rows)
+
+
+def checked_spans(
+    y, texts: array_ops.Tensor, names: Sequence[str]
+) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    """Return start, end and label of the spans of each text, ragged (N, None) int32.
+
+    Args:
+        y: for every text a list of spans, see `token_labels.label_lists`; inside `tf.data` ragged
+            columns of these, or padded with "" as the label. They may overlap.
+        texts: (N,) strings.
+        names: of the labels.
+
+    Raises:
+        ValueError: "Example 3: the span from 7 to 40 is outside of the text, which has 20
+            characters, or empty. ...", "Example 3: unknown label 'DOG'. ...".
+    """
+    from encoder_zoo.tasks.tagging.token_labels import _columns, _ragged_spans
+
+    if not array_ops.is_symbolic_tensor(texts):
+        y = label_lists(y)
+    start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
+    row = start.value_rowids()
+    label = label_indices(given, names)
+    length = array_ops.gather(array_ops.strings.length(texts, unit="UTF8_CHAR"), row)
+    starts, ends = start.values, end.values
+    right = (starts >= 0) & (starts < ends) & (ends <= length)
+    message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
+    expected = " characters, or empty. Expected 0 <= start < end <= length."
+    check = functools.partial(check_each, unit="Example", index=row)
+    start, end = check((start, end), right, *message, length, expected)
+    expected = f". Expected one of {list(names)}."
+    label = check(label, label >= 0, ": unknown label ", given, expected)
+    return start, end, start.with_values(label)
+
+
+def columns_in_rows(
+    values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    """Return where each value is in the set of its row, (S,) int32, and whether it is there.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> sets = tf.ragged.constant([[7, 5], [5]])
+        >>> columns, found = columns_in_rows(tf.ragged.constant([[5], [7]]), sets)
+        >>> columns.numpy().tolist()[0], found.numpy().tolist()
+        (1, [True, False])
+    """
+    wanted, there = keys(values), keys(sets)
+    order = array_ops.argsort(there)
+    ordered = array_ops.gather(there, order)
+    index = array_ops.searchsorted(ordered, wanted)
+    index = array_ops.minimum(index, array_ops.size(there) - 1)
+    found = array_ops.gather(ordered, index) == wanted
+    column = array_ops.cast(array_ops.gather(order, index), array_ops.int64)
+    column -= array_ops.gather(sets.row_starts(), values.value_rowids())
+    return array_ops.cast(column, array_ops.int32), found
+
+
+def in_random_order(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
+    """Return the values of each row in another order, the same for the same rows: what a label
+    means must not depend on its place."""
+    row = array_ops.cast(sets.value_rowids(), array_ops.float32)
+    shape = [array_ops.size(sets.values)]
+    drawn = array_ops.random.stateless_uniform(shape, [0, 1]) * 0.999
+    order = array_ops.argsort(drawn, stable=True)
+    by_row = array_ops.argsort(array_ops.gather(row, order), stable=True)
+    return sets.with_values(array_ops.gather(sets.values, array_ops.gather(order, by_row)))
+
+
+def sampled_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.RaggedTensor:
+    """Return for each text the labels of its spans, and of others until there are `MAX_LABELS`.
+
+    Args:
+        y: spans of every text.
+        names: of all labels.
+
+    Returns:
+        Ragged (N, None) int32, indices into the names.
+    """
+    number, rng = {name: i for i, name in enumerate(names)}, np.random.default_rng(0)
+    rows = []
+    for spans in y:
+        own = {number[span[SPAN[2]]] for span in spans if span[SPAN[2]] in number}
+        drawn = rng.choice(len(names), min(len(names), MAX_LABELS), replace=False).tolist()
+        others = [i for i in drawn if i not in own]
+        rows.append(sorted(own) + others[: max(MAX_LABELS - len(own), 0)])
+    flat = np.array([i for row in rows for i in row], np.int32)
+    return array_ops.RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])

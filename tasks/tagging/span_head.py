@@ -1,0 +1,419 @@
+"""The layers of `EntityExtractor`, from the vectors of tokens to the logits of spans; its loss.
+
+Comment letters: B batch, L tokens, W words, K widths of spans, C labels, D vectors of tokens, H
+vectors of words, F = 4 H.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import keras
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.keras_private import HigherIsBetter
+from encoder_zoo.common.validation import NonNegativeFloat, Probability, validate_arguments
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
+from encoder_zoo.encoders.positions import take_positions
+
+SpanMode = Literal["markerV0", "markerV1", "marker"]
+SubtokenPooling = Literal["first", "last", "mean", "max"]
+# How many times wider than its outputs the middle of a projection is, by span mode.
+_WIDENING = {"markerV0": 4, "markerV1": 4, "marker": 2}
+
+
+class Affine(keras.layers.Layer):
+    """A matrix product and a bias, whose rows `SpanHead` also uses apart.
+
+    Args:
+        units: width of the outputs.
+    """
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(
+            shape=(input_shape[-1], self.units), initializer="glorot_uniform", name="kernel"
+        )
+        self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
+
+    def call(self, x):
+        return ops.matmul(x, self.kernel) + self.bias
+
+
+class TwoAffine(keras.layers.Layer):
+    """Affine, ReLU, dropout, affine: from (..., D) to (..., units).
+
+    Args:
+        units: width of the outputs.
+        widening: how many times wider the middle is.
+        dropout: of the middle, in training.
+    """
+
+    def __init__(self, units: int, widening: int, dropout: float, **kwargs):
+        super().__init__(**kwargs)
+        options = {"dtype": self.dtype_policy}
+        self.inner = Affine(widening * units, name="inner", **options)
+        self.outer = Affine(units, name="outer", **options)
+        self.dropout_layer = keras.layers.Dropout(dropout, **options)
+
+    def build(self, input_shape):
+        self.inner.build(input_shape)
+        self.outer.build((*input_shape[:-1], self.inner.units))
+
+    def call(self, x, training=None):
+        return self.outer(self.dropout_layer(ops.relu(self.inner(x)), training=training))
+
+
+class LstmWeights(keras.layers.Layer):
+    """The weights of one direction of an LSTM, in PyTorch's layout: gates i, f, g, o.
+
+    Args:
+        units: width of its state.
+    """
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, input_shape):
+        gates, width = 4 * self.units, input_shape[-1]
+        limit = self.units**-0.5
+        uniform = keras.initializers.RandomUniform(-limit, limit)
+        self.weight_ih = self.add_weight(shape=(gates, width), initializer=uniform, name="ih")
+        self.weight_hh = self.add_weight(shape=(gates, self.units), initializer=uniform, name="hh")
+        self.bias_ih = self.add_weight(shape=(gates,), initializer=uniform, name="bias_ih")
+        self.bias_hh = self.add_weight(shape=(gates,), initializer=uniform, name="bias_hh")
+
+
+class BidirectionalLstm(keras.layers.Layer):
+    """Read words in both directions; padding, at the end, is not read.
+
+    Args:
+        units: width of the outputs, half of it from each direction.
+
+    Call arguments:
+        x: (B, W, D).
+        mask: (B, W) bool.
+
+    Returns:
+        (B, W, units), zeros at padding.
+
+    Source: Hochreiter and Schmidhuber 1997; torch.nn.LSTM.
+    """
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        options = {"dtype": self.dtype_policy}
+        self.directions = [
+            LstmWeights(units // 2, name=name, **options) for name in ("ahead", "back")
+        ]
+
+    def build(self, input_shape):
+        for weights in self.directions:
+            weights.build(input_shape)
+
+    def call(self, x, mask):
+        gates = [  # (B, W, 4 H / 2) of each direction
+            ops.matmul(x, ops.transpose(one.weight_ih)) + one.bias_ih + one.bias_hh
+            for one in self.directions
+        ]
+        # Time first, and the second direction backwards: padding then comes first, and leaves the
+        # state at 0.
+        real = ops.cast(mask, gates[0].dtype)[..., None]
+        # One tensor: Keras's scan on TensorFlow takes no two of unknown length.
+        ahead, back = (ops.concatenate([gate, real], axis=-1) for gate in gates)
+        inputs = ops.stack([ahead, ops.flip(back, axis=1)])  # (2, B, W, ...)
+        inputs = ops.transpose(inputs, (2, 0, 1, 3))  # (W, 2, B, ...)
+        recurrent = ops.stack([ops.transpose(one.weight_hh) for one in self.directions])
+        recurrent = ops.cast(recurrent, x.dtype)  # (2, H / 2, 4 H / 2)
+
+        def step(state, given):
+            (hidden, cell), gate, real = state, given[..., :-1], given[..., -1:]
+            i, f, g, o = ops.split(gate + ops.matmul(hidden, recurrent), 4, axis=-1)
+            cell = real * (ops.sigmoid(f) * cell + ops.sigmoid(i) * ops.tanh(g))
+            hidden = real * ops.sigmoid(o) * ops.tanh(cell)
+            return (hidden, cell), (hidden, cell)
+
+        start = ops.zeros_like(inputs[0, ..., : self.units // 2])  # (2, B, H / 2)
+        _, (states, _) = ops.scan(step, (start, start), inputs)  # (W, 2, B, H / 2)
+        ahead, back = ops.transpose(states[:, 0], (1, 0, 2)), ops.transpose(states[:, 1], (1, 0, 2))
+        return ops.concatenate([ahead, ops.flip(back, axis=1)], axis=-1)
+
+
+class SpanInputs(NamedTuple):
+    """The inputs of `SpanHead` beside the vectors of tokens.
+
+    Attributes:
+        word_index: (B, L) int, the number from 1 of the word that a token stands for; 0 for none.
+        word_mask: (B, W) whether there is such a word.
+        label_positions: (B, C) int, the token of each label; -1 where there is none.
+    """
+
+    word_index: object
+    word_mask: object
+    label_positions: object
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanHead(ConfigFromSignature, keras.layers.Layer):
+    """Score every span of up to K words with every label: the layers of GLiNER.
+
+    A word has the vector w of its tokens, read once more by an LSTM, and a label the vector p of
+    its marker. With F for an affine, ReLU, affine, the logit of the span from word i to j is
+
+        F_o(relu([F_s(w_i); F_e(w_j)])) . F_p(p)
+
+    of which the first affine of F_o is computed word by word, and the second is multiplied with
+    the labels first: a span needs (K, F) additions, but no matrix product of its own.
+
+    Args:
+        hidden_dim: H.
+        max_width: K.
+        span_mode: "markerV0" as above; "markerV1" adds F_f of the mean of all words; in "marker"
+            F_o is one affine.
+        num_rnn_layers: of the LSTM; 0 for none.
+        subtoken_pooling: how the vectors of a word's tokens become one.
+        dropout: in the middle of each F, in training.
+
+    Call arguments:
+        x: (B, L, D) vectors of tokens.
+        inputs: `SpanInputs`.
+
+    Returns:
+        (B, W, K, C) float32 logits, -1e9 where there is no such span or label.
+
+    Source: Zaratiana et al. 2024, GLiNER, sections 2.2 and 2.3.
+    """
+
+    def __init__(
+        self,
+        hidden_dim: int,
+        max_width: int = 12,
+        span_mode: SpanMode = "markerV0",
+        num_rnn_layers: int = 1,
+        subtoken_pooling: SubtokenPooling = "first",
+        dropout: float = 0.4,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
+        self.max_width = max_width
+        self.span_mode = span_mode
+        self.num_rnn_layers = num_rnn_layers
+        self.subtoken_pooling = subtoken_pooling
+        self.dropout = dropout
+        options = {"dtype": self.dtype_policy}
+        self.projection = None
+        self.lstms = [
+            BidirectionalLstm(hidden_dim, name=f"lstm_{i}", **options)
+            for i in range(num_rnn_layers)
+        ]
+        widening = _WIDENING[span_mode]
+
+        def projection(name: str) -> TwoAffine:
+            return TwoAffine(hidden_dim, widening, dropout, name=name, **options)
+
+        self.start, self.end = projection("start"), projection("end")
+        self.first = projection("first") if span_mode == "markerV1" else None
+        self.out = projection("out") if span_mode != "marker" else None
+        self.out_affine = Affine(hidden_dim, name="out", **options) if self.out is None else None
+        self.label = TwoAffine(hidden_dim, 4, dropout, name="label", **options)
+
+    def build(self, input_shape):
+        shape = (*input_shape[:-1], self.hidden_dim)
+        if input_shape[-1] != self.hidden_dim:
+            self.projection = Affine(self.hidden_dim, name="projection", dtype=self.dtype_policy)
+            self.projection.build(input_shape)
+        parts = [self.start, self.end, *([self.first] if self.first else [])]
+        for layer in (*self.lstms, *parts, self.label):
+            layer.build(shape)
+        joined = (*input_shape[:-1], len(parts) * self.hidden_dim)
+        (self.out or self.out_affine).build(joined)
+
+    def call(self, x, inputs: SpanInputs, training=None):
+        word_index, word_mask, label_positions = inputs
+        word_mask = ops.cast(word_mask, "bool")
+        if self.projection is not None:
+            x = self.projection(x)
+        labels = take_positions(x, ops.maximum(label_positions, 0))  # (B, C, H)
+        words = pool_words(x, word_index, ops.shape(word_mask)[1], self.subtoken_pooling)
+        for lstm in self.lstms:
+            words = lstm(words, word_mask)
+        labels = self.label(labels, training=training)
+        logits = self._span_logits(words, word_mask, labels, training)  # K of (B, W, C)
+        logits = ops.cast(ops.stack(logits, axis=2), "float32")  # (B, W, K, C)
+        ends = ops.stack([shifted(word_mask, k) for k in range(self.max_width)], axis=2)
+        is_label = ops.cast(label_positions, "int32") >= 0
+        valid = (word_mask[:, :, None] & ends)[..., None] & is_label[:, None, None]
+        return ops.where(valid, logits, MASKED_LOGIT)
+
+    def _span_logits(self, words, word_mask, labels, training) -> list:
+        """Return the logits (B, W, C) of the spans of each width from 1 to K."""
+        out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
+        kernel = ops.cast(out.kernel, self.compute_dtype)
+
+        def part(layer: TwoAffine, vectors, i: int):
+            rows = kernel[i * width : (i + 1) * width]
+            return ops.matmul(ops.relu(layer(vectors, training=training)), rows)
+
+        starts = part(self.start, words, 0) + ops.cast(out.bias, self.compute_dtype)
+        ends = part(self.end, words, 1)
+        if self.first is not None:
+            mask = ops.cast(word_mask, words.dtype)[..., None]
+            count = ops.maximum(ops.sum(mask, axis=1, keepdims=True), 1.0)
+            mean = ops.sum(words * mask, axis=1, keepdims=True) / count  # (B, 1, H)
+            starts += part(self.first, mean, 2)
+        columns = ops.transpose(labels, (0, 2, 1))  # (B, H, C)
+        if self.out is None:  # the sum of two products
+            starts, ends = ops.matmul(starts, columns), ops.matmul(ends, columns)
+            return [starts + shifted(ends, k) for k in range(self.max_width)]
+        outer = self.out.outer
+        columns = ops.matmul(ops.cast(outer.kernel, self.compute_dtype), columns)  # (B, F, C)
+        constant = ops.matmul(labels, ops.cast(outer.bias, self.compute_dtype))[:, None]
+        dropout = self.out.dropout_layer
+        return [
+            ops.matmul(dropout(ops.relu(starts + shifted(ends, k)), training=training), columns)
+            + constant
+            for k in range(self.max_width)
+        ]
+
+
+def shifted(x, steps: int):
+    """Return x (B, W, ...) with the values `steps` words later, and zeros behind the last.
+
+    Example:
+        >>> import numpy as np
+        >>> ops.convert_to_numpy(shifted(np.array([[1, 2, 3]]), 1)).tolist()
+        [[2, 3, 0]]
+    """
+    if not steps:
+        return ops.convert_to_tensor(x)
+    padded = ops.pad(x, [[0, 0], [0, steps], *[[0, 0]] * (len(x.shape) - 2)])
+    return padded[:, steps:]
+
+
+def pool_words(x, word_index, count, pooling: SubtokenPooling):
+    """Return the vectors of words (B, W, D), zeros where a word has no token.
+
+    Args:
+        x: (B, L, D) vectors of tokens.
+        word_index: (B, L), see `SpanInputs`.
+        count: W.
+        pooling: "mean" and "max" are of all tokens of a word; else each word has one.
+    """
+    batch = ops.shape(x)[0]
+    rows = ops.arange(batch, dtype="int32")[:, None] * (count + 1)
+    flat = ops.reshape(rows + ops.cast(word_index, "int32"), (-1,))
+    tokens = ops.reshape(x, (-1, x.shape[-1]))
+    size = batch * (count + 1)
+    if pooling == "max":
+        words = ops.segment_max(tokens, flat, num_segments=size)
+        present = ops.segment_sum(ops.ones_like(tokens[:, :1]), flat, num_segments=size)
+        words = ops.where(present > 0, words, 0.0)
+    else:
+        words = ops.segment_sum(tokens, flat, num_segments=size)
+    if pooling == "mean":
+        number = ops.segment_sum(ops.ones_like(tokens[:, :1]), flat, num_segments=size)
+        words = words / ops.maximum(number, 1.0)
+    return ops.reshape(words, (batch, count + 1, x.shape[-1]))[:, 1:]
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
+    """Computes the focal loss of the logits of spans, summed over the spans of an example.
+
+    Args:
+        gamma: how much less a span counts that is right already, by (1 - p) ** gamma; 0 is the
+            binary cross-entropy.
+        alpha: weight of spans that have the label, against 1 - alpha of the others; None: all
+            count alike.
+
+    Call arguments:
+        y_true: (B, W, K, C), 1 where a span has a label.
+        y_pred: (B, W, K, C) logits; -1e9, of spans that are none, gives 0.
+
+    Source: Lin et al. 2017, Focal Loss for Dense Object Detection, section 3.
+
+    Example:
+        >>> import numpy as np
+        >>> y_true, logits = np.ones((1, 1, 1, 1)), np.zeros((1, 1, 1, 1), "float32")
+        >>> round(float(SpanFocalLoss(gamma=0.0)(y_true, logits)), 4)  # log 2
+        0.6931
+    """
+
+    @validate_arguments
+    def __init__(self, gamma: NonNegativeFloat = 0.0, alpha: Probability | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self.gamma = gamma
+        self.alpha = alpha
+
+    def call(self, y_true, y_pred):
+        y_pred = ops.cast(y_pred, "float32")
+        y_true = ops.cast(y_true, "float32")
+        logits = ops.where(y_true > 0, y_pred, -y_pred)  # of the right answer
+        logits = ops.where(y_pred > MASKED_LOGIT / 2, logits, -MASKED_LOGIT)
+        loss = ops.softplus(-logits)
+        if self.gamma:
+            loss = loss * ops.sigmoid(-logits) ** self.gamma
+        if self.alpha is not None:
+            loss = loss * ops.where(y_true > 0, self.alpha, 1.0 - self.alpha)
+        return ops.sum(loss, axis=(1, 2, 3))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
+    """Computes precision, recall and F1 of the spans and labels with a score above a threshold.
+
+    Spans that overlap all count, unlike in `extract_entities`, which chooses among them.
+
+    Args:
+        threshold: the least score, a probability.
+
+    Call arguments:
+        y_true: (B, W, K, C), 1 where a span has a label.
+        y_pred: (B, W, K, C) logits.
+        sample_weight: (B,).
+
+    Returns:
+        `result()` is `{"precision", "recall", "f1"}`.
+
+    Example:
+        >>> import numpy as np
+        >>> metric = SpanF1()
+        >>> metric.update_state(np.array([[[[1, 0]]]]), np.array([[[[2.0, 1.0]]]]))
+        >>> {name: round(float(value), 2) for name, value in metric.result().items()}
+        {'precision': 0.5, 'recall': 1.0, 'f1': 0.67}
+    """
+
+    @validate_arguments
+    def __init__(self, threshold: Probability = 0.5, **kwargs):
+        super().__init__(**{"name": "f1", **kwargs})
+        self.threshold = threshold
+        self.counts = self.add_variable(shape=(3,), initializer="zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
+        true = ops.cast(y_true, self.dtype)
+        found = ops.cast(ops.sigmoid(ops.cast(y_pred, "float32")) > self.threshold, self.dtype)
+        axes = (1, 2, 3)
+        counts = [ops.sum(values, axis=axes) for values in (true * found, found, true)]
+        counts = ops.stack(counts)  # (3, B)
+        if sample_weight is not None:
+            counts = counts * ops.reshape(ops.cast(sample_weight, self.dtype), (1, -1))
+        self.counts.assign_add(ops.sum(counts, axis=1))
+
+    def result(self) -> dict:
+        right, found, true = (self.counts[i] for i in range(3))
+
+        def ratio(a, b):
+            return ops.where(b > 0, a / ops.maximum(b, 1e-7), 0.0)
+
+        return {
+            "precision": ratio(right, found),
+            "recall": ratio(right, true),
+            "f1": ratio(2.0 * right, found + true),
+        }

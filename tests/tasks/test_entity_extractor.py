@@ -1,0 +1,183 @@
+"""Entities by their names: gliner's folders, windows, training, exports, errors."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from paths import GOLDEN
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import kinds_of_characters, split_words
+
+FOLDERS = GOLDEN / "gliner"
+SLOW = ("bert_marker", "deberta", "modernbert")
+NAMES = [
+    pytest.param(path.name, marks=[pytest.mark.slow] if path.name in SLOW else [])
+    for path in sorted(FOLDERS.iterdir())
+]
+# A space of width 0, of which BERT's tokenizer makes no token: gliner then counts words otherwise
+# than tokens, and gives entities behind it the offsets of their neighbours.
+WITHOUT_TOKEN = "\u200b"
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def golden(request):
+    """A folder that gliner wrote, opened here, and what gliner finds."""
+    folder = FOLDERS / request.param
+    expected = json.loads((folder / "expected.json").read_text("utf-8"))
+    return ez.EntityExtractor.from_preset(folder), expected, folder
+
+
+def test_logits_are_those_of_gliner(golden):
+    model, expected, folder = golden
+    labels = expected["settings"]["flat"]["labels"]
+    texts = expected["texts"]
+    stored = np.load(folder / "expected.npz")
+    for i, found in enumerate(model.predict((texts, [labels] * len(texts)), verbose=0)):
+        theirs = stored[str(i)][: len(found)]
+        inside = found > -1e8  # gliner computes spans beyond the text, too
+        assert inside.any() == bool(texts[i].strip())
+        np.testing.assert_allclose(found[inside], theirs[inside], atol=1e-4)
+
+
+def test_entities_are_those_of_gliner(golden):
+    model, expected, _ = golden
+    for name, settings in expected["settings"].items():
+        found = model.extract_entities(expected["texts"], **settings)
+        rows = zip(expected["texts"], found, expected["found"][name], strict=True)
+        for text, ours, theirs in rows:
+            for entity in ours:
+                assert text[entity["start"] : entity["end"]] == entity["text"]
+            if WITHOUT_TOKEN in text and model.backbone.family.name == "bert":
+                continue
+            scores = [[entity.pop("score") for entity in row] for row in (ours, theirs)]
+            assert ours == theirs, (name, text)
+            np.testing.assert_allclose(*scores, atol=1e-4)
+
+
+def test_words_are_those_of_the_pattern():
+    rng = np.random.default_rng(0)
+    letters = list("ab1é_-- \n\u00a0\u200b٣東क्ि🍕'.\x00\x1c")
+    texts = ["", " ", "-", *("".join(rng.choice(letters, rng.integers(1, 40))) for _ in range(300))]
+    array = np.array([text.encode() for text in texts], object)
+    import tensorflow as tf
+
+    words, starts, ends = split_words(tf.constant(array), kinds_of_characters())
+    for i, text in enumerate(texts):
+        theirs = list(re.finditer(r"\w+(?:[-_]\w+)*|\S", text))
+        assert [w.decode() for w in words[i].numpy()] == [m.group() for m in theirs], repr(text)
+        assert starts[i].numpy().tolist() == [m.start() for m in theirs]
+        assert ends[i].numpy().tolist() == [m.end() for m in theirs]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ez.EntityExtractor.from_preset(FOLDERS / "bert")
+
+
+LABELS = ["person", "city"]
+LONG = " ".join(f"Anna saw Bob in old Paris by the river {i}." for i in range(30))
+
+
+def test_long_texts_are_read_in_windows_that_overlap(model):
+    """A text in windows has the entities of its windows, each span scored in one of them."""
+    assert len(LONG) > 1000
+    [logits] = model.predict(([LONG], [LABELS]), verbose=0)
+    words = re.findall(r"\w+(?:[-_]\w+)*|\S", LONG)
+    assert logits.shape == (len(words), 12, 2)
+    missing = np.argwhere(logits[:-12] < -1e8)
+    assert not len(missing), missing[:5]  # every span is scored
+    found = model.extract_entities(LONG, LABELS)
+    assert all(LONG[e["start"] : e["end"]] == e["text"] for e in found)
+    ends = [e["end"] for e in found]
+    assert all(a <= e["start"] for a, e in zip(ends, found[1:], strict=False))
+    assert found[-1]["start"] > 0.9 * len(LONG)
+
+
+def test_nested_entities_may_be_inside_of_each_other(model):
+    text = "Anna Lee met Bob in Paris."
+    flat = model.extract_entities(text, LABELS, threshold=0.2)
+    nested = model.extract_entities(text, LABELS, threshold=0.2, nested=True)
+    spans = [(e["start"], e["end"]) for e in nested]
+    inside = [a != b and a[0] >= b[0] and a[1] <= b[1] for a in spans for b in spans]
+    assert len(nested) > len(flat) and any(inside)
+    for a in spans:
+        for b in spans:
+            apart = a[1] <= b[0] or b[1] <= a[0]
+            within = (a[0] >= b[0] and a[1] <= b[1]) or (b[0] >= a[0] and b[1] <= a[1])
+            assert apart or within
+
+
+def test_labels_of_each_text_and_descriptions(model):
+    texts = ["Anna met Bob.", "In Paris.", ""]
+    both = model.extract_entities(texts, [["person"], {"CITY": "city"}, ["x"]], threshold=0.1)
+    alone = model.extract_entities(texts[0], ["person"], threshold=0.1)
+    assert [e["label"] for e in both[0]] == [e["label"] for e in alone]
+    np.testing.assert_allclose(
+        [e["score"] for e in both[0]], [e["score"] for e in alone], atol=1e-5
+    )
+    named = model.extract_entities(texts[1], ["city"], threshold=0.1)
+    assert {e["label"] for e in both[1]} == {"CITY"} and len(named) == len(both[1])
+    assert both[2] == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (None, "There are no labels to look for"),
+        ([], "There are no labels to look for"),
+        ("person", r"labels is 'person'. Expected a list of names"),
+        (["a", "b", "a"], "labels has 'a' twice"),
+        (["a", " "], r"labels\[1\] is ' '"),
+        (["a", 3], r"labels\[1\] is 3"),
+        ({"a": "x", "b": "x"}, "descriptions of labels has 'x' twice"),
+        ([["a"], ["b"]], "Expected a list of labels for each text. Received: 1 texts, 2 lists"),
+        (["a <<ENT>>"], "has '<<ENT>>' inside"),
+        (["long " * 600], "Text 0: its labels take 2402 of the 510 tokens"),
+    ],
+)
+def test_wrong_labels_are_refused(model, labels, message):
+    with pytest.raises(ValueError, match=message):
+        model.extract_entities(["Anna"], labels)
+
+
+def test_what_is_saved_is_what_was_opened(golden, tmp_path):
+    model, _, folder = golden
+    model.save_to_preset(tmp_path / "again")
+    ours = json.loads((tmp_path / "again" / "gliner_config.json").read_text())
+    theirs = json.loads((folder / "gliner_config.json").read_text())
+    for field in ("ent_token", "sep_token", "max_width", "span_mode", "hidden_size", "max_len"):
+        assert ours[field] == theirs[field]
+    assert ours["class_token_index"] == theirs["class_token_index"]
+    assert not (tmp_path / "again" / "config.json").exists()
+    again = ez.EntityExtractor.from_preset(tmp_path / "again")
+    for a, b in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"span_mode": "token_level"}, "Models that score single words"),
+        ({"span_mode": "conv_max"}, "span_mode is 'conv_max', which is not implemented"),
+        ({"labels_encoder": "bert"}, "an encoder of its own for labels"),
+        ({"fuse_layers": True}, "a mixture of the outputs of all layers"),
+        ({"words_splitter_type": "spacy"}, "splits texts by another library"),
+        ({"max_width": 0}, "max_width is 0. Expected"),
+        ({"num_rnn_layers": 3}, "the weights have 1 layers of an LSTM"),
+        ({"hidden_size": 10**9}, "hidden_size is 1000000000, but prompt_rep_layer.3.bias has 16"),
+        ({"class_token_index": 3}, "class_token_index is 3, but the tokenizer has '<<ENT>>' at"),
+        ({"ent_token": "<<X>>"}, "ent_token is '<<X>>', which the tokenizer lacks"),
+        ({"encoder_config": None}, "encoder_config is missing, as in folders of old versions"),
+    ],
+)
+def test_what_is_not_implemented_is_refused(changed, message, tmp_path):
+    source = FOLDERS / "bert"
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((source / "gliner_config.json").read_text())
+    (tmp_path / "gliner_config.json").write_text(json.dumps({**config, **changed}))
+    with pytest.raises(ValueError, match=message):
+        ez.EntityExtractor.from_preset(tmp_path)
