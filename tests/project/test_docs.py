@@ -7,8 +7,10 @@ import json
 import re
 
 import pytest
+import tensorflow as tf
 from paths import ROOT
 from processes import run
+from site_search import search
 
 import encoder_zoo as ez
 from encoder_zoo.tasks import all_tasks
@@ -149,6 +151,40 @@ def test_code_of_the_first_pages_runs_as_it_stands(page, tmp_path):
     assert (tmp_path / "my_classifier" / "model.safetensors").exists()
 
 
+HOW_DO_I = (PAGES / "how_do_i.md").read_text(encoding="utf-8")
+BEGINNING, *QUESTIONS = HOW_DO_I.split("\n### ")
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    """What the first lines of the page define, in a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("how_do_i"))
+        patch.setenv("MPLBACKEND", "agg")
+        names = {"__name__": "how_do_i"}
+        exec("\n".join(CODE.findall(BEGINNING)), names)
+        yield names
+
+
+@pytest.mark.slow(every=True)
+@pytest.mark.eager
+@pytest.mark.filterwarnings("ignore:In the future `np.object`")  # tf2onnx
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda text: text.split("?")[0][:40])
+def test_every_line_of_how_do_i_runs(question, names):
+    """In the order of the page, as a reader types them."""
+    [code] = CODE.findall(question)
+    if re.search(r"export|for_cpu|strategy", code.lower()):
+        tf.config.run_functions_eagerly(False)
+    for package in re.findall(r"`pip install (\S+)`", question):
+        pytest.importorskip(MODULE_OF.get(package, package))
+    for module in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE):
+        pytest.importorskip(module)
+    exec(code, names)
+
+
+MODULE_OF = {"faiss-cpu": "faiss", "ai-edge-litert": "ai_edge_litert"}
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The site, of guides that are not run."""
@@ -157,6 +193,85 @@ def site(tmp_path_factory):
     build = f"import build, pathlib; build.build_site(pathlib.Path({str(folder)!r}))"
     run(build, cwd=DOCS)
     return folder
+
+
+# {what people of these projects ask for: part of the address that answers it}
+QUERIES = {
+    # transformers, its forum and Stack Overflow
+    "class imbalance": "class-imbalance",
+    "imbalanced data": "class-imbalance",
+    "class weights": "class-imbalance",
+    "freeze bert layers": "freeze-bert",
+    "early stopping": "early-stopping",
+    "text longer than 512 tokens": "long-texts",
+    "bert pandas dataframe": "dataframe",
+    "polars": "dataframe",
+    "mixed precision fp16": "mixed-precision",
+    "cuda out of memory": "out-of-memory",
+    "multi-label classification": "multi-label",
+    "regression": "regression",
+    "save and load fine-tuned model": "save-and-load",
+    "load pytorch checkpoint": "pytorch-checkpoint",
+    "hyperparameter search": "hyperparameters",
+    "learning rate warmup": "learning-rate",
+    "resume training from checkpoint": "resume-training",
+    "reproducible results seed": "reproducible",
+    "add new tokens to tokenizer": "tokenizer",
+    "lora peft": "lora",
+    "zero-shot classification": "zero-shot",
+    "fill-mask": "fill-mask",
+    "offline mode": "offline",
+    "onnx": "onnx",
+    "attention weights": "attention-weights",
+    "confusion matrix": "confusion-matrix",
+    "continue pretraining on my domain": "domain",
+    "multi gpu": "gpu",
+    "tensorboard": "tensorboard",
+    # KerasHub
+    "tensorflow serving": "serving",
+    "sentence pair classification": "sentence-pair",
+    "jax": "jax",
+    "load_model": "save-and-load",
+    "sample_weight": "sample-weights",
+    # sentence-transformers
+    "sentence embeddings": "embeddings",
+    "cosine similarity": "embeddings",
+    "semantic search": "semantic-search",
+    "cross-encoder reranking": "rerank",
+    "MultipleNegativesRankingLoss": "pairs",
+    "paraphrase mining": "duplicates",
+    "clustering": "cluster",
+    "setfit few-shot": "few-shot",
+    "hybrid search bm25": "hybrid-search",
+    "faiss": "millions",
+    "delete document": "metadata",
+    # spaCy
+    "custom ner training": "ner",
+    "doccano": "annotations",
+    "label studio": "annotations",
+    "BIOES": "bioes",
+    "confidence score": "confidence",
+    # and of those who put it to work
+    "calibration": "calibration",
+    "fastapi": "fastapi",
+    "quantization int8": "quantization",
+    "progress bar": "progress-bar",
+    "cross validation": "cross-validation",
+    "multilingual": "language",
+    "question answering": "question",
+    "distillation": "topics/distillation",
+}
+
+
+@pytest.mark.slow(every=True)
+def test_the_first_three_hits_answer_what_people_type(site):
+    """A hit is a page with its best section, as the search box lists them."""
+    missed = {}
+    for (query, answer), pages in zip(QUERIES.items(), search(site, [*QUERIES]), strict=True):
+        hits = [next((place for place in page if "#" in place), page[0]) for page in pages[:3]]
+        if not any(answer in hit for hit in hits):
+            missed[query] = hits
+    assert missed == {}
 
 
 @pytest.mark.slow
