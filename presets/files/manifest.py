@@ -96,12 +96,16 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Return whether all values are numbers, strings, booleans, None, or lists of these."""
+    """Return whether all values are numbers, strings, booleans, None, or lists or dicts of them."""
     plain = (bool, int, float, str, type(None))
+
+    def parts(value: object) -> list:
+        if isinstance(value, dict):
+            return list(value.values())
+        return value if isinstance(value, list) else [value]
+
     return isinstance(settings, dict) and all(
-        isinstance(value, plain)
-        or (isinstance(value, list) and all(isinstance(v, plain) for v in value))
-        for value in settings.values()
+        isinstance(part, plain) for value in settings.values() for part in parts(value)
     )
 
 

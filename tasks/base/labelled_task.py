@@ -6,8 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import keras
+import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import named_weights
@@ -22,6 +25,7 @@ from encoder_zoo.tasks.base.classes import (
     validated_labels,
     weighted,
 )
+from encoder_zoo.tasks.base.confidence import Calibration, calibration, tuned_thresholds
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
@@ -43,11 +47,14 @@ class LabelledTask(Task):
         labels: names of the classes, or None.
         num_classes: C; None before they are known.
         expected_labels: description of the y of `fit`, for errors.
+        temperature, thresholds: see `calibrate` and `tune_thresholds`.
         given_head: the layer that is the head, instead of the family's; None: the family's.
     """
 
     has_classes = True
     expected_labels: str
+    temperature: float = 1.0
+    thresholds: Mapping[str, float] | None = None
     given_head: keras.layers.Layer | None = None
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
@@ -145,6 +152,12 @@ class LabelledTask(Task):
             )
 
     def _adapt(self, x, y) -> None:
+        if self.temperature != 1 or self.thresholds:
+            self.temperature, self.thresholds = 1.0, None
+            logger.warning(
+                "The temperature and the thresholds belong to the weights before this training. "
+                "Call calibrate and tune_thresholds again."
+            )
         if self.output_activation != "linear":  # numbers
             log_odd_labels(y)
         if self.num_classes is not None:
@@ -174,12 +187,116 @@ class LabelledTask(Task):
         weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
         return data.weighted(weighted, weights)
 
+    # -- confidence ----------------------------------------------------------------------------
+
+    @validate_arguments
+    @reads_weights
+    def calibrate(
+        self, x: object, y: object = None, batch_size: PositiveInt | None = None
+    ) -> Calibration:
+        """Scale the scores so that, of the answers with the score 0.8, eight in ten are right.
+
+        The logits are divided by a temperature from now on, the one with the least cross-entropy on
+        held-out examples. It changes scores, not which class is the best. It is saved with the
+        preset; the next `fit` sets it back to 1. Logits, as of `predict` and of exports in formats
+        without text, are not divided.
+
+        Args:
+            x, y: examples with their labels, as for `fit`, that it was not trained on; in memory.
+            batch_size: default 32.
+
+        Returns:
+            `{"temperature", "loss_before", "loss", "error_before", "error"}`: mean cross-entropy
+            and expected calibration error, see `calibration_error`. A tagger's are of words, or of
+            the tokens with labels.
+
+        Raises:
+            ValueError: "calibrate is of classes, and ... predicts numbers.", "There are no labels
+                to calibrate with. ..."
+
+        Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifier
+            >>> classifier = SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+            >>> texts = ["A great film.", "A dull film.", "Great, if you like to sleep."]
+            >>> found = classifier.calibrate(texts, ["positive", "negative", "negative"])
+            >>> found["loss"] <= found["loss_before"]
+            True
+        """
+        self._check_classes_to_tune("calibrate", x)
+        logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
+        found = calibration(logits, targets, self.output_activation)
+        self.temperature = found["temperature"]
+        return found
+
+    @validate_arguments
+    @reads_weights
+    def tune_thresholds(
+        self, x: object, y: object = None, batch_size: PositiveInt | None = None
+    ) -> dict[str, float]:
+        """Set for each label the least score at which it is answered, by its F1 on held-out texts.
+
+        The answers use them from now on, unless they are asked with a `threshold`. They are saved
+        with the preset, and the next `fit` removes them. If scores are to be calibrated, too, call
+        `calibrate` before.
+
+        Args:
+            x, y: examples with their labels, as for `fit`, that it was not trained on; in memory.
+            batch_size: default 32.
+
+        Returns:
+            {label: threshold}: of several labels a text, of the second of two classes, of the types
+            of entities. A label that no example has keeps its default, which is logged.
+
+        Raises:
+            ValueError: "Thresholds are of several labels a text, of two classes or of entities.
+                ..."
+
+        Example:
+            >>> from encoder_zoo import SequenceClassifier
+            >>> classifier = SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+            >>> texts = ["A great film.", "A dull film.", "Great, if you like to sleep."]
+            >>> list(classifier.tune_thresholds(texts, ["positive", "negative", "negative"]))
+            ['positive']
+        """
+        self._check_classes_to_tune("tune_thresholds", x)
+        x, y = self._held_out(x, y)
+        names, scores, right, counts = self._scores_of_labels(x, y, batch_size)
+        self.thresholds = tuned_thresholds(names, scores, right, counts)
+        return dict(self.thresholds)
+
+    def _check_classes_to_tune(self, method: str, x) -> None:
+        self._check_labels_known()
+        if self.output_activation == "linear":
+            raise ValueError(f"{method} is of classes, and this classifier predicts numbers.")
+        if is_dataset(x):
+            raise ValueError(f"{method} takes examples in memory. Received: a dataset.")
+
+    def _held_out(self, x, y) -> tuple:
+        """Return the examples and labels, checked."""
+        x, y = self._separate(x, y)
+        self._check_labels(x, y)
+        return x, y
+
+    def _held_out_logits(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits of all labelled things and their targets, both (M, C)."""
+        raise NotImplementedError
+
+    def _scores_of_labels(self, x, y, batch_size: int | None) -> tuple:
+        """Return the names of labels with thresholds and of each the scores and whether they are
+        right, and how many right answers there are."""
+        raise NotImplementedError
+
     # -- checkpoints ---------------------------------------------------------------------------
 
     @classmethod
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         """Return the arguments of config.json that the caller has not given."""
         stored = super().checkpoint_arguments(config, head, {})
+        others = {"head", "problem_type"} & arguments.keys()
+        if others or not cls._asks_for_classes_of(config, arguments):
+            stored |= {"temperature": 1.0, "thresholds": None}  # those stored are of its classes
         if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
             names = labels_from_config(config)
             stored["labels"] = None if are_default_labels(names) else names

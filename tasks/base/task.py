@@ -89,6 +89,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
         answer_settings: constructor arguments that decide how it answers, saved in
             `encoder_zoo.json` among the preprocessor's.
+        distilled_settings: arguments that a student takes over from its teacher.
         settings_in_files: arguments of the task and its preprocessor that `files_to_save` or
             `extra_config` writes; they are not repeated in `encoder_zoo.json`, and `from_preset`
             does not pass them to the backbone.
@@ -111,6 +112,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     answer_type: type | None = None
     instead_of_predict: str | None = None
     answer_settings: tuple[str, ...] = ()
+    distilled_settings: tuple[str, ...] = ()
     settings_in_files: tuple[str, ...] = ()
     sentence_transformers_class: str | None = None
     encoder_prefix: str | None = None

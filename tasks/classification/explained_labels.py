@@ -136,5 +136,6 @@ def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> fl
     """Return the probability of a class; of a regression its number."""
     if classifier.problem_type == "regression":
         return float(logits[index])
+    logits = logits / classifier.temperature
     several = classifier.problem_type == "multi_label_classification"
     return float((sigmoid if several else softmax)(logits)[index])

@@ -16,7 +16,14 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import PositiveInt, Probability, Rate, one_of, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Rate,
+    one_of,
+    validate_arguments,
+)
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
@@ -29,13 +36,20 @@ from encoder_zoo.tasks.base.classes import (
     softmax,
     weighted_labels,
 )
+from encoder_zoo.tasks.base.confidence import (
+    DEFAULT_THRESHOLD,
+    Thresholds,
+    threshold_of_each,
+)
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.task import TinyData
 from encoder_zoo.tasks.classification.class_labels import (
+    class_indices,
     classes_among,
     labels_of_dataset,
     learn_classes,
+    multi_label_targets,
 )
 from encoder_zoo.tasks.classification.explained_labels import Explanation, Label, explain_texts
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
@@ -75,6 +89,8 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
     window_length: int | None
     doc_stride: int
     window_pooling: Literal["mean", "max"]
+    temperature: float
+    thresholds: Mapping[str, float] | None
     text_columns: Sequence[str] | None
 
 
@@ -114,6 +130,9 @@ class SequenceClassifier(LabelledTask):
         dropout: before the output layer, in training; None is the backbone's.
         window_pooling: of a preprocessor with a `window_length`: the logits of a text are the
             "mean" or the "max" of those of its windows, in training and in answers.
+        temperature: by which logits are divided before they become scores; `calibrate` sets it.
+        thresholds: {label: least score}, see `tune_thresholds`; None: 0.5 of several labels a text,
+            and the best class of two.
         head: a Keras layer instead of the family's head, from its features (B, D) to logits (B, C):
             `head=keras.Sequential([...])`. It is saved in `.keras` files; a preset holds its
             weights, which `from_preset(folder, head=...)` loads into an equal layer.
@@ -154,7 +173,7 @@ class SequenceClassifier(LabelledTask):
     text_method = "classify"
     packs_batches = True
     answer_type = LabelScore
-    answer_settings = ("window_pooling",)
+    answer_settings = ("window_pooling", "temperature", "thresholds")
     expected_labels = "one label for each text"
 
     @validate_arguments
@@ -167,12 +186,16 @@ class SequenceClassifier(LabelledTask):
         problem_type: ProblemType = "single_label_classification",
         dropout: Rate | None = None,
         window_pooling: WindowPooling = "mean",
+        temperature: PositiveFloat = 1.0,
+        thresholds: Thresholds | None = None,
         head: keras.layers.Layer | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = problem_type
         self.window_pooling = window_pooling
+        self.temperature = temperature
+        self.thresholds = thresholds
         check_pooler(self, "classifier")
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         if labels is None and num_classes is None and problem_type == "regression":
@@ -185,6 +208,8 @@ class SequenceClassifier(LabelledTask):
                 "'multi_label_classification' for yes or no. Received: one class, "
                 f"problem_type={problem_type!r}."
             )
+        if thresholds is not None and self.num_classes is not None:
+            self._least_scores(thresholds)
 
     @classmethod
     def from_preset(
@@ -196,10 +221,10 @@ class SequenceClassifier(LabelledTask):
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
             **arguments: `labels=["bad", "good"]`, `num_classes`, `head`, `problem_type`,
-                `window_pooling`; of the preprocessor `sequence_length`, `window_length`,
-                `doc_stride`, `text_columns`; `dropout`, `dtype` and others of the backbone;
-                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
-                checks.
+                `window_pooling`, `temperature`, `thresholds`; of the preprocessor
+                `sequence_length`, `window_length`, `doc_stride`, `text_columns`; `dropout`, `dtype`
+                and others of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
+                `allow_nonfinite` of the checks.
 
         Raises:
             ValueError: if the preset does not exist or its files do not fit together.
@@ -342,7 +367,7 @@ class SequenceClassifier(LabelledTask):
             raise ValueError(
                 "predict_proba is of classes, and this classifier predicts numbers. Use predict."
             )
-        logits = self.predict(texts, batch_size, verbose=0)
+        logits = self.predict(texts, batch_size, verbose=0) / np.float32(self.temperature)
         return sigmoid(logits) if self._is_multi_label() else softmax(logits)
 
     @overload
@@ -351,7 +376,7 @@ class SequenceClassifier(LabelledTask):
         texts: Text,
         batch_size: int | None = None,
         top_k: None = None,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> LabelScore: ...
     @overload
     def classify(
@@ -360,7 +385,7 @@ class SequenceClassifier(LabelledTask):
         batch_size: int | None = None,
         *,
         top_k: int,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> list[LabelScore]: ...
     @overload
     def classify(
@@ -368,7 +393,7 @@ class SequenceClassifier(LabelledTask):
         texts: object,
         batch_size: int | None = None,
         top_k: None = None,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> list[LabelScore]: ...
     @overload
     def classify(
@@ -377,7 +402,7 @@ class SequenceClassifier(LabelledTask):
         batch_size: int | None = None,
         *,
         top_k: int,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> list[list[LabelScore]]: ...
     @validate_arguments
     def classify(
@@ -385,7 +410,7 @@ class SequenceClassifier(LabelledTask):
         texts: object,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
-        threshold: Probability | None = None,
+        threshold: Probability | Thresholds | None = None,
     ):
         """Return the labels of each text with their probabilities.
 
@@ -393,9 +418,10 @@ class SequenceClassifier(LabelledTask):
             texts: as for `predict`; or a single text, or a tuple of two for a single pair.
             batch_size: default 32.
             top_k: also return the next best labels, so many in all.
-            threshold: the least score of a label that is given, with several labels a text;
-                default 0.5. Of two classes the least score at which the second, such as "spam"
-                of `labels=["ham", "spam"]`, is given.
+            threshold: the least score of a label that is given, with several labels a text, or
+                {label: least score}; None: those of `tune_thresholds`, else 0.5. Of two classes
+                the least score at which the second, such as "spam" of `labels=["ham", "spam"]`, is
+                given.
 
         Returns:
             For every text `{"label", "score"}` with the best label, or the `top_k` best as a list
@@ -423,15 +449,52 @@ class SequenceClassifier(LabelledTask):
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
         scores = self.predict_proba(texts, batch_size)
         order = np.argsort(-scores, axis=-1, kind="stable")
-        if threshold is not None and not self._is_multi_label():
-            order = (scores[:, 1:] >= threshold).astype(int)
+        given = self.thresholds if threshold is None else threshold
+        several = self._is_multi_label()
+        if given is not None and top_k is None and not several:
+            order = (scores[:, 1:] >= self._least_scores(given)).astype(int)
+        elif top_k is None and several:
+            kept = scores >= self._least_scores(given)
+            order = [row[kept[i][row]] for i, row in enumerate(order)]
         ranked = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
+        return ranked if several else [row[0] for row in ranked]
+
+    def _least_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
+        """Return the least score of each label that has a threshold: all, or the second of two."""
+        several = self._is_multi_label()
+        if not several and (self.num_classes != 2 or self.problem_type == "regression"):
+            raise ValueError(
+                "Thresholds are of several labels a text, of two classes or of entities. Received: "
+                f"problem_type={self.problem_type!r}, {self.num_classes} classes."
+            )
+        names = list(self.class_names)[0 if several else 1 :]
+        return threshold_of_each(given, names, DEFAULT_THRESHOLD)
+
+    def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
+        logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
         if self._is_multi_label():
-            least = 0.5 if threshold is None else threshold
-            return [[label for label in row if label["score"] >= least] for row in ranked]
-        return [row[0] for row in ranked]
+            targets = multi_label_targets(y, self.labels, classes)
+        else:
+            targets = class_indices(y, self.labels, classes)
+        targets = np.asarray(targets)
+        targets = np.eye(classes)[targets] if targets.ndim == 1 else targets
+        if len(targets) != len(logits):
+            raise ValueError(
+                f"Expected one label for each text. Received: {len(logits)} texts, {len(targets)} "
+                "labels."
+            )
+        return logits, targets
+
+    def _scores_of_labels(self, x, y, batch_size) -> tuple:
+        least = self._least_scores(None)
+        logits, targets = self._held_out_logits(x, y, batch_size)
+        logits = logits / self.temperature
+        scores = sigmoid(logits) if self._is_multi_label() else softmax(logits)
+        scores, right = scores[:, -len(least) :], targets[:, -len(least) :] > 0.5
+        names = list(self.class_names)[-len(least) :]
+        return names, scores.T, right.T, right.sum(axis=0)
 
     @property
     def class_names(self) -> Sequence:
@@ -489,6 +552,7 @@ class SequenceClassifier(LabelledTask):
             logits = self._logits_in_graph(texts)
             if self.problem_type == "regression":
                 return {"score": logits}
+            logits = logits / self.temperature
             scores = (array_ops.sigmoid if self._is_multi_label() else array_ops.nn.softmax)(logits)
             scores, order = array_ops.math.top_k(scores, self.num_classes)
             return {"label": array_ops.gather(names, order), "score": scores}
@@ -564,22 +628,22 @@ class SequenceClassifier(LabelledTask):
 
 
 def labels_in_order(
-    names: Sequence, scores: np.ndarray, order: np.ndarray
+    names: Sequence, scores: np.ndarray, order: Iterable[np.ndarray]
 ) -> list[list[LabelScore]]:
     """Return the labels of each text with their scores.
 
     Args:
         names: of the classes.
         scores: (N, C).
-        order: (N, M), the classes of each text, in the order in which they are given.
+        order: (N, M), or N rows: the classes of each text, in the order in which they are given.
 
     Example:
         >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
         [[{'label': 'yes', 'score': 0.75}, {'label': 'no', 'score': 0.25}]]
     """
     return [
-        [{"label": names[i], "score": row[i].item()} for i in numbers]
-        for row, numbers in zip(scores, order.tolist(), strict=True)
+        [{"label": names[i], "score": row[i].item()} for i in numbers.tolist()]
+        for row, numbers in zip(scores, order, strict=True)
     ]
 
 

@@ -6,7 +6,7 @@ Comment letters: N texts, M labels.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Unpack, overload
 
 import keras
@@ -18,6 +18,13 @@ from encoder_zoo.common.validation import PositiveInt, Probability, validate_arg
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.classes import validated_labels
+from encoder_zoo.tasks.base.confidence import (
+    DEFAULT_THRESHOLD,
+    Thresholds,
+    threshold_of_each,
+    tuned_thresholds,
+)
+from encoder_zoo.tasks.classification.class_labels import multi_label_targets
 from encoder_zoo.tasks.classification.sequence_classifier import (
     ClassifierPresetArguments,
     LabelScore,
@@ -143,7 +150,7 @@ class ZeroShotClassifier:
         multi_label: bool = ...,
         batch_size: int | None = None,
         top_k: int | None = None,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> list[LabelScore]: ...
     @overload
     def classify(
@@ -167,7 +174,7 @@ class ZeroShotClassifier:
         multi_label: bool = ...,
         batch_size: int | None = None,
         top_k: int | None = None,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> list[list[LabelScore]]: ...
     @validate_arguments
     def classify(
@@ -179,7 +186,7 @@ class ZeroShotClassifier:
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
-        threshold: Probability | None = None,
+        threshold: Probability | Thresholds | None = None,
     ):
         """Return which of the labels fits each text.
 
@@ -193,7 +200,8 @@ class ZeroShotClassifier:
                 itself, and not against the others; `multi_label` of transformers' pipeline.
             batch_size: of pairs, default 32.
             top_k: return the best labels, so many, in place of the best one.
-            threshold: with `multi_label` the least score of a label that is given; default 0.5.
+            threshold: with `multi_label` the least score of a label that is given, or {label: least
+                score} as `tune_thresholds` returns it; default 0.5.
 
         Returns:
             For every text `{"label", "score"}` with the best label; with `multi_label` a list of
@@ -220,13 +228,56 @@ class ZeroShotClassifier:
         labels = validated_labels(labels)  # a list, also of a generator
         scores = self.predict_proba(texts, labels, **options)
         order = np.argsort(-scores, axis=1, kind="stable")
+        if multi_label and top_k is None:
+            least = threshold_of_each(threshold, labels, DEFAULT_THRESHOLD)
+            order = [row[scores[i][row] >= least[row]] for i, row in enumerate(order)]
         ranked = labels_in_order(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
-        if multi_label:
-            least = 0.5 if threshold is None else threshold
-            return [[answer for answer in row if answer["score"] >= least] for row in ranked]
-        return [row[0] for row in ranked]
+        return ranked if multi_label else [row[0] for row in ranked]
+
+    @validate_arguments
+    def tune_thresholds(
+        self,
+        texts: object,
+        true: object,
+        labels: Sequence[str],
+        *,
+        hypothesis_template: str = TEMPLATE,
+        batch_size: PositiveInt | None = None,
+    ) -> dict[str, float]:
+        """Return for each label the least score at which it is given, by its F1 on some texts.
+
+            thresholds = zero_shot.tune_thresholds(texts, [["sports"], [], ...], labels)
+            zero_shot.classify(more, labels, multi_label=True, threshold=thresholds)
+
+        Args:
+            texts: list, array, tensor or column of texts.
+            true: for each text a list of those labels that fit it, or a row of 0s and 1s.
+            labels, hypothesis_template, batch_size: see `classify`.
+
+        Returns:
+            {label: threshold}. A label that fits no text keeps 0.5, which is logged.
+
+        Raises:
+            ValueError: "Row 3 has the unknown label 'sport'. ...", "Expected one list of labels for
+                each text. ..."
+        """
+        labels = validated_labels(labels)
+        scores = self.predict_proba(
+            texts,
+            labels,
+            hypothesis_template=hypothesis_template,
+            multi_label=True,
+            batch_size=batch_size,
+        )
+        right = np.asarray(multi_label_targets(true, labels, len(labels))) > 0
+        if len(right) != len(scores):
+            raise ValueError(
+                f"Expected one list of labels for each text. Received: {len(scores)} texts, "
+                f"{len(right)} lists."
+            )
+        return tuned_thresholds(labels, scores.T, right.T, right.sum(axis=0))
 
     # -- exports -------------------------------------------------------------------------------
 

@@ -168,11 +168,9 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
-    for name in student.answer_settings:
-        setattr(student, name, getattr(teacher, name))
-    if None not in (student.preprocessor, teacher.preprocessor):
-        for name in student.preprocessor.label_settings:
-            setattr(student.preprocessor, name, getattr(teacher.preprocessor, name))
+    for here, there in ((student, teacher), (student.preprocessor, teacher.preprocessor)):
+        for name in here.distilled_settings if None not in (here, there) else ():
+            setattr(here, name, getattr(there, name))
 
 
 def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:

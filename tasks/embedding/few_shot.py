@@ -38,6 +38,12 @@ from encoder_zoo.tasks.base.classes import (
     softmax,
     validated_labels,
 )
+from encoder_zoo.tasks.base.confidence import (
+    DEFAULT_THRESHOLD,
+    Thresholds,
+    threshold_of_each,
+    tuned_thresholds,
+)
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     learn_classes,
@@ -188,6 +194,8 @@ class FewShotClassifier(TextEmbedder):
         problem_type: "single_label_classification" (one class for each text), or
             "multi_label_classification" (any number): then pairs are of texts that share a class
             and of texts that share none, and the head is a logistic regression for each class.
+        thresholds: {label: least score} with several labels a text, see `tune_thresholds`; None:
+            0.5 of each.
         **kwargs: the others of `TextEmbedder`.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.
@@ -210,6 +218,7 @@ class FewShotClassifier(TextEmbedder):
     task_name = "text_embedder"  # as which other programs open it
     pipeline_tag = "text-classification"
     text_method = "classify"
+    answer_settings = (*TextEmbedder.answer_settings, "thresholds")
 
     @validate_arguments
     def __init__(
@@ -219,10 +228,12 @@ class FewShotClassifier(TextEmbedder):
         num_classes: PositiveInt | None = None,
         labels: Sequence[str] | None = None,
         problem_type: Annotated[str, one_of(SINGLE, SEVERAL)] = SINGLE,
+        thresholds: Thresholds | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = problem_type
+        self.thresholds = thresholds
         self._set_classes(num_classes, labels)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
@@ -311,6 +322,7 @@ class FewShotClassifier(TextEmbedder):
         weights = fit_logistic(self.embed(column), hot, self._probabilities)
         with weights_lock(self).exclusive():
             self.head.set_weights(weights)
+            self.thresholds = None  # they belong to the weights before
         return history
 
     def _labelled(self, texts, labels) -> tuple:
@@ -403,6 +415,37 @@ class FewShotClassifier(TextEmbedder):
         """
         return self._probabilities(self.predict(texts, batch_size))
 
+    @validate_arguments
+    @reads_weights
+    def tune_thresholds(
+        self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
+    ) -> dict[str, float]:
+        """Set for each label the least score at which it is answered, by its F1 on held-out texts.
+
+        They are saved with the preset; the next `fit` removes them.
+
+        Args:
+            texts, labels: as for `fit`, with several labels a text.
+            batch_size: default 32.
+
+        Returns:
+            {label: threshold}. A label that no text has keeps 0.5, which is logged.
+
+        Raises:
+            ValueError: "Thresholds are of several labels a text. ..."
+        """
+        if not self._takes_several:
+            raise ValueError(
+                "Thresholds are of several labels a text. Received: "
+                f"problem_type={self.problem_type!r}."
+            )
+        texts, labels = self._labelled(texts, labels)
+        scores = self.predict_proba(texts, batch_size)
+        right = self._hot(len(scores), labels, self.labels, self.num_classes) > 0
+        of_labels = scores.T, right.T, right.sum(axis=0)
+        self.thresholds = tuned_thresholds(self.class_names, *of_labels)
+        return dict(self.thresholds)
+
     @overload
     def classify(
         self, texts: str, batch_size: int | None = None, top_k: None = None
@@ -435,20 +478,21 @@ class FewShotClassifier(TextEmbedder):
 
         Returns:
             For every text `{"label", "score"}`; with `top_k` a list of such, the best first. With
-            several labels a text: a list of those with a score of at least 0.5, or the `top_k`
-            best. A label is its name, or its number where the classes have no names. For a single
-            text its answer alone.
+            several labels a text: a list of those with a score of at least 0.5, or their threshold
+            of `tune_thresholds`; or the `top_k` best. A label is its name, or its number where the
+            classes have no names. For a single text its answer alone.
         """
         if isinstance(texts, str | bytes):
             return self.classify([texts], batch_size, top_k)[0]
         scores = self.predict_proba(texts, batch_size)
         order = np.argsort(-scores, axis=1, kind="stable")
+        if top_k is None and self._takes_several:
+            least = threshold_of_each(self.thresholds, self.class_names, DEFAULT_THRESHOLD)
+            order = [row[scores[i][row] >= least[row]] for i, row in enumerate(order)]
         rows = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in rows]
-        if self._takes_several:
-            return [[label for label in row if label["score"] >= 0.5] for row in rows]
-        return [row[0] for row in rows]
+        return rows if self._takes_several else [row[0] for row in rows]
 
     def signatures(self) -> dict[str, Callable]:
         """Return `classify` of all classes for exports.
@@ -474,7 +518,7 @@ class FewShotClassifier(TextEmbedder):
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
         arguments = super().arguments_from_files(checkpoint, given)
         if not _takes_head(checkpoint, given):
-            return arguments
+            return {**arguments, "thresholds": None}
         names = labels_from_config(checkpoint.config)
         labels = None if are_default_labels(names) else names
         stored = {"num_classes": len(names), "problem_type": _problem_type(checkpoint)}

@@ -68,8 +68,8 @@ class Preprocessor(ConfigFromSignature):
     text_columns: Sequence[str] | None = None
     # The labels of the task, such as `Numbers()`; None: the task reads them itself, or has none.
     label_values: LabelValues | None = None
-    # Arguments that decide which tokens have labels: a student takes over its teacher's.
-    label_settings: tuple[str, ...] = ()
+    # Arguments that a student takes over from its teacher's preprocessor.
+    distilled_settings: tuple[str, ...] = ()
     # Of the backbone, see `attach`.
     num_segments: int = 3
     # Of the task, see `attach`.

@@ -270,11 +270,12 @@ def find_entities(
     )
 
 
-def above(found: Entities, threshold: float | None) -> Entities:
-    """Return the entities whose score is not lower than a threshold; None: all."""
-    if threshold is None:
+def above(found: Entities, thresholds: np.ndarray | None) -> Entities:
+    """Return the entities whose score is not lower than their label's threshold; None: all."""
+    if thresholds is None:
         return found
-    return Entities(*(array_ops.boolean_mask(field, found.score >= threshold) for field in found))
+    kept = found.score >= array_ops.gather(array_ops.constant(thresholds), found.label)
+    return Entities(*(array_ops.boolean_mask(field, kept) for field in found))
 
 
 def entity_columns(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
@@ -16,12 +16,19 @@ import numpy as np
 
 from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import PositiveInt, Probability, Rate, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Rate,
+    validate_arguments,
+)
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.classes import count_and_names, softmax
+from encoder_zoo.tasks.base.confidence import Thresholds, threshold_of_each
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.records import padded_columns, records
@@ -43,7 +50,7 @@ from encoder_zoo.tasks.tagging.entities import (
     transitions,
 )
 from encoder_zoo.tasks.tagging.explained_entities import EntityExplanation, explain_entities
-from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags
+from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.inference import token_outputs_in_graph, unpadded_outputs
 from encoder_zoo.tasks.training.sources import check_preprocessor
@@ -63,6 +70,8 @@ class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
     label_all_tokens: bool
     split_symbols: bool | Literal["outer"]
     valid_tags: bool | None
+    temperature: float
+    thresholds: Mapping[str, float] | None
 
 
 logger = logging.getLogger("encoder_zoo")
@@ -90,6 +99,8 @@ class TokenClassifier(LabelledTask):
             "London." is a word of its own. True cuts at all of them, as spans are learned; "outer"
             not at one between letters, such as the hyphen of "Rhein-Main", as words are learned;
             False keeps the words of the vocabulary. `fit` sets it, and it is saved with the preset.
+        temperature: by which logits are divided before they become scores; `calibrate` sets it.
+        thresholds: {type of entity: least score}, see `tune_thresholds`; None: all are answered.
         head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
             logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
             `from_preset(folder, head=...)` loads into an equal layer.
@@ -134,7 +145,8 @@ class TokenClassifier(LabelledTask):
     labels_tokens = True
     predicts_lists = True
     _logged_notation: str | None = None
-    answer_settings = ("strategy", "valid_tags", "split_symbols")
+    answer_settings = ("strategy", "valid_tags", "split_symbols", "temperature", "thresholds")
+    distilled_settings = ("strategy", "valid_tags", "split_symbols")
     expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     @validate_arguments
@@ -148,6 +160,8 @@ class TokenClassifier(LabelledTask):
         strategy: Strategy | None = None,
         valid_tags: bool | None = None,
         split_symbols: bool | Literal["outer"] = False,
+        temperature: PositiveFloat = 1.0,
+        thresholds: Thresholds | None = None,
         head: keras.layers.Layer | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
@@ -156,6 +170,8 @@ class TokenClassifier(LabelledTask):
         self.strategy = strategy
         self.valid_tags = valid_tags
         self.split_symbols = split_symbols
+        self.temperature = temperature
+        self.thresholds = thresholds
         self._set_head(head)
         self._set_classes(num_classes, labels)
 
@@ -169,10 +185,10 @@ class TokenClassifier(LabelledTask):
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
             **arguments: `labels=["O", "B-PER", "I-PER"]`, `num_classes`, `head`, `strategy`,
-                `valid_tags`; of the preprocessor `sequence_length`, `doc_stride`,
-                `label_all_tokens`, `split_symbols`; `dropout`, `dtype` and others of the backbone;
-                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
-                checks.
+                `valid_tags`, `split_symbols`, `temperature`, `thresholds`; of the preprocessor
+                `sequence_length`, `doc_stride`, `label_all_tokens`; `dropout`, `dtype` and others
+                of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
+                `allow_nonfinite` of the checks.
         """
         return super().from_preset(source, **arguments)
 
@@ -282,7 +298,7 @@ class TokenClassifier(LabelledTask):
         texts: str,
         strategy: Strategy | None = None,
         batch_size: int | None = None,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> list[Entity]: ...
     @overload
     def extract_entities(
@@ -290,7 +306,7 @@ class TokenClassifier(LabelledTask):
         texts: Iterable[Any],
         strategy: Strategy | None = None,
         batch_size: int | None = None,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float] | None = None,
     ) -> list[list[Entity]]: ...
     @validate_arguments
     def extract_entities(
@@ -298,7 +314,7 @@ class TokenClassifier(LabelledTask):
         texts,
         strategy: Strategy | None = None,
         batch_size: PositiveInt | None = None,
-        threshold: Probability | None = None,
+        threshold: Probability | Thresholds | None = None,
     ):
         """Return the entities in texts.
 
@@ -311,7 +327,8 @@ class TokenClassifier(LabelledTask):
                 first `fit`. Words are those of the vocabulary, cut at symbols as they were learned:
                 see `split_symbols`.
             batch_size: default 32.
-            threshold: leaves out the entities with a lower score.
+            threshold: leaves out the entities with a lower score; a number, or {type: number}.
+                None: those of `tune_thresholds`, if there are any.
 
         Returns:
             For every text a list of `{"label", "text", "start", "end", "score"}`; start and end
@@ -327,9 +344,18 @@ class TokenClassifier(LabelledTask):
         if isinstance(texts, str) or is_doc(texts):
             return self.extract_entities([texts], strategy, batch_size, threshold)[0]
         tokens, logits = self._token_logits(texts, batch_size)
-        tags, scores = parse_tags(self.tag_names), array_ops.constant(softmax(logits))
-        found = above(find_entities(scores, tokens, tags, strategy, self._allowed()), threshold)
-        return records(entity_columns(found, tokens.texts, self._entity_names(strategy)))
+        tags, names = parse_tags(self.tag_names), self._entity_names(strategy)
+        scores = array_ops.constant(softmax(logits / np.float32(self.temperature)))
+        found = find_entities(scores, tokens, tags, strategy, self._allowed())
+        found = above(found, self._least_scores(threshold, strategy))
+        return records(entity_columns(found, tokens.texts, array_ops.constant(names)))
+
+    def _least_scores(self, given, strategy: str) -> np.ndarray | None:
+        """Return the least score of each entity type, (T,); None: there is none."""
+        given = self.thresholds if given is None else given
+        if given is None:
+            return None
+        return threshold_of_each(given, self._entity_names(strategy), 0.0)
 
     def _allowed(self) -> Transitions | None:
         """Return which tags may follow each other in answers; None: any."""
@@ -339,14 +365,16 @@ class TokenClassifier(LabelledTask):
         """Return the given strategy, or the one of the last training."""
         return given or self.strategy or "simple"
 
-    def _entity_names(self, strategy: str) -> array_ops.Tensor:
-        """Return the names that the labels of `find_entities` index, (T,) strings."""
+    def _entity_names(self, strategy: str) -> list[str]:
+        """Return the names that the labels of `find_entities` index."""
         names = self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
-        return array_ops.constant(names, array_ops.string)
+        return list(names)
 
     @validate_arguments
     def signatures(
-        self, strategy: Strategy | None = None, threshold: Probability | None = None
+        self,
+        strategy: Strategy | None = None,
+        threshold: Probability | Thresholds | None = None,
     ) -> dict[str, Callable]:
         """Return `extract_entities` of "text" for exports.
 
@@ -359,15 +387,16 @@ class TokenClassifier(LabelledTask):
             text; after a text's last entity they are "" and 0.
         """
         strategy, allowed = self._strategy(strategy), self._allowed()
-        tags, names = parse_tags(self.tag_names), self._entity_names(strategy)
+        tags, least = parse_tags(self.tag_names), self._least_scores(threshold, strategy)
+        names = array_ops.constant(self._entity_names(strategy), array_ops.string)
         token_logits = functools.partial(self, training=False)
         outputs_of = functools.partial(token_outputs_in_graph, self, token_logits)
 
         def entities(text):
             tokens = self.preprocessor.tokens(as_valid_text(text), self.split_symbols)
-            logits = self._merged(tokens, outputs_of)
+            logits = self._merged(tokens, outputs_of) / self.temperature
             found = find_entities(array_ops.nn.softmax(logits), tokens, tags, strategy, allowed)
-            found = above(found, threshold)
+            found = above(found, least)
             return padded_columns(entity_columns(found, tokens.texts, names))
 
         return {"serving_default": entities}
@@ -478,6 +507,41 @@ class TokenClassifier(LabelledTask):
             for examples in (y, self.extract_entities(x, batch_size=batch_size))
         ]
         return entity_metrics.score_entities(*spans)
+
+    def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
+        tokens, logits = self._token_logits(x, batch_size)
+        labels, labelled = (np.asarray(v) for v in self.preprocessor.labels_of(x, tokens, y))
+        return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
+
+    def _scores_of_labels(self, x, y, batch_size) -> tuple:
+        true = self._true_entities(x, y)
+        found = self.extract_entities(x, batch_size=batch_size, threshold=0.0)
+        names = self._entity_names("simple")
+        scores, right = ({name: [] for name in names} for _ in range(2))
+        for entities, of_text in zip(found, true, strict=True):
+            for entity in entities:
+                label = entity["label"]
+                scores[label].append(entity["score"])
+                right[label].append((label, entity["start"], entity["end"]) in of_text)
+        counts = [sum(label == name for of_text in true for label, *_ in of_text) for name in names]
+        scores, right = ([np.array(v[name]) for name in names] for v in (scores, right))
+        return names, scores, [v.astype(bool) for v in right], counts
+
+    def _true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
+        """Return the entities (type, start, end) of texts, or of words with a space between them,
+        in characters."""
+        token_labels.check_labels(x, y, self.labels, self.num_classes)
+        y = token_labels.label_lists(y)
+        if not is_words(x):
+            return [{(span["label"], span["start"], span["end"]) for span in row} for row in y]
+        names, found = self.tag_names, []
+        for words, tags in zip(x, y, strict=True):
+            tags = [tag if isinstance(tag, str) else names[tag] for tag in tags]
+            ends = np.cumsum([len(word) + 1 for word in words]) - 1
+            starts = np.append(0, ends + 1)
+            spans = spans_of_tags(tags, tag_set=names)
+            found.append({(kind, int(starts[s]), int(ends[e - 1])) for kind, s, e in spans})
+        return found
 
     @property
     def tag_names(self) -> list[str]:

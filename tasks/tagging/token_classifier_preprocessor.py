@@ -77,7 +77,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     task_name = "token_classifier"
     inputs = Inputs(Text("texts"))
-    label_settings = ("label_all_tokens",)
+    distilled_settings = ("label_all_tokens",)
 
     @validate_arguments
     def __init__(
@@ -127,7 +127,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         examples = self.examples(tokens, windows)
         if y is None:
             return examples
-        labels, labelled = self._align(x, tokens, y)
+        labels, labelled = self.labels_of(x, tokens, y)
         labels = self._framed(take(tokens.ids.with_flat_values(labels), windows))
         weights = self._label_weights(tokens, windows, labelled, sample_weight)
         return {**examples, "labels": labels, "label_weights": weights}
@@ -160,7 +160,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
-    def _align(self, x, tokens: TokenizedTexts, y) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    def labels_of(self, x, tokens: TokenizedTexts, y) -> tuple[array_ops.Tensor, array_ops.Tensor]:
         """Return labels (P,) and whether each token has one."""
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:

@@ -1,0 +1,233 @@
+"""Scores to rely on: the temperature of logits, and the least score at which a label is given.
+
+Comment letters: N examples, C classes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, TypedDict
+
+import numpy as np
+
+from encoder_zoo.common.validation import Probability, Rule, rule_of
+from encoder_zoo.tasks.base.classes import sigmoid, softmax
+
+logger = logging.getLogger("encoder_zoo")
+
+COLDEST, HOTTEST = 0.01, 100.0  # temperatures that are looked at
+DEFAULT_THRESHOLD = 0.5
+BINS = 15  # of the calibration error
+
+_PROBABILITY = rule_of(Probability)
+
+
+def _are_thresholds(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_PROBABILITY.holds, value.values()))
+
+
+Thresholds = Annotated[
+    Mapping[str, float], Rule(_are_thresholds, "a dict of labels and numbers from 0 to 1")
+]
+
+
+class Calibration(TypedDict):
+    """What `calibrate` found.
+
+    Attributes:
+        temperature: by which logits are divided from now on.
+        loss_before, loss: mean cross-entropy of the held-out labels, in nats.
+        error_before, error: expected calibration error, see `calibration_error`.
+    """
+
+    temperature: float
+    loss_before: float
+    loss: float
+    error_before: float
+    error: float
+
+
+def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Calibration:
+    """Return the temperature of logits with the least cross-entropy, and what it changes.
+
+    Args:
+        logits: (N, C).
+        targets: (N, C), 1 for the right classes and 0 for the others, or probabilities.
+        activation: "softmax", or "sigmoid" where each class is a decision of its own.
+
+    Raises:
+        ValueError: "There are no labels to calibrate with. ..."
+
+    Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
+
+    Example:
+        >>> logits = np.float32([[3.0, 0.0], [3.0, 0.0], [0.0, 3.0], [0.0, 3.0]])
+        >>> found = calibration(logits, np.eye(2)[[0, 0, 1, 0]], "softmax")  # three of four right
+        >>> round(found["temperature"], 3), round(found["error"], 3)  # 3 / ln 3
+        (2.731, 0.0)
+    """
+    if not len(logits):
+        raise ValueError(
+            "There are no labels to calibrate with. Expected held-out examples with their labels."
+        )
+    logits, targets = logits.astype("float64"), targets.astype("float64")
+    temperature = _fit_temperature(logits, targets, activation)
+    losses, errors = [], []
+    for scaled in (logits, logits / temperature):
+        probabilities = sigmoid(scaled) if activation == "sigmoid" else softmax(scaled)
+        losses.append(_loss(scaled, targets, activation))
+        errors.append(_error(probabilities, targets, activation))
+    if temperature in (COLDEST, HOTTEST):
+        logger.warning(
+            "The temperature is %g, the last that is looked at: the held-out examples are %s.",
+            temperature,
+            "all right" if temperature == COLDEST else "as often wrong as right",
+        )
+    return Calibration(
+        temperature=temperature,
+        loss_before=losses[0],
+        loss=losses[1],
+        error_before=errors[0],
+        error=errors[1],
+    )
+
+
+def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
+    """Return the best temperature, by bisection: the loss is convex in its inverse."""
+
+    def slope(inverse: float) -> float:
+        scaled = logits * inverse
+        probabilities = sigmoid(scaled) if activation == "sigmoid" else softmax(scaled)
+        return float(np.sum((probabilities - targets) * logits))
+
+    low, high = 1 / HOTTEST, 1 / COLDEST
+    if slope(low) >= 0:
+        return HOTTEST
+    if slope(high) <= 0:
+        return COLDEST
+    for _ in range(60):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return 1 / low
+
+
+def _loss(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
+    """Return the mean cross-entropy, of each class by itself with "sigmoid"."""
+    if activation == "sigmoid":
+        return float(np.mean(np.logaddexp(0, logits) - targets * logits))
+    highest = logits.max(axis=1, keepdims=True)
+    normalizers = np.log(np.exp(logits - highest).sum(axis=1, keepdims=True)) + highest
+    return float(np.mean(np.sum(targets * (normalizers - logits), axis=1)))
+
+
+def _error(probabilities: np.ndarray, targets: np.ndarray, activation: str) -> float:
+    if activation == "sigmoid":
+        return calibration_error(probabilities.ravel(), targets.ravel())
+    best = probabilities.argmax(axis=1)[:, None]
+    scores, right = (np.take_along_axis(v, best, axis=1)[:, 0] for v in (probabilities, targets))
+    return calibration_error(scores, right)
+
+
+def calibration_error(scores: np.ndarray, right: np.ndarray) -> float:
+    """Return the expected calibration error: how far scores are from the share that is right.
+
+    Args:
+        scores: (N,), from 0 to 1; in bins of equal width.
+        right: (N,), 1 or True where the scored answer is right.
+
+    Source: Guo et al. 2017, On Calibration of Modern Neural Networks, equation 3.
+
+    Example:
+        >>> round(calibration_error(np.array([0.9, 0.9]), np.array([1, 0])), 3)
+        0.4
+    """
+    bins = np.clip(np.ceil(scores * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(bins, scores, BINS) - np.bincount(bins, right, BINS)
+    return float(np.abs(gaps).sum() / len(scores))
+
+
+def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[float, float]:
+    """Return the least score with the highest F1, and that F1.
+
+    Of several it is the one nearest to 0.5; between two scores it lies in the middle.
+
+    Args:
+        scores: (N,), from 0 to 1, of answers that a threshold gives or leaves out.
+        right: (N,) bool, whether each is right.
+        count: how many right answers there are, found or not.
+
+    Example:
+        >>> best_threshold(np.array([0.9, 0.4, 0.3, 0.1]), np.array([1, 1, 0, 0]) > 0, 2)
+        (0.35, 1.0)
+    """
+    order = np.argsort(-scores, kind="stable")
+    scores, right = scores[order].astype("float64"), right[order]
+    given = np.arange(1, len(scores) + 1)
+    f1 = 2 * np.cumsum(right) / (given + count)
+    below = np.append(scores[1:], 0.0)
+    ends = below < scores  # equal scores are given together
+    f1, lows, highs = f1[ends], below[ends], scores[ends]
+    if not len(f1) or f1.max() == 0:
+        return DEFAULT_THRESHOLD, 0.0
+    best = f1 == f1.max()
+    holds = best & (lows < DEFAULT_THRESHOLD) & (highs >= DEFAULT_THRESHOLD)
+    if holds.any():
+        return DEFAULT_THRESHOLD, float(f1.max())
+    middles = (lows[best] + highs[best]) / 2
+    nearest = np.abs(middles - DEFAULT_THRESHOLD).argmin()
+    return round(float(middles[nearest]), 12), float(f1.max())
+
+
+def tuned_thresholds(
+    labels: Iterable[str], scores: Sequence[np.ndarray], right: Sequence[np.ndarray], counts
+) -> dict[str, float]:
+    """Return the best threshold of each label; a label without examples keeps 0.5, which is logged.
+
+    Args:
+        labels: C names.
+        scores, right: of each label, see `best_threshold`.
+        counts: (C,), how many right answers there are of each.
+    """
+    labels = [str(label) for label in labels]
+    found = {
+        label: best_threshold(*of_label)[0]
+        for label, *of_label in zip(labels, scores, right, counts, strict=True)
+    }
+    absent = [label for label, count in zip(labels, counts, strict=True) if not count]
+    if absent:
+        logger.warning(
+            "No held-out example has %s: the threshold stays %g.",
+            ", ".join(map(repr, absent)),
+            DEFAULT_THRESHOLD,
+        )
+    return found
+
+
+def threshold_of_each(
+    given: float | Mapping[str, float] | None, names: Iterable[object], default: float
+) -> np.ndarray:
+    """Return the threshold of each label, (C,) float32.
+
+    Args:
+        given: one number for all labels, or one for each of some; None: the default.
+        names: of the labels.
+        default: of labels without a threshold.
+
+    Raises:
+        ValueError: "thresholds name the unknown label 'upp'. Expected some of ['down', 'up']."
+
+    Example:
+        >>> threshold_of_each({"b": 0.75}, ["a", "b"], 0.5).tolist()
+        [0.5, 0.75]
+    """
+    names = [str(name) for name in names]
+    if not isinstance(given, Mapping):
+        return np.full(len(names), default if given is None else given, "float32")
+    known = {str(label): value for label, value in given.items()}
+    for label in known:
+        if label not in names:
+            raise ValueError(
+                f"thresholds name the unknown label {label!r}. Expected some of {names}."
+            )
+    return np.array([known.get(name, default) for name in names], "float32")
