@@ -114,7 +114,7 @@ def integrated_gradients(along: Callable) -> Attribution:
 
     Args:
         along: from points (n,) from 0 to 1 to outputs (n,) and slopes (n, L), as
-            `gradients.straight_line` makes it.
+            `straight_line` makes it.
 
     Source: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, section 3.
 

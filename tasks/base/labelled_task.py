@@ -151,13 +151,15 @@ class LabelledTask(Task):
                 f"The labels are missing. Expected y: {self.expected_labels}.{columns_advice(x)}"
             )
 
-    def _adapt(self, x, y) -> None:
+    def _before_training(self, x, y) -> None:
         if self.temperature != 1 or self.thresholds:
             self.temperature, self.thresholds = 1.0, None
             logger.warning(
                 "The temperature and the thresholds belong to the weights before this training. "
                 "Call calibrate and tune_thresholds again."
             )
+
+    def _adapt(self, x, y) -> None:
         if self.output_activation != "linear":  # numbers
             log_odd_labels(y)
         if self.num_classes is not None:

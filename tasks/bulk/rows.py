@@ -93,16 +93,19 @@ def is_parquet(path: pathlib.Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
+def _kind(path: pathlib.Path) -> str:
+    """Return the ending that says what a file is, behind which .gz may stand."""
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
 def _reader_of(path: pathlib.Path) -> Callable:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = suffixes[-1:] == [".gz"]
-    kind = (suffixes[:-1] if packed else suffixes)[-1:]
-    if not kind or kind[0] not in READERS or (packed and is_parquet(path.with_suffix(""))):
+    packed = path.suffix.lower() == ".gz"
+    if _kind(path) not in READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
             f"{path} is of no kind that is read here. Expected {', '.join(READERS)}; all but the "
             "last may end in .gz as well."
         )
-    return READERS[kind[0]]
+    return READERS[_kind(path)]
 
 
 def _lines(path: pathlib.Path) -> Iterator[str]:
@@ -129,7 +132,7 @@ def _text_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, 
 
 def _csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
     csv.field_size_limit(2**31 - 1)  # of long texts
-    is_tsv = ".tsv" in [suffix.lower() for suffix in path.suffixes]
+    is_tsv = _kind(path) == ".tsv"
     form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     reader, row = csv.reader(_lines(path), **form), -1
     try:

@@ -240,7 +240,7 @@ class ZeroShotClassifier:
     def tune_thresholds(
         self,
         texts: object,
-        true: object,
+        right: object,
         labels: Sequence[str],
         *,
         hypothesis_template: str = TEMPLATE,
@@ -253,7 +253,7 @@ class ZeroShotClassifier:
 
         Args:
             texts: list, array, tensor or column of texts.
-            true: for each text a list of those labels that fit it, or a row of 0s and 1s.
+            right: for each text a list of those labels that fit it, or a row of 0s and 1s.
             labels, hypothesis_template, batch_size: see `classify`.
 
         Returns:
@@ -271,13 +271,13 @@ class ZeroShotClassifier:
             multi_label=True,
             batch_size=batch_size,
         )
-        right = np.asarray(multi_label_targets(true, labels, len(labels))) > 0
-        if len(right) != len(scores):
+        hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0
+        if len(hot) != len(scores):
             raise ValueError(
                 f"Expected one list of labels for each text. Received: {len(scores)} texts, "
-                f"{len(right)} lists."
+                f"{len(hot)} lists."
             )
-        return tuned_thresholds(labels, scores.T, right.T, right.sum(axis=0))
+        return tuned_thresholds(labels, scores.T, hot.T, hot.sum(axis=0))
 
     # -- exports -------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ def neighbours(index: Index, query: str, top_k: int = 10, **options: Any) -> Pic
     _check_one_text("query", query, "neighbours")
     hits = index.search(query, top_k, **options)
     lengths = _bar_lengths([hit["score"] for hit in hits])
-    width = max(len(f"{hit['score']:.3f}") for hit in hits)
+    width = max((len(f"{hit['score']:.3f}") for hit in hits), default=0)
     rows, lines = [], [query]
     for hit, length in zip(hits, lengths, strict=True):
         text = TEXT.format(text=in_html(_text(hit, MAX_SHOWN[1])), index=hit["index"])
@@ -120,7 +120,8 @@ def neighbours(index: Index, query: str, top_k: int = 10, **options: Any) -> Pic
             f"{hit['score']:{width}.3f}  {'█' * round(HIT_WIDTH * length):{HIT_WIDTH}}  "
             f"{_text(hit, MAX_SHOWN[0])} [{hit['index']}]"
         )
-    return Picture(_table(query, rows, 46), "\n".join(lines))
+    note = "" if hits else "No document is found."
+    return Picture(_table(query, rows, 46, note), "\n".join([*lines, note] if note else lines))
 
 
 def _check_one_text(name: str, given: object, function: str) -> None:
@@ -138,7 +139,7 @@ def _bar_lengths(scores: Sequence[float]) -> list[float]:
         >>> _bar_lengths([0.5, -0.1]), _bar_lengths([8.0, 2.0]), _bar_lengths([-1.0, -4.0])
         ([0.5, 0.0], [1.0, 0.25], [1.0, 0.25])
     """
-    best = scores[0]
+    best = max(scores, default=0.0)
     if best <= 0:  # distances
         return [(best / score if score else 1.0) for score in scores]
     return [max(0.0, score / max(best, 1.0)) for score in scores]

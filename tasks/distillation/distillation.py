@@ -286,14 +286,16 @@ class Distillation(ConfigFromSignature, TextModel):
         return self.student._weigh_classes(data, class_weight)
 
     def _adapt(self, x, y) -> None:
-        labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
         if y is not None and "soft_labels" not in self.objectives:
             raise ValueError(
                 f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
                 "add soft_labels to them."
             )
+
+    def _before_training(self, x, y) -> None:
+        labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
         if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
-            self.student._adapt(x, y)
+            self.student._before_training(x, y)
 
     def _separate(self, x, y) -> tuple:
         return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)

@@ -1,7 +1,7 @@
 """Few shapes of batches, for compilers that make a program for each: filled, padded, packed.
 
 A batch with fewer examples is filled with copies of its last one, and an input `REAL_ROWS` says
-which rows are examples. Losses and metrics leave the others out: see `training.filled_rows`.
+which rows are examples. Losses and metrics leave the others out: see `training.graphs`.
 
 Comment letters: N examples, B rows of a batch.
 """

@@ -325,7 +325,7 @@ class LengthGroupedBatcher:
         multiple: if given, every batch is filled up to `batch_size` rows, or the next multiple of
             this number: see `filling`.
         sequence_counts: if given, on JAX, the texts of a batch are packed into so many sequences:
-            see `packed_batches`. Batches then have about equally many tokens.
+            see `choose_sequence_counts`. Batches then have about equally many tokens.
     """
 
     def __init__(

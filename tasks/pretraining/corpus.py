@@ -260,7 +260,7 @@ SHARED = ("tokenizer", "source", "shard_tokens")  # settings that all parts have
 
 
 class Parts:
-    """The documents of all parts of a corpus: a `writing.Source`.
+    """The documents of all parts of a corpus: a `corpus_writing.Source`.
 
     Args:
         corpora: the parts, in any order.

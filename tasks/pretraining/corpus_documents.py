@@ -103,7 +103,7 @@ class TextFiles:
         right = len(position) == 2 and all(type(number) is int for number in position)
         if right and position[0] < len(self.paths):
             number, byte = position
-            right = byte <= self.sizes[number] or self.paths[number].suffix == ".gz"
+            right = byte <= self.sizes[number] or _is_packed(self.paths[number])
         elif right:
             right = list(position) == [len(self.paths), 0]
         if not right:
@@ -120,7 +120,7 @@ class TextFiles:
             number += 1
         if not byte or number == len(self.sizes):
             return number, 0
-        if self.paths[number].suffix == ".gz":
+        if _is_packed(self.paths[number]):
             return number + 1, 0
         with open(self.paths[number], "rb") as file:
             file.seek(byte)
@@ -229,9 +229,13 @@ def _no_document(found: object, number: int) -> ValueError:
     )
 
 
+def _is_packed(path: pathlib.Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
 def _unpacked(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
     """Return the text of an open file that is packed by gzip, or not."""
-    return gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else contextlib.nullcontext(file)
+    return gzip.GzipFile(fileobj=file) if _is_packed(path) else contextlib.nullcontext(file)
 
 
 def _in_lines(

@@ -1,6 +1,6 @@
 """Batches of examples of a corpus: shuffled by a seed, from any step on, in parts for workers.
 
-Comment letters: B batch, K slots, see `examples.ShardExamples`.
+Comment letters: B batch, K slots, see `corpus_examples.ShardExamples`.
 """
 
 from __future__ import annotations

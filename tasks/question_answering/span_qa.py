@@ -253,7 +253,7 @@ class SpanQA(Task):
         metric = {"exact_match": squad.SpanExactMatch, "f1": squad.SpanF1}.get(name)
         return metric() if metric else super().metric_by_name(name)
 
-    def _adapt(self, x, y) -> None:
+    def _before_training(self, x, y) -> None:
         self.null_threshold = None  # it belongs to the weights before training
 
     def _check_given(self, y, x) -> None:

@@ -109,7 +109,7 @@ class VectorIndex(Index):
         store: the vectors, see `tasks.retrieval.vectors`.
         documents: N of them.
         prompt: of further documents.
-        fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
+        fingerprint: the embedder's vectors of `index.FINGERPRINT_TEXTS`.
 
     Attributes:
         embedder, documents, prompt: as given.
@@ -324,7 +324,7 @@ class MultiVectorIndex(Index):
         documents: N of them.
         prompt: of further documents.
         pool_factor: of further documents.
-        fingerprint: the embedder's vectors of `index_checks.FINGERPRINT_TEXTS`.
+        fingerprint: the embedder's vectors of `index.FINGERPRINT_TEXTS`.
 
     Attributes:
         embedder, documents, prompt, pool_factor: as given.
@@ -490,7 +490,7 @@ class SparseIndex(Index):
         documents: N of them.
         prompt: of further documents.
         max_terms: of further documents.
-        fingerprint: the encoder's vectors of `index_checks.FINGERPRINT_TEXTS`.
+        fingerprint: the encoder's vectors of `index.FINGERPRINT_TEXTS`.
 
     Attributes:
         embedder, documents, prompt, max_terms: as given.

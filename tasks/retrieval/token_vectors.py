@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule
+from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.tasks.retrieval.similarity import check_finite, grouped_means
 from encoder_zoo.tasks.retrieval.vectors import BLOCK, BestPairs, Float32Vectors, Precision
 
@@ -40,7 +41,7 @@ OVERSAMPLED = 16  # documents scored in full for each result of the search by ce
 MIN_CANDIDATES = 512
 AT_ONCE = 2  # queries that are compared with a block
 CACHED = 2**18  # products at a time: 1 MB
-THREADS = min(8, os.cpu_count() or 1)
+THREADS = min(8, usable_cores())
 # Multiplications of a matrix product that OpenBLAS leaves to one thread. Its own threads wait for
 # each other: twice the time for products as flat as these.
 ONE_THREAD = 2**17

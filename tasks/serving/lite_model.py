@@ -5,7 +5,6 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import tempfile
 import threading
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
+from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.serving.export import export_task
 
@@ -58,7 +58,7 @@ class LiteModel:
             path = pathlib.Path(folder, "model.tflite")
             export_task(task, path, "litert", **options)
             content = path.read_bytes()
-        interpreter = litert.Interpreter(model_content=content, num_threads=os.cpu_count())
+        interpreter = litert.Interpreter(model_content=content, num_threads=usable_cores())
         self._runner = interpreter.get_signature_runner()
         self.dtype = dtype
         self._lock = threading.Lock()  # an interpreter answers one call at a time

@@ -226,16 +226,20 @@ class TokenClassifier(LabelledTask):
         return self.labels is not None and outside_index(self.labels) is not None
 
     def _adapt(self, x, y) -> None:
-        if self.preprocessor is not None and not isinstance(x, dict):
-            self.split_symbols = True if token_labels.has_spans(x) else "outer"
-            if self.strategy is None:
-                self.strategy = "average" if self.preprocessor.label_all_tokens else "first"
         super()._adapt(x, y)
         line = notation_line(self.labels) if self.labels else None
         if line and line != self._logged_notation:
             logger.warning(line)
             self._logged_notation = line
-        if self.valid_tags is None and not isinstance(x, dict):
+
+    def _before_training(self, x, y) -> None:
+        super()._before_training(x, y)
+        if self.preprocessor is None or isinstance(x, dict):
+            return
+        self.split_symbols = True if token_labels.has_spans(x) else "outer"
+        if self.strategy is None:
+            self.strategy = "average" if self.preprocessor.label_all_tokens else "first"
+        if self.valid_tags is None:
             self.valid_tags = self._are_valid(x, y)
 
     def _are_valid(self, x, y) -> bool | None:
@@ -494,19 +498,22 @@ class TokenClassifier(LabelledTask):
         """
         self._check_labels_known()
         x, y = self._separate(x, y)
-        token_labels.check_labels(x, y, self.labels, self.num_classes)
-        y = token_labels.label_lists(y)
         if is_words(x):
-            names = self.tag_names
-            true = [[t if isinstance(t, str) else names[t] for t in tags] for tags in y]
+            true, names = self._true_tags(x, y), self.tag_names
             return entity_metrics.score_tags(
                 true, self.predict_tags(x, batch_size), scheme, tag_set=names
             )
-        spans = [
-            [{(e["label"], e["start"], e["end"]) for e in row} for row in examples]
-            for examples in (y, self.extract_entities(x, batch_size=batch_size))
+        true = self._true_entities(x, y)
+        found = [
+            {(e["label"], e["start"], e["end"]) for e in row}
+            for row in self.extract_entities(x, batch_size=batch_size)
         ]
-        return entity_metrics.score_entities(*spans)
+        return entity_metrics.score_entities(true, found)
+
+    def _true_tags(self, x, y) -> list[list[str]]:
+        """Return the tags of words by name, checked."""
+        tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
+        return [[self.tag_names[tag] for tag in row] for row in tags.to_list()]
 
     def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         tokens, logits = self._token_logits(x, batch_size)
@@ -530,13 +537,12 @@ class TokenClassifier(LabelledTask):
     def _true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
         """Return the entities (type, start, end) of texts, or of words with a space between them,
         in characters."""
-        token_labels.check_labels(x, y, self.labels, self.num_classes)
-        y = token_labels.label_lists(y)
         if not is_words(x):
+            token_labels.check_labels(x, y, self.labels, self.num_classes)
+            y = token_labels.label_lists(y)
             return [{(span["label"], span["start"], span["end"]) for span in row} for row in y]
         names, found = self.tag_names, []
-        for words, tags in zip(x, y, strict=True):
-            tags = [tag if isinstance(tag, str) else names[tag] for tag in tags]
+        for words, tags in zip(x, self._true_tags(x, y), strict=True):
             ends = np.cumsum([len(word) + 1 for word in words]) - 1
             starts = np.append(0, ends + 1)
             spans = spans_of_tags(tags, tag_set=names)

@@ -370,7 +370,7 @@ def _sets_rate(callback) -> bool:
 
 
 def build_metrics(task: TrainedModel, dataset: tf.data.Dataset) -> None:
-    """Make the variables of loss and metrics before the first trace, as `Recipe.start` does.
+    """Make the variables of loss and metrics before the first trace.
 
     Args:
         task: compiled.

@@ -89,10 +89,11 @@ class TextModel(keras.Model):
         predicts_lists: whether `predict` returns a list of the outputs for each text.
         group_lengths: whether `fit` makes batches of examples of like length.
         fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
-            is one of Keras's: see `filled_rows`.
-        packs_batches: whether the texts of a batch may be packed on JAX: see `packed_batches`. Only
-            for outputs that `logits_of` makes of those of `encoded`, and losses that are a mean
-            over examples, which does not depend on the batches.
+            is one of Keras's: see `graphs.real_rows`.
+        packs_batches: whether the texts of a batch may be packed on JAX, see
+            `choose_sequence_counts`. Only for outputs that `logits_of` makes of those of
+            `encoded`, and losses that are a mean over examples, which does not depend on the
+            batches.
         file_advice: the end of an error for a path in place of texts.
         traced_settings: the settings of a task that its training graphs depend on.
     """
@@ -140,6 +141,12 @@ class TextModel(keras.Model):
 
     def _adapt(self, x, y) -> None:
         """Set the properties of the task that it learns from the data of `fit`, such as labels."""
+
+    def _before_training(self, x, y) -> None:
+        """Set how the task will answer, and forget what belongs to its weights of now.
+
+        The data of `fit` is checked by then: what fails before leaves the answers as they are.
+        """
 
     def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         """Log which classes `validation_split` keeps from training."""
@@ -307,6 +314,7 @@ class TextModel(keras.Model):
         with logged_once():
             held_out = sources.validation_data_of(self, validation_data, held_out_size)
             data = sources.training_data(self, x, y, sample_weight, plan)
+        self._before_training(x, y)
         self._reserve_examples(data)
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)

@@ -35,7 +35,7 @@ ELSEWHERE = {
     "batches",
     "backup_dir", "logs", "epoch", "batch", "run", "start", "segments", "stored", "folder",
     "units", "metric", "replicas", "steps", "kept", "kind", "which", "sequence_output", "i",
-    "special_tokens", "in_text", "documents", "target", "name", "files", "content",
+    "special_tokens", "in_text", "right", "documents", "target", "name", "files", "content",
     "hypothesis_template",
     "pair", "stream", "class_weight", "column", "word_column", "family", "layers", "max_distance",
     "teacher", "student", "objectives", "memory", "shard", "number", "rng", "like", "fields",

@@ -269,6 +269,16 @@ def weights_above_zero(said, folder):
     classifier.fit(TEXTS, y, **SMALL)
 
 
+@case("Call calibrate and tune_thresholds again", slow=True)
+def what_belongs_to_the_weights(said, folder):
+    classifier, y = new("SequenceClassifier", labels=["a", "b"]), ["a", "b", "a", "b"]
+    classifier.calibrate(TEXTS, y)
+    with said.logged():
+        classifier.fit(TEXTS, y, **SMALL)
+    classifier.calibrate(TEXTS, y)
+    assert classifier.tune_thresholds(TEXTS, y).keys() == {"b"}
+
+
 @case(
     "predict_proba is of classes", "this classifier predicts numbers. Use sample_weight", slow=True
 )

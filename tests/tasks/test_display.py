@@ -283,3 +283,10 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
         ez.display.learning_curves({"loss": [1.0]})
     with pytest.raises(ImportError, match="pip install matplotlib"):
         ez.display.confusion_matrix([1], [1])
+
+
+def test_neighbours_of_a_query_that_finds_nothing():
+    embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+    index = embedder.index(["A cat.", "Tax law."], metadata=[{"year": 2024}, {"year": 2025}])
+    picture = ez.display.neighbours(index, "A cat.", where={"year": 1800})
+    assert str(picture) == "A cat.\nNo document is found." and "No document" in picture.html

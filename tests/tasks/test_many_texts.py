@@ -107,13 +107,14 @@ def test_lines_of_several_files_are_rows(tmp_path):
     with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
         file.write("five\n")
     (tmp_path / "c.tsv").write_text('id\ttext\n1\t"six\n')
-    given = [tmp_path / "*.txt*", tmp_path / "c.tsv"]
+    (tmp_path / "dump.tsv.csv").write_text('id,text\n1,"seven, "\n')  # the last ending counts
+    given = [tmp_path / "*.txt*", tmp_path / "c.tsv", tmp_path / "dump.tsv.csv"]
     ez.answer_files(Reversing(), given, tmp_path / "out", shard_rows=3, verbose=0)
     found = parquet.read_table(tmp_path / "out")
-    assert found["label"].to_pylist() == ["eno", " owt", None, "ruof", "evif", 'xis"']
-    assert found["row"].to_pylist() == [0, 1, 2, 3, 0, 0]
+    assert found["label"].to_pylist() == ["eno", " owt", None, "ruof", "evif", 'xis"', " ,neves"]
+    assert found["row"].to_pylist() == [0, 1, 2, 3, 0, 0, 0]
     names = [os.path.basename(name) for name in found["file"].to_pylist()]
-    assert names == ["a.txt"] * 4 + ["b.txt.gz", "c.tsv"]
+    assert names == ["a.txt"] * 4 + ["b.txt.gz", "c.tsv", "dump.tsv.csv"]
 
 
 def test_a_pattern_of_folders_finds_every_file_once(tmp_path):

@@ -128,7 +128,6 @@ CALLS = {
         "predict_tags": lambda t: t.predict_tags([text.split() for text in TEXTS], **SMALL),
         "evaluate_entities": lambda t: t.evaluate_entities(*rows_of(t), **SMALL),
         "calibrate": lambda t: t.calibrate(*rows_of(t), **SMALL),
-        "tune_thresholds": lambda t: t.tune_thresholds(*rows_of(t), **SMALL),
         "explain": lambda t: t.explain(TEXTS, **EXACT),
         "evaluate": lambda t: t.evaluate(*rows_of(t), 2, verbose=0),
     },
@@ -193,7 +192,7 @@ head_misfit head_of input_ranges jax_state_sync kept_classes load_adapters load_
 least_weights logits_of metric_by_name prepared_inputs preprocess preprocessor_class push_to_hub
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
 tokens_to_add train_pooler train_step index_class load_index scaled
-chunks""".split()
+chunks tune_thresholds""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 

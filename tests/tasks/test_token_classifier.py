@@ -644,3 +644,22 @@ def test_learned_labels_are_saved_with_the_preset(build, tmp_path):
     classifier.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.extract_entities([TEXT]) == classifier.extract_entities([TEXT])
+
+
+def test_a_fit_that_fails_leaves_the_answers_as_they_are(build):
+    classifier = build(labels=["O", "B-PER", "I-PER"])
+    classifier.temperature = 2.0
+    before = classifier.strategy, classifier.split_symbols, classifier.valid_tags
+    with pytest.raises(ValueError, match="Example 0 has 2 words but 1 tags"):
+        classifier.fit([["Anna", "sees"]], [["O"]], verbose=0)
+    assert (classifier.strategy, classifier.split_symbols, classifier.valid_tags) == before
+    assert classifier.temperature == 2.0
+
+
+def test_tags_whose_names_are_integers_are_judged_by_name(build):
+    classifier = build(labels=["1", "2", "3"])
+    words = [["Anna", "sees"], ["Rome"]]
+    tags = [[int(tag) for tag in row] for row in classifier.predict_tags(words)]
+    by_number = classifier.evaluate_entities(words, tags)
+    by_name = classifier.evaluate_entities(words, [[str(tag) for tag in row] for row in tags])
+    assert by_number == by_name and by_number["f1"] == 1.0

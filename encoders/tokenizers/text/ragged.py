@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.machine import usable_cores
 
 
 def row_ids(splits: array_ops.Tensor, num: array_ops.Tensor) -> array_ops.Tensor:
@@ -157,7 +157,7 @@ def in_chunks(
         return function(rows)
     chunks = [rows[start:end] for start, end in itertools.pairwise(bounds)]
     # Threads rather than tf.data, which would optimize the function's graph in every call.
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(usable_cores()) as threads:
         parts = zip(*threads.map(function, chunks), strict=True)
     return tuple(array_ops.concat(list(part), axis=0) for part in parts)
 
