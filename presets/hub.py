@@ -44,6 +44,8 @@ from encoder_zoo.presets.hub_requests import Unreachable, endpoint, first_line, 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
+logger = logging.getLogger("encoder_zoo")
+
 
 def cached_folder(
     address: str, repository: str, revision: str | None, weights: bool, why: str
@@ -128,8 +130,6 @@ def _is_as_named(blob: pathlib.Path) -> bool:
         return checksum_of(blob, "sha1", prefix) == blob.name
     return True  # of a server with other names
 
-
-logger = logging.getLogger("encoder_zoo")
 
 _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 # The hub's converter to safetensors, and the title of its pull requests.

@@ -13,7 +13,6 @@ import keras
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, differing, shown
-from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
@@ -25,11 +24,13 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     spelled_bytes,
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+
+logger = logging.getLogger("encoder_zoo")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -227,9 +228,6 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
             "trim_offsets": self.trim_offsets,
             "add_prefix_space": self.add_prefix_space,
         }
-
-
-logger = logging.getLogger("encoder_zoo")
 
 
 def bpe_model(

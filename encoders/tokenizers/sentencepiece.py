@@ -9,11 +9,11 @@ import keras
 
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph

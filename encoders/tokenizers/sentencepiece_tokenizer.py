@@ -35,6 +35,8 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
+logger = logging.getLogger("encoder_zoo")
+
 SPACE = "▁"
 
 
@@ -519,8 +521,6 @@ def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
         raise ValueError("scores has no number; expected one for every piece of text")
     return np.array([np.nan if score is None else score for score in scores], np.float64)
 
-
-logger = logging.getLogger("encoder_zoo")
 
 SPACES = {"Regex": " {2,}"}
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]

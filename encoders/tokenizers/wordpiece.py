@@ -11,7 +11,6 @@ import keras
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, shown
-from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     append_tokens,
@@ -19,7 +18,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     tokens_by_id,
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
-from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph

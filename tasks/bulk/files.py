@@ -123,7 +123,7 @@ def answer_files(
     """
     task_method = TaskMethod(task, columns, method, options)
     run = Run.begun(pathlib.Path(folder), task_method, files_of(paths), list(keep), shard_rows)
-    shards = [Shard.of(run, number) for number in range(-(-run.rows // shard_rows))]
+    shards = [AnswerShard.of(run, number) for number in range(-(-run.rows // shard_rows))]
     left = [shard for shard in shards if not shard.is_finished()]
     if left:
         progress = AnswerProgress(run.rows, sum(shard.count for shard in left)) if verbose else None
@@ -145,7 +145,7 @@ def answer_files(
     return [shard.path for shard in shards]
 
 
-class Shard(NamedTuple):
+class AnswerShard(NamedTuple):
     """A file of answers, and the range of rows that it holds."""
 
     run: Run
@@ -154,7 +154,7 @@ class Shard(NamedTuple):
     count: int
 
     @classmethod
-    def of(cls, run: Run, number: int) -> Shard:
+    def of(cls, run: Run, number: int) -> AnswerShard:
         """Return the shard of a number."""
         first = number * run.shard_rows
         return cls(run, number, first, min(run.shard_rows, run.rows - first))

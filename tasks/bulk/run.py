@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from encoder_zoo.tasks.base.task import Task
 
+logger = logging.getLogger("encoder_zoo")
+
 EXACT = 2**53  # up to which every integer is a float of 64 bits
 INTEGERS = range(-(2**63), 2**63)  # of 64 bits
 
@@ -134,8 +136,6 @@ def _types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
             raise ValueError(f"{path}: {name!r} holds {words}. Expected one type.")
     return pa.schema([(name, types[frozenset(found)]) for name, found in kinds.items()])
 
-
-logger = logging.getLogger("encoder_zoo")
 
 NAME = "_answers.json"  # readers of Parquet leave out names that begin with _
 FORMAT = 1

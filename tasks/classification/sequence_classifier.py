@@ -78,6 +78,8 @@ from encoder_zoo.tasks.training.sources import is_dataset
 if TYPE_CHECKING:
     from typing import Self
 
+logger = logging.getLogger("encoder_zoo")
+
 
 class ClassifierPresetArguments(TaskPresetArguments, total=False):
     """Keyword arguments of `SequenceClassifier.from_preset`."""
@@ -93,8 +95,6 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
     thresholds: Mapping[str, float] | None
     text_columns: Sequence[str] | None
 
-
-logger = logging.getLogger("encoder_zoo")
 
 OUTPUT_ACTIVATIONS = {
     "single_label_classification": "softmax",

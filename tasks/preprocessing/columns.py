@@ -14,6 +14,8 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_missing
 
+logger = logging.getLogger("encoder_zoo")
+
 
 def is_doc(value: object) -> bool:
     """Return whether this is a `Doc`, or a `Span` of one, which is a text in tokens."""
@@ -162,8 +164,6 @@ def is_pairs(x) -> bool:
             )
     return True
 
-
-logger = logging.getLogger("encoder_zoo")
 
 ID_NAME = re.compile(r"(^|[_\s.-])(id|ids|idx|index|key|uuid|guid|number|nr|no)$", re.IGNORECASE)
 LABEL_NAME = re.compile(

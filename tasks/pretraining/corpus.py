@@ -12,7 +12,7 @@ from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate
 from encoder_zoo.presets.files.folder_files import size_of
 from encoder_zoo.presets.files.manifest import checksum
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.tasks.pretraining.corpus_documents import Documents, TextFiles
+from encoder_zoo.tasks.pretraining.corpus_documents import CorpusDocuments, TextFiles
 from encoder_zoo.tasks.pretraining.corpus_reading import CorpusBatches
 from encoder_zoo.tasks.pretraining.corpus_writing import (
     COUNTS,
@@ -155,7 +155,7 @@ class PretrainingCorpus:
         Raises:
             ValueError: "... belongs to another corpus: ...", "Document 3 is or holds 7. ..."
         """
-        source = Texts(Documents(documents), tokenizer, part)
+        source = Texts(CorpusDocuments(documents), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
         return cls(folder)
 

@@ -130,7 +130,7 @@ class TextFiles:
         return number + 1, 0
 
 
-class Documents:
+class CorpusDocuments:
     """Documents of an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
@@ -138,7 +138,7 @@ class Documents:
             corpus to be continued it must give the same ones in the same order.
 
     Example:
-        >>> documents = Documents(["One.\\nTwo.", ["Three."]])
+        >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
         >>> [document.sentences for document in documents.documents([1])]
         [['Three.']]
     """
@@ -194,7 +194,7 @@ def sentences_of(document: object, number: int = 0) -> list[str]:
     """Return the sentences of a document that is a text, or a list or tensor of sentences.
 
     Args:
-        document: see `Documents`.
+        document: see `CorpusDocuments`.
         number: of the document, for the error.
 
     Example:

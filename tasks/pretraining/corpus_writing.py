@@ -23,7 +23,7 @@ from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, wri
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
-from encoder_zoo.tasks.pretraining.corpus_documents import Document, Documents, TextFiles
+from encoder_zoo.tasks.pretraining.corpus_documents import CorpusDocuments, Document, TextFiles
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -259,7 +259,7 @@ class Texts:
 
     def __init__(
         self,
-        documents: TextFiles | Documents,
+        documents: TextFiles | CorpusDocuments,
         tokenizer: Tokenizer,
         part: Sequence[int] | None = None,
     ):

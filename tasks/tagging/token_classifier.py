@@ -58,6 +58,8 @@ from encoder_zoo.tasks.training.sources import check_preprocessor
 if TYPE_CHECKING:
     from typing import Self
 
+logger = logging.getLogger("encoder_zoo")
+
 
 class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
     """Keyword arguments of `TokenClassifier.from_preset`."""
@@ -72,9 +74,6 @@ class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
     valid_tags: bool | None
     temperature: float
     thresholds: Mapping[str, float] | None
-
-
-logger = logging.getLogger("encoder_zoo")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

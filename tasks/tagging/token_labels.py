@@ -31,6 +31,8 @@ from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.tokenized_texts import as_word_tensor, is_list, is_words, keys
 from encoder_zoo.tasks.tagging.tags import all_tags, parse_tags, sorted_tags
 
+logger = logging.getLogger("encoder_zoo")
+
 SPAN = ("start", "end", "label")
 
 
@@ -167,9 +169,6 @@ def _ragged_spans(y: dict) -> tuple:
         values = check_each(values, same, f" has not one {name} per label.", unit="Example")
         bounds.append(array_ops.cast(values, array_ops.int32))
     return *bounds, label.flat_values
-
-
-logger = logging.getLogger("encoder_zoo")
 
 
 def label_lists(y) -> list[list]:

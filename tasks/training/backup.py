@@ -33,6 +33,8 @@ from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.tasks.training.distribution import of_all_workers
 from encoder_zoo.tasks.training.divergence import nan_loss_error
 
+logger = logging.getLogger("encoder_zoo")
+
 STATE = "state.safetensors"
 BACKUPS = "epoch-*-step-*"
 KIND = Kind("a backup", lambda manifest: _is_of_training(manifest["training"]))
@@ -252,9 +254,6 @@ def flat_settings(settings: dict, prefix: str = "") -> dict:
         elif name != "name":
             flat[prefix + name] = json.loads(json.dumps(value, default=lambda v: type(v).__name__))
     return flat
-
-
-logger = logging.getLogger("encoder_zoo")
 
 
 class BackupAndRestore(keras.callbacks.BackupAndRestore):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
     from encoder_zoo.tasks.training.distribution import Distribution
 
+logger = logging.getLogger("encoder_zoo")
+
 # Compiled faster, a program is not worth a file.
 MIN_SECONDS = 0.1
 
@@ -169,9 +171,6 @@ def weights_of_metrics(real, y_pred, sample_weight):
     rank = len(y_pred.shape) - 1 if sample_weight is None else len(sample_weight.shape)
     real = ops.reshape(real, (-1, *[1] * (rank - 1)))
     return real if sample_weight is None else real * ops.cast(sample_weight, "float32")
-
-
-logger = logging.getLogger("encoder_zoo")
 
 
 class TracedModel(Protocol):

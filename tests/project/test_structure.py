@@ -163,3 +163,17 @@ def test_files_and_rooms_are_few_and_have_names_of_their_own(house):
     assert len(house.rooms("tasks")) <= ROOMS
     assert len(house.modules) <= FILES
     assert not house.repeated_names(more_than=3)
+
+
+def test_a_module_begins_with_its_logger():
+    late = []
+    for name, path in MODULES.items():
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        kinds = [isinstance(node, ast.FunctionDef | ast.ClassDef) for node in body]
+        after = body[kinds.index(True) :] if True in kinds else []
+        late += [
+            f"{name}:{node.lineno}"
+            for node in after
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "logger"
+        ]
+    assert not late, late

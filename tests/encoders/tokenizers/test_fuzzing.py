@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.encoders.tokenizers.arguments import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
@@ -36,6 +35,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
+from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
