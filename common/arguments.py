@@ -75,6 +75,7 @@ class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, tot
     """Of the backbone, of the tokenizer, and of every preprocessor."""
 
     sequence_length: int | None
+    preprocessor: None
 
 
 _NAME = re.compile(r"(hf://)?\w[\w.-]*/\w[\w.-]*")

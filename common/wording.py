@@ -58,6 +58,25 @@ OTHER_NAMES = {
     "num_attention_heads": "num_heads",
     "intermediate_size": "intermediate_dim",
     "vocab_size": "vocabulary_size",
+    "truncate_dim": "dim",
+    "candidate_labels": "labels",
+    "aggregation_strategy": "strategy",
+    "return_all_scores": "top_k",
+    "corpus": "documents",
+    "relevant_docs": "relevant",
+    "qrels": "relevant",
+    "warmup_steps": "warmup",
+}
+# Arguments of other packages that have no counterpart: what happens without them.
+NOT_NEEDED = {
+    "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
+    "show_progress_bar": "nothing is drawn; fit, evaluate and predict take verbose=",
+    "convert_to_numpy": "the result is of NumPy",
+    "convert_to_tensor": "the result is of NumPy, of which keras.ops.convert_to_tensor makes one",
+    "return_tensors": "the result is ragged; a preprocessor makes the arrays that a model takes",
+    "padding": "a preprocessor pads each batch to its longest text",
+    "truncation": "a preprocessor cuts what is too long, see sequence_length",
+    "device": "the backend takes the accelerator that it finds",
 }
 
 
@@ -67,7 +86,11 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     Example:
         >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
         "fit got an unknown argument 'epoch'. Did you mean 'epochs'?"
+        >>> unknown_argument("embed", "convert_to_numpy", ["texts"])
+        "embed got an unknown argument 'convert_to_numpy'. Leave it out: the result is of NumPy."
     """
+    if name in NOT_NEEDED:
+        return f"{function} got an unknown argument {name!r}. Leave it out: {NOT_NEEDED[name]}."
     known = sorted(known)
     other = OTHER_NAMES.get(name)
     close = [other] if other in known else difflib.get_close_matches(name, known, n=2, cutoff=0.7)

@@ -99,13 +99,16 @@ def inputs_of_all_texts(inputs: Mapping) -> dict:
     return texts
 
 
-def check_inputs(inputs: object, names: Collection[str], taker: str) -> None:
+def check_inputs(
+    inputs: object, names: Collection[str], taker: str, text_method: str | None = None
+) -> None:
     """Check names, types and, as far as they are known, shapes of prepared inputs.
 
     Args:
         inputs: `{"token_ids", ...}` of arrays, tensors, or specifications of these.
         names: of the inputs that may be there.
         taker: name of the model's class, for errors.
+        text_method: the method that takes texts, if there is one.
 
     Raises:
         TypeError: "BertBackbone takes a dictionary ..."
@@ -124,6 +127,7 @@ def check_inputs(inputs: object, names: Collection[str], taker: str) -> None:
         raise TypeError(
             f"{taker} takes a dictionary of prepared inputs, {{'token_ids': ..., 'padding_mask': "
             f"...}}. Received: {type(inputs).__name__}."
+            + (f" Of texts: {text_method}(texts)." if text_method else "")
         )
     _check_names(inputs, names, taker)
     shape = _shape(inputs["token_ids"])

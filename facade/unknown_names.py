@@ -22,6 +22,16 @@ ELSEWHERE = {
     "DataCollatorWithPadding": "the texts themselves: fit pads each batch to its longest text",
     "SentenceTransformer": "TextEmbedder.from_preset(source).embed(texts)",
     "CrossEncoder": "Reranker.from_preset(source).rank(query, texts)",
+    "SentenceTransformerTrainer": "compile and fit of TextEmbedder, as of any Keras model",
+    "GLiNER": "EntityExtractor.from_preset(source)",
+    "SetFitModel": "FewShotClassifier.from_preset(source)",
+    "InputExample": "columns of texts: TextEmbedder.fit((queries, documents)), or with scores as y",
+    "MultipleNegativesRankingLoss": "losses.InfoNCE, which TextEmbedder.fit takes for pairs anyway",
+    "util": "TextEmbedder.similarity(a, b) for cos_sim, TextEmbedder.index(texts).search(query) "
+    "for semantic_search and paraphrase_mining, TextEmbedder.mine_negatives for hard negatives",
+    "cos_sim": "TextEmbedder.similarity(a, b)",
+    "InformationRetrievalEvaluator": "TextEmbedder.evaluate_retrieval(queries, corpus, relevant)",
+    "DocBin": "read_annotations(path)",
     "TextClassifier": "SequenceClassifier.from_preset(source)",
 }
 # {end of the name of a class of one family: the class here, which is for all families}

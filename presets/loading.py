@@ -131,6 +131,7 @@ def _read_task(
 ) -> PresetTask:
     """Load a task, with the backbone given, or with that of the checkpoint."""
     added_tokens = arguments.pop("added_tokens", ())
+    takes_texts = _takes_texts(cls, arguments)
     family, settings = checkpoint.family, checkpoint.settings
     head = cls.head_of(family)
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
@@ -166,6 +167,7 @@ def _read_task(
         names = default_labels(arguments["num_classes"])
         if settings.get("head", {}).get("labels") == names:  # saved here, of classes with names
             arguments["labels"] = names
+    preprocessor = preprocessor if takes_texts else None
     task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})
     if tokenizer is not None:
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
@@ -175,6 +177,23 @@ def _read_task(
     if not is_shared:
         report_unused(checkpoint, used, cls.__name__)
     return task
+
+
+def _takes_texts(cls: type, arguments: dict) -> bool:
+    """Take `preprocessor=None` from the arguments, which means a task of prepared inputs.
+
+    Raises:
+        TypeError: "SpanQA.from_preset makes the backbone itself. ..."
+    """
+    for name in ("backbone", "preprocessor"):
+        if arguments.get(name) is not None:
+            raise TypeError(
+                f"{cls.__name__}.from_preset makes the {name} itself. Pass its arguments, such as "
+                f"dropout=0.0 or sequence_length=128, or {cls.__name__}(backbone, preprocessor)."
+            )
+    takes_texts = "preprocessor" not in arguments
+    arguments.pop("preprocessor", None)
+    return takes_texts
 
 
 def check_loads(checkpoint: Checkpoint) -> int:

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 
@@ -278,8 +278,16 @@ class Tokenizer(TokenizerArguments):
         TypeError: "BertTokenizer got an unknown argument 'lower_case'. Did you mean 'lowercase'?"
     """
 
-    if not TYPE_CHECKING:  # so that editors do not offer it
+    if not TYPE_CHECKING:  # so that editors do not offer them
         from_pretrained = ForeignMethod("from_preset(source)")
+        encode = ForeignMethod("tokenize(texts)")
+        batch_encode_plus = ForeignMethod("tokenize(texts)")
+        decode = ForeignMethod("detokenize(ids)")
+        batch_decode = ForeignMethod("detokenize(ids)")
+        convert_tokens_to_ids = ForeignMethod("token_to_id(token)")
+        convert_ids_to_tokens = ForeignMethod("id_to_token(id)")
+        get_vocab = ForeignMethod("get_vocabulary()")
+        vocab_size = ForeignMethod("vocabulary_size")
 
     first_column = 1
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
@@ -324,9 +332,9 @@ class Tokenizer(TokenizerArguments):
         """Return the text of each id."""
         raise NotImplementedError
 
-    def __call__(self, texts: object) -> array_ops.RaggedTensor:
+    def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
         """Call `tokenize`."""
-        return self.tokenize(texts)
+        return self.tokenize(texts, **options)
 
     @validate_arguments
     def tokenize(

@@ -118,7 +118,9 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     encoder_prefix: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer them
         from_pretrained = ForeignMethod("from_preset(source)")
+        from_transformers = ForeignMethod("from_preset(source)")
         save_pretrained = ForeignMethod("save_to_preset(folder)")
+        to_disk = ForeignMethod("save_to_preset(folder)")
 
     labels: list[str] | None = None
     num_classes: int | None = None
@@ -481,7 +483,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
                 or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
                 markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
-                new rows, the mean of the others; and how much to check: `verify`, `max_bytes`,
+                new rows, the mean of the others; `preprocessor=None`, for a task that takes
+                prepared inputs only; and how much to check: `verify`, `max_bytes`,
                 `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Raises:

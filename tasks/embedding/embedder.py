@@ -23,6 +23,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights, reads_weights_of
+from encoder_zoo.common.wording import ForeignMethod
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
@@ -111,6 +112,12 @@ class Embedder(Task, Generic[IndexKind]):
     text_method = "embed"
     chunk_size: int | None = None
     _objective = PAIRS
+    if not TYPE_CHECKING:  # so that editors do not offer them
+        encode = ForeignMethod("embed(texts)")
+        encode_query = ForeignMethod('embed(texts, prompt="query")')
+        encode_document = ForeignMethod('embed(texts, prompt="document")')
+        get_sentence_embedding_dimension = ForeignMethod("embedding_dim")
+        get_embedding_dimension = ForeignMethod("embedding_dim")
 
     def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any:
         """Return the vectors of texts, in their order."""
@@ -409,7 +416,8 @@ class Embedder(Task, Generic[IndexKind]):
         found where vectors are sparse.
 
         Args:
-            queries: texts.
+            queries: texts. Or these three are BEIR's dicts: {id: text}, {id: {"title", "text"}} or
+                {id: text}, and {id of a query: {id of a document: grade}}.
             documents: texts.
             relevant: for each query the index of its document, or a list of indices, or {index:
                 grade}; None: the document with the query's own index.

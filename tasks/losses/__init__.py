@@ -26,3 +26,21 @@ from encoder_zoo.tasks.losses.score_distillation import ScoreDistillation as Sco
 from encoder_zoo.tasks.losses.splade import SPLADE as SPLADE
 from encoder_zoo.tasks.losses.triplet import Triplet as Triplet
 from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as VectorDistillation
+
+# {name in sentence-transformers: here}, of those that differ by more than "Loss" at the end.
+RENAMED = {
+    "MultipleNegativesRankingLoss": "InfoNCE",
+    "CachedMultipleNegativesRankingLoss": "InfoNCE and compile(chunk_size=32)",
+    "GISTEmbedLoss": "GuidedInfoNCE",
+    "SpladeLoss": "SPLADE",
+    "DistillKLDivLoss": "ScoreDistillation",
+    "MSELoss": "VectorDistillation",
+}
+
+
+def __getattr__(name: str) -> object:
+    here = name.removesuffix("Loss")
+    meant = RENAMED.get(name) or (here if here != name and here in globals() else None)
+    hint = f" Use losses.{meant}." if meant else ""
+    # With its name and without the module, Python adds no suggestion of its own.
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name)

@@ -5,6 +5,7 @@ Comment letters: Q queries, N documents or pairs, R ranks.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,11 +35,66 @@ class Judged(NamedTuple):
     relevant: list[dict[int, float]]
 
 
+def by_position(
+    queries: object, relevant: object, documents: object = None
+) -> tuple[object, object, object]:
+    """Return BEIR's dicts as columns, and other queries, judgements and documents as they are.
+
+    Args:
+        queries: {id: text}; those without judgements are left out.
+        relevant: {id of a query: {id of a document: grade}, or ids of documents}.
+        documents: {id: text} or {id: {"title", "text"}}, a title before its text; None: those of an
+            index, so that ids of documents stay.
+
+    Raises:
+        ValueError: "queries is a dict. Expected dicts of documents and judgements too, ...",
+            "relevant has the document 'd9', which is not among those given."
+
+    Example:
+        >>> corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"text": "Tax."}}
+        >>> by_position({"q1": "tax", "q2": "pet"}, {"q1": {"d2": 1}}, corpus)
+        (['tax'], [{1: 1}], ['Cats They sleep.', 'Tax.'])
+    """
+    if not isinstance(queries, Mapping):
+        return queries, relevant, documents
+    if not isinstance(relevant, Mapping) or not isinstance(documents, Mapping | None):
+        raise ValueError(
+            "queries is a dict. Expected dicts of documents and judgements too, as BEIR has them: "
+            "{query: text}, {document: text}, {query: {document: grade}}."
+        )
+    grades = {query: _grades_by_id(entry) for query, entry in relevant.items()}
+    _check_known(grades, queries, "query")
+    if documents is not None:
+        number_of = {document: number for number, document in enumerate(documents)}
+        _check_known(itertools.chain.from_iterable(grades.values()), number_of, "document")
+        for query, entry in grades.items():
+            grades[query] = {number_of[document]: grade for document, grade in entry.items()}
+        documents = [_text_of(document) for document in documents.values()]
+    return [queries[query] for query in grades], list(grades.values()), documents
+
+
+def _grades_by_id(entry: object) -> dict:
+    return dict(entry) if isinstance(entry, Mapping) else dict.fromkeys(entry, 1)
+
+
+def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
+    for one in ids:
+        if one not in known:
+            raise ValueError(f"relevant has the {name} {one!r}, which is not among those given.")
+
+
+def _text_of(document: str | Mapping[str, str]) -> object:
+    """Return the text of one of BEIR's documents, behind its title."""
+    if not isinstance(document, Mapping):
+        return document
+    return " ".join(part for part in (document.get("title"), document["text"]) if part)
+
+
 def judged(queries, documents, relevant: Sequence | None) -> Judged:
     """Return queries, documents and judgements, checked; equal documents become one.
 
     Args:
-        queries: Q texts.
+        queries: Q texts; or these three are dicts, see `by_position`.
         documents: texts.
         relevant: for each query the index of its document, or a list of indices, or {index:
             grade}; None: the document with the query's own index.
@@ -52,6 +108,7 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
         >>> judged(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
         [{0: 1.0}, {0: 1.0, 1: 1.0}]
     """
+    queries, relevant, documents = by_position(queries, relevant, documents)
     queries = checked_texts(queries, "queries")
     texts = checked_texts(documents, "documents")
     if relevant is None:

@@ -25,6 +25,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
+    by_position,
     checked_cutoffs,
     judged,
     ranking_metrics,
@@ -202,18 +203,18 @@ class Index:
 
     @overload
     def search(
-        self, queries: str, top_k: int = 10, **options: Unpack[SearchOptions]
+        self, queries: str, top_k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> list[Hit]: ...
     @overload
     def search(
-        self, queries: object, top_k: int = 10, **options: Unpack[SearchOptions]
+        self, queries: object, top_k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> list[list[Hit]]: ...
     @validate_arguments
     @reads_weights_of("self", "reranker")
     def search(
         self,
         queries: object,
-        top_k: PositiveInt = 10,
+        top_k: PositiveInt | None = 10,
         reranker: Any = None,
         candidates: PositiveInt | None = None,
         where: Any = None,
@@ -226,8 +227,8 @@ class Index:
 
         Args:
             queries: a text, or a list, array or column of texts.
-            top_k: how many documents; fewer if there are fewer, or if fewer share a term or a word
-                with the query where terms or words are compared.
+            top_k: how many documents, None for all; fewer if there are fewer, or if fewer share a
+                term or a word with the query where terms or words are compared.
             reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It puts
                 the nearest documents in its own order, with its own scores.
             candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
@@ -269,7 +270,7 @@ class Index:
         self._check_options(reranker, candidates, options)
         texts = checked_texts(queries, "queries", least=0)
         self._check_unchanged()
-        now, last = self._snapshot(), offset + top_k
+        now, last = self._snapshot(), offset + (top_k or len(self))
         among = None if where is None else now.documents.where(where)
         if not texts or (among is not None and not len(among)):
             return [[] for _ in texts]
@@ -366,7 +367,8 @@ class Index:
         its mean over all orders of them.
 
         Args:
-            queries: texts.
+            queries: texts; or {id: text}, with {id of a query: {id of a document: grade}} as
+                `relevant`, as BEIR has them.
             relevant: for each query the index of its document, or a list of indices, or {index:
                 grade}; where documents have ids, ids in place of indices.
             cutoffs: how many of the first documents are looked at.
@@ -387,6 +389,7 @@ class Index:
             0.5
         """
         cutoffs = checked_cutoffs(cutoffs)
+        queries, relevant, _ = by_position(queries, relevant)
         if self.ids is not None:
             relevant = [self._indices_in(entry) for entry in relevant]
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts

@@ -550,7 +550,8 @@ class TextModel(keras.Model):
     def __call__(self, inputs, *args, **kwargs):
         inputs = without(inputs, REAL_ROWS)
         own = without(inputs, PACKED_TOKENS)
-        check_inputs(own, tuple(self.input_ranges(0)), type(self).__name__)
+        known, name = tuple(self.input_ranges(0)), type(self).__name__
+        check_inputs(own, known, name, getattr(self, "text_method", None))
         return super().__call__(inputs, *args, **kwargs)
 
     def train_step(self, *args):

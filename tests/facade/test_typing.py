@@ -97,7 +97,8 @@ def test_backbones_name_their_arguments():
 def test_tasks_name_the_arguments_of_from_preset(task):
     """All that `from_preset` takes, and nothing else."""
     own = {*argument_names(task), *argument_names(task.preprocessor_class)} - PARTS
-    expected = own | (backbone_names() - SHAPES) | CHECKS | {"dtype", "added_tokens"}
+    expected = own | (backbone_names() - SHAPES) | CHECKS
+    expected |= {"dtype", "added_tokens", "preprocessor"}
     assert known_names(task.from_preset.__func__) - {"cls", "source"} == expected
 
 

@@ -57,6 +57,7 @@ def test_names_of_other_libraries_are_none_of_ours():
 def test_every_head_of_transformers_has_its_task():
     """Of two tasks with one head, the first is the one for which the head was made."""
     heads = {task.checkpoint_class_suffix: task.__name__ for task in reversed(all_tasks())}
+    heads.pop("ForEntityExtraction")  # GLiNER's, which transformers has not
     assert {end: name for end, name in ENDINGS.items() if end.startswith("For")} == {
         end: name for end, name in heads.items() if end.startswith("For")
     }
@@ -79,3 +80,119 @@ def test_save_pretrained_says_what_is_meant():
         with pytest.raises(AttributeError, match=re.escape(expected)):
             made.save_pretrained("folder")
         assert not hasattr(made, "save_pretrained")
+
+
+FOREIGN_METHODS = [
+    (ez.Classifier, "from_transformers", "SequenceClassifier.from_preset(source)"),
+    (ez.TokenClassifier, "to_disk", "TokenClassifier.save_to_preset(folder)"),
+    (ez.TextEmbedder, "encode", "TextEmbedder.embed(texts)"),
+    (ez.TextEmbedder, "encode_query", 'TextEmbedder.embed(texts, prompt="query")'),
+    (ez.SparseEncoder, "encode_document", 'SparseEncoder.embed(texts, prompt="document")'),
+    (ez.TextEmbedder, "get_sentence_embedding_dimension", "TextEmbedder.embedding_dim"),
+    (ez.BertTokenizer, "encode", "BertTokenizer.tokenize(texts)"),
+    (ez.BertTokenizer, "decode", "BertTokenizer.detokenize(ids)"),
+    (ez.RobertaTokenizer, "convert_ids_to_tokens", "RobertaTokenizer.id_to_token(id)"),
+    (ez.RobertaTokenizer, "vocab_size", "RobertaTokenizer.vocabulary_size"),
+]
+
+
+@pytest.mark.parametrize("cls, name, meant", FOREIGN_METHODS, ids=lambda value: str(value))
+def test_methods_of_other_libraries_say_what_is_meant(cls, name, meant):
+    with pytest.raises(AttributeError) as error:
+        getattr(cls, name)
+    assert str(error.value) == f"{cls.__name__} has no {name!r}. Use {meant}."
+    method = meant.partition(".")[2].partition("(")[0]
+    assert hasattr(cls, method) and not hasattr(cls, name)
+
+
+LOSSES = {
+    "MultipleNegativesRankingLoss": "InfoNCE",
+    "CachedMultipleNegativesRankingLoss": "InfoNCE",
+    "CoSENTLoss": "CoSENT",
+    "TripletLoss": "Triplet",
+    "MatryoshkaLoss": "Matryoshka",
+    "MSELoss": "VectorDistillation",
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_of_sentence_transformers_say_what_is_meant(name):
+    with pytest.raises(AttributeError, match=rf"'{name}'. Use losses\.{LOSSES[name]}\b"):
+        getattr(ez.losses, name)
+    assert hasattr(ez.losses, LOSSES[name])
+    with pytest.raises(AttributeError, match=r"has no attribute 'Loss'\.$"):
+        ez.losses.Loss  # noqa: B018
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+
+
+@pytest.mark.eager
+class TestHabitsOfSentenceTransformers:
+    @pytest.mark.parametrize(
+        "argument, advice",
+        [
+            ("normalize_embeddings", "Leave it out: vectors have unit length, unless from_preset"),
+            ("show_progress_bar", "Leave it out: nothing is drawn"),
+            ("convert_to_tensor", "keras.ops.convert_to_tensor makes one"),
+            ("truncate_dim", "Did you mean 'dim'?"),
+        ],
+    )
+    def test_arguments_of_encode(self, embedder, argument, advice):
+        with pytest.raises(TypeError, match=re.escape(advice)):
+            embedder.embed("A text.", **{argument: True})
+
+    def test_arguments_of_a_tokenizer(self, embedder):
+        tokenizer = embedder.preprocessor.tokenizer
+        for name in ("padding", "truncation", "return_tensors"):
+            with pytest.raises(TypeError, match=rf"argument '{name}'\. Leave it out: "):
+                tokenizer("A text.", **{name: True})
+
+    def test_dicts_of_beir(self, embedder):
+        texts = ["Cats sleep.", "Shares fell.", "Dogs bark."]
+        queries = {"q1": "Shares fell.", "q2": "Dogs bark.", "q3": "without judgements"}
+        corpus = {f"d{i}": {"title": "", "text": text} for i, text in enumerate(texts)}
+        relevant = {"q2": {"d2": 2, "d0": 1}, "q1": {"d1": 1}}
+        found = embedder.evaluate_retrieval(queries, corpus, relevant)
+        expected = embedder.evaluate_retrieval(
+            ["Dogs bark.", "Shares fell."], texts, [{2: 2, 0: 1}, {1: 1}]
+        )
+        assert found == expected and found["mrr@1"] == 1
+        sets = embedder.evaluate_retrieval(
+            queries, dict(zip(corpus, texts, strict=True)), {"q1": {"d1"}}
+        )
+        assert sets["ndcg@1"] == 1
+        index = embedder.index(texts, ids=[*corpus])
+        assert index.evaluate(queries, relevant) == pytest.approx(expected)
+        for wrong, message in (
+            ([1, 2], "queries is a dict. Expected dicts of documents and judgements too"),
+            ({"q9": {"d1": 1}}, "relevant has the query 'q9', which is not among those given"),
+            ({"q1": {"d9": 1}}, "relevant has the document 'd9', which is not among those given"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                embedder.evaluate_retrieval(queries, corpus, wrong)
+
+    def test_top_k_of_none_is_all(self, embedder):
+        hits = embedder.index(["Cats.", "Dogs.", "Tax."]).search("A pet", top_k=None)
+        assert sorted(hit["index"] for hit in hits) == [0, 1, 2]
+
+
+@pytest.mark.eager
+def test_without_a_preprocessor_a_task_takes_prepared_inputs():
+    """As in KerasHub."""
+    source = "bert_nano_en_uncased"
+    task = ez.Classifier.from_preset(source, num_classes=2, preprocessor=None)
+    assert task.preprocessor is None
+    inputs = ez.SequenceClassifierPreprocessor.from_preset(source)(["A text."])
+    assert task.predict(inputs, verbose=0).shape == (1, 2)
+    with pytest.raises(TypeError, match="from_preset makes the preprocessor itself. Pass its arg"):
+        ez.Classifier.from_preset(source, preprocessor="any")
+
+
+def test_a_call_on_texts_says_what_takes_them():
+    """As in spaCy, and in transformers' pipelines."""
+    tagger = ez.TokenClassifier.from_preset("bert_nano_en_uncased_ner")
+    with pytest.raises(TypeError, match=r"Received: str\. Of texts: extract_entities\(texts\)\.$"):
+        tagger("Anna lives in Rome.")
