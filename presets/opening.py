@@ -26,11 +26,13 @@ from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     GLINER,
     MANIFEST,
+    SAFETENSORS,
     module_files,
     preset_files,
     tokenizer_file_names,
 )
 from encoder_zoo.presets.formats.sentence_transformers import encoder_files
+from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_module
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 from encoder_zoo.presets.registry import listed_settings, resolve
 
@@ -192,6 +194,9 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     """Open the checkpoint in a folder by the reader of its format."""
     settings = read_manifest(files, verify)
+    if module := static_module(files):
+        _check_files(files, [CONFIG, MANIFEST, SAFETENSORS.file])
+        return StaticCheckpoint(files, settings, module)
     files = encoder_files(files)
     _check_files(files, preset_files())
     if GLINER in files:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -33,6 +34,7 @@ from encoder_zoo.presets.formats.preset_files import (
     SAFETENSORS,
     TRANSFORMER_SETTINGS,
 )
+from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_files
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
@@ -60,16 +62,21 @@ def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> d
     """
     files = checkpoint.files.root
     listed = {n: v for n, v in checkpoint.listed_settings.items() if n in ("pooling", "normalize")}
+    is_static = isinstance(checkpoint, StaticCheckpoint)
+    if is_static and MODULES not in files:
+        return {"pooling": "mean", "normalize": False, **checkpoint.own_arguments()}
     if MODULES not in files:
         if "pooling" not in {**listed, **given}:
             message = "%s does not say how its tokens are pooled: pooling is the default, 'mean'."
             logger.warning(message, checkpoint.folder.name)
         return listed
-    _, pooling_module, *others = theirs.embedding_modules(files)
-    theirs.check_transformer(checkpoint.files, "feature-extraction")
-    width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
-    pooling, _ = read_pooling(files, pooling_module, width)
-    width *= 1 if isinstance(pooling, str) else len(pooling)
+    _, *others = theirs.embedding_modules(files)
+    width, pooling = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]], "mean"
+    if not is_static:
+        pooling_module, *others = others
+        theirs.check_transformer(checkpoint.files, "feature-extraction")
+        pooling, _ = read_pooling(files, pooling_module, width)
+        width *= 1 if isinstance(pooling, str) else len(pooling)
     dense, normalize = [], False
     for module in others:
         if module.kind == "Normalize":
@@ -80,6 +87,7 @@ def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> d
             check_weights(files, module, dense[-1], width)
             width = dense[-1]["units"]
     arguments = {"pooling": pooling, "dense": dense, "normalize": normalize}
+    arguments |= checkpoint.own_arguments() if is_static else {}
     return {**arguments, **_model_arguments(files, width)}
 
 
@@ -108,12 +116,14 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
         ValueError: naming the file and what is expected there.
     """
     files, root = preset.files, preset.files.root
+    if isinstance(preset, StaticCheckpoint):
+        return {"max_length": preset.length(), **theirs.read_prompts(root)}
     theirs.check_case(files, tokenizer)
     names = ("prompts", "default_prompt")
     arguments = {n: v for n, v in preset.listed_settings.items() if n in names}
     arguments |= {"max_length": theirs.read_length(files), **theirs.read_prompts(root)}
-    if MODULES in root:
-        _, pooling, *_ = theirs.embedding_modules(root)
+    if MODULES in root and (modules := theirs.embedding_modules(root))[0].kind != theirs.STATIC:
+        pooling = modules[1]
         _, arguments["include_prompt"] = read_pooling(root, pooling, None)
     return arguments
 
@@ -173,24 +183,26 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
     Raises:
         ValueError: "dense[0]: activation is 'gelu_new', which sentence-transformers does not ..."
     """
-    kinds = ["Transformer", "Pooling", *["Dense"] * len(task.dense_layers)]
-    kinds += ["Normalize"] if task.normalize else []
-    paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
+    is_static = isinstance(task.backbone, TokenTable)
+    kinds = [theirs.STATIC] if is_static else ["Transformer", "Pooling"]
+    first_dense = len(kinds)
+    kinds += ["Dense"] * len(task.dense_layers) + ["Normalize"] * task.normalize
+    paths = ["." if is_static else "", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
     ]
     preprocessor = task.preprocessor
     length = (preprocessor or task.backbone).max_sequence_length
-    files = {
-        MODULES: modules,
-        MODEL_SETTINGS: embedder_settings(task),
-        TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
-        f"{paths[1]}/{CONFIG}": _pooling_config(task),
-    }
+    files: dict[str, object] = {MODULES: modules, MODEL_SETTINGS: embedder_settings(task)}
+    if is_static:
+        files |= static_files(task, dtype)
+    else:
+        files[TRANSFORMER_SETTINGS[0]] = {"max_seq_length": length, "do_lower_case": False}
+        files[f"{paths[1]}/{CONFIG}"] = _pooling_config(task)
     width = task.backbone.hidden_dim * len(_as_list(task.pooling))
     for i, layer in enumerate(task.dense_layers):
-        path = paths[2 + i]
+        path = paths[first_dense + i]
         files[f"{path}/{CONFIG}"] = dense_config(layer, width, f"dense[{i}]")
         files[f"{path}/{SAFETENSORS.file}"] = dense_weights(layer, dtype)
         width = layer.units

@@ -114,7 +114,7 @@ def replaced_module_files() -> list[str]:
     own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
     own += [SPARSE_LINEAR, COLBERT_LINEAR]
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
-    kinds += ("Classifier", "MultiVectorMask")
+    kinds += ("Classifier", "MultiVectorMask", "StaticEmbedding")
     return [*own, *(f"[0-9]*_{kind}" for kind in kinds)]
 
 

@@ -22,7 +22,8 @@ from encoder_zoo.presets.formats.stored_tokenizer import checked_length
 
 ENCODERS = ("Transformer", "MLMTransformer")  # the second up to version 5.3
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
-KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask")
+STATIC = "StaticEmbedding"  # a table of tokens' vectors in place of an encoder
+KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask", STATIC)
 _TYPE = re.compile(r"(?:sentence_transformers|pylate)(?:\.\w+)*\.(\w+)")
 _TEXT_OUTPUT = "last_hidden_state"
 # The names of the output of a Transformer, by the task of transformers.
@@ -132,7 +133,8 @@ def read_modules(files: FolderFiles) -> list[Module]:
                 f"{', '.join(KINDS)}. Others are not implemented, and code that a folder brings "
                 "along is never run."
             )
-        if not (is_plain(path) or (path == "" and matched[1] in ENCODERS)):
+        path = "" if path == "." and matched[1] == STATIC else path
+        if not (is_plain(path) or (path == "" and matched[1] in (*ENCODERS, STATIC))):
             raise ValueError(
                 f"{field}: path is {shown(path)}. Expected a subfolder such as '{i}_{matched[1]}'."
             )
@@ -152,10 +154,12 @@ def embedding_modules(files: FolderFiles) -> list[Module]:
     """
     modules = read_modules(files)
     kinds = [module.kind for module in modules]
-    if not re.fullmatch(r"Transformer Pooling( Dense)*( Normalize)?", " ".join(kinds)):
+    first = f"(Transformer Pooling|{STATIC})"
+    if not re.fullmatch(rf"{first}( Dense)*( Normalize)?", " ".join(kinds)):
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
-            "Transformer, a Pooling, any number of Dense, and at most one Normalize, in this order."
+            "Transformer, a Pooling, any number of Dense, and at most one Normalize, in this order; "
+            f"or a {STATIC} in place of the first two."
         )
     return modules
 

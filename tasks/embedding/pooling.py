@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
@@ -127,6 +128,21 @@ def to_unit_length(x: keras.KerasTensor) -> keras.KerasTensor:
     """
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return x * ops.rsqrt(ops.maximum(squares, 1e-24))
+
+
+def principal_components(x: np.ndarray, count: int) -> np.ndarray:
+    """Return the first principal components of vectors (N, D), (N, count).
+
+    Example:
+        >>> x = np.array([[0.0, 0.0], [4.0, 0.1], [8.0, 0.0]])
+        >>> principal_components(x, 1).round(1).tolist()
+        [[-4.0], [0.0], [4.0]]
+    """
+    x = x - x.mean(axis=0)
+    _, directions = np.linalg.eigh(x.T @ x)  # the largest last
+    directions = directions[:, ::-1][:, :count]
+    largest = np.abs(directions).argmax(axis=0)
+    return x @ (directions * np.sign(directions[largest, np.arange(count)]))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -15,8 +15,10 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
+from encoder_zoo.encoders.families.token_table import FileTokenizer, texts_in_memory
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
+from encoder_zoo.tasks.preprocessing.truncation import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
 if TYPE_CHECKING:
@@ -162,6 +164,12 @@ class TextEmbedderPreprocessor(SeparateTexts):
         return prompt_text(self.prompts, prompt, self.default_prompt)
 
     def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+        if isinstance(self.tokenizer, FileTokenizer):
+            ids, lengths = self.ids_of(texts, prompt)
+            starts, empty = np.cumsum(lengths) - lengths, lengths == 0
+            ids = np.insert(ids, starts[empty], self.tokenizer.vocabulary_size)
+            ids, lengths = array_ops.constant(ids, "int32"), np.maximum(lengths, 1)
+            return {"token_ids": array_ops.RaggedTensor.from_row_lengths(ids, lengths)}
         # One more than is read, to count the texts that are cut.
         tokens = self._tokens(texts, prompt, self.max_sequence_length - 1)
         examples = {"token_ids": self.pack([tokens])["token_ids"]}
@@ -169,6 +177,25 @@ class TextEmbedderPreprocessor(SeparateTexts):
             count = self._prompt_length(prompt)
             examples["pooled_from"] = array_ops.fill([array_ops.shape(texts)[0]], count)
         return examples
+
+    @validate_arguments
+    def ids_of(
+        self, texts: array_ops.Tensor, prompt: str | None, whole: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all tokens of texts (N,), and how many each has, of a `FileTokenizer`.
+
+        There are no special tokens.
+
+        Args:
+            texts: (N,) in memory.
+            prompt: as for `encode`.
+            whole: whether to read all of a text that has more tokens than are read.
+        """
+        before, given = self.prompt_text(prompt), texts_in_memory(texts)
+        given, most = [before + text for text in given], self.max_sequence_length
+        ids, lengths, longer = self.tokenizer.ids_of(given, None if whole else most)
+        count_truncated(longer, self, f"texts are longer than {most} tokens; the rest is not read.")
+        return ids, lengths
 
     def _tokens(
         self, texts: array_ops.Tensor, prompt: str | None, first: int | None

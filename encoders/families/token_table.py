@@ -1,0 +1,265 @@
+"""A table of tokens' vectors in place of an encoder, and a tokenizer as its tokenizer.json has it.
+
+Comment letters: B batch, L sequence, V vocabulary, D width, N texts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
+from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.tokenizers.library import decoded, tokenizers
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class _Rows(keras.layers.Layer):
+    """Holds the table where other encoders have theirs, `embeddings.token_embedding`."""
+
+    def call(self, token_ids):
+        is_token = ops.expand_dims(token_ids < self.token_embedding.input_dim, -1)
+        x = self.token_embedding(ops.minimum(token_ids, self.token_embedding.input_dim - 1))
+        return x * ops.cast(is_token, x.dtype)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TokenTable(Backbone):
+    """A vector for each token, the same in all texts: the encoder of static embeddings.
+
+    Args:
+        vocabulary_size: V; the token id V is the only one of a text without tokens, a zero vector.
+        hidden_dim: D.
+        **arguments: the others of `Backbone`, without meaning here.
+
+    Returns:
+        `{"sequence_output": (B, L, D)}`.
+
+    Example:
+        >>> table = TokenTable(vocabulary_size=9, hidden_dim=4)
+        >>> keras.ops.shape(table({"token_ids": np.array([[2, 7, 3]])})["sequence_output"])
+        (1, 3, 4)
+    """
+
+    defaults: ClassVar = {
+        **dict.fromkeys(("num_layers", "num_heads", "intermediate_dim", "num_segments"), 1),
+        **dict.fromkeys(("dropout", "attention_dropout"), 0.0),
+        "max_sequence_length": 2**20,
+        "pooler": False,
+    }
+
+    def build(self, input_shape=None):
+        self.embeddings = _Rows(name="embeddings", dtype=self.dtype_policy)
+        self.embeddings.token_embedding = keras.layers.Embedding(
+            self.vocabulary_size,
+            self.hidden_dim,
+            embeddings_initializer=initializer(),
+            dtype=self.dtype_policy,
+            name="token_embedding",
+        )
+        self.embeddings.token_embedding.build()
+        self.embeddings.built = True
+        self.blocks, self.final_layer = [], None
+
+    def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
+        if return_hidden_states or return_projections:
+            raise ValueError("A TokenTable has no blocks: it has no hidden states.")
+        return {"sequence_output": self.embeddings(inputs["token_ids"])}
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return {**super().input_ranges(length), "token_ids": (0, self.vocabulary_size)}
+
+    @classmethod
+    def least_weights(cls, config: Mapping) -> int:
+        return config["vocabulary_size"] * config["hidden_dim"]
+
+    @functools.cached_property
+    def _tables(self) -> dict[int, np.ndarray]:
+        return {}
+
+    def table(self) -> np.ndarray:
+        """Return the vectors (V, D) float32, copied once for each state of the weights."""
+        version = self.weights_version
+        if version not in self._tables:
+            self._tables.clear()
+            found = ops.convert_to_numpy(self.embeddings.token_embedding.embeddings)
+            self._tables[version] = np.asarray(found, "float32")
+        return self._tables[version]
+
+
+TokenTable.family = dataclasses.replace(
+    FAMILY,
+    name="static",
+    backbone=TokenTable,
+    class_prefix="Static",
+    prefix="static",
+    tensors={"embeddings.token_embedding": "embedding"},
+    pooler=None,
+    config_keys={
+        name: CONFIG_KEYS[name]
+        for name in (
+            "vocabulary_size",
+            "num_layers",
+            "num_heads",
+            "hidden_dim",
+            "intermediate_dim",
+        )
+    },
+    blocks="",
+    rules={},
+    constants={},
+    heads={},
+    aliases={},
+    uses_segments=False,
+    learning_rate=5e-3,
+    weight_decay=0.0,
+)
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class FileTokenizer(ConfigFromSignature):
+    """Tokenizes by the library `tokenizers`, as a tokenizer.json says, without special tokens.
+
+    It takes every file that the library reads, and texts in memory alone.
+
+    Args:
+        tokenizer_json: contents of the file.
+        keeps_unknown: whether unknown words are tokens.
+
+    Attributes:
+        tokenizer_json, keeps_unknown: as given.
+        unknown_id: of unknown words; None if there are none.
+
+    Raises:
+        ValueError: "tokenizer.json cannot be read: ..."
+
+    Example:
+        >>> model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "cat": 2}}
+        >>> file = {"version": "1.0", "model": {**model, "unk_token": "<unk>"}, "added_tokens": []}
+        >>> file["pre_tokenizer"] = {"type": "Whitespace"}
+        >>> tokenizer = FileTokenizer(json.dumps(file), keeps_unknown=False)
+        >>> tokenizer.tokenize(np.array([b"a black cat"])).to_list()
+        [[1, 2]]
+    """
+
+    # What preprocessors ask tokenizers for.
+    uses_segments = False
+    library_is_equal = True
+    model_max_length = None
+    first_column = 0
+    truncation_side = "right"
+    pad_token_id = 0
+    mask_token = ""
+    added_tokens = special_tokens = ()
+
+    def __init__(self, tokenizer_json: str, keeps_unknown: bool = True):
+        self.tokenizer_json = tokenizer_json
+        self.keeps_unknown = keeps_unknown
+        try:
+            contents = {**json.loads(tokenizer_json), "truncation": None, "padding": None}
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(contents))
+        except Exception as error:  # the library has no class of its own for them
+            raise ValueError(f"tokenizer.json cannot be read: {error}") from None
+        model = contents["model"]
+        unknown = model.get("unk_id")
+        if unknown is None and model.get("unk_token") is not None:
+            unknown = self._library.token_to_id(model["unk_token"])
+        self.unknown_id = unknown
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, Any]) -> Self:
+        """Return the tokenizer of the arguments that a preset's files hold."""
+        return cls(**files)
+
+    def __copy__(self) -> FileTokenizer:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> FileTokenizer:
+        return self
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Return V."""
+        return self._library.get_vocab_size()
+
+    def get_vocabulary(self) -> list[str]:
+        """Return the tokens in the order of their ids."""
+        tokens = sorted(self._library.get_vocab().items(), key=lambda item: item[1])
+        return [token for token, _ in tokens]
+
+    def to_files(self) -> dict[str, str]:
+        """Return {name of a file: contents} for a preset."""
+        return {"tokenizer.json": self.tokenizer_json}
+
+    def ids_of(self, texts: list[str], first: int | None = None) -> tuple[np.ndarray, ...]:
+        """Return the ids of all tokens, (T,) int32, how many each text has, (N,) int64, and whether
+        it has more than are read, (N,) bool.
+
+        Args:
+            texts: N.
+            first: so many of each text, of which unknown ones may be left out; None: all.
+        """
+        found = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        rows = [encoding.ids for encoding in found]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        longer = np.zeros(len(rows), bool) if first is None else lengths > first
+        if longer.any():
+            rows, lengths = [row[:first] for row in rows], np.minimum(lengths, first)
+        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
+        if self.keeps_unknown or self.unknown_id is None:
+            return ids, lengths, longer
+        known = ids != self.unknown_id
+        of_texts = np.repeat(np.arange(len(rows)), lengths)
+        return ids[known], np.bincount(of_texts[known], minlength=len(rows)), longer
+
+    def tokenize(self, texts: Any, first: int | None = None) -> Any:
+        """Return the ids of texts (N,), ragged (N, None) int32.
+
+        Raises:
+            ValueError: "This tokenizer.json is read by the library tokenizers, which takes no ..."
+        """
+        ids, lengths, _ = self.ids_of(texts_in_memory(texts), first)
+        return array_ops.RaggedTensor.from_row_lengths(array_ops.constant(ids), lengths)
+
+    def tokenize_with_offsets(self, texts: Any) -> tuple:
+        """Return ids, starts and ends of the tokens of texts (N,), ragged (N, None) int32."""
+        found = self._library.encode_batch(texts_in_memory(texts), add_special_tokens=False)
+        left_out = None if self.keeps_unknown else self.unknown_id
+        rows = [
+            [(i, *o) for i, o in zip(e.ids, e.offsets, strict=True) if i != left_out] for e in found
+        ]
+        flat = np.array(list(itertools.chain.from_iterable(rows)), np.int32).reshape(-1, 3)
+        lengths = [len(row) for row in rows]
+        return tuple(
+            array_ops.RaggedTensor.from_row_lengths(array_ops.constant(column), lengths)
+            for column in np.ascontiguousarray(flat.T)
+        )
+
+
+def texts_in_memory(texts: Any) -> list[str]:
+    """Return texts (N,) as strings.
+
+    Raises:
+        ValueError: "This tokenizer.json is read by the library tokenizers, which takes no ..."
+    """
+    if array_ops.is_symbolic_tensor(texts):
+        raise ValueError(
+            "This tokenizer.json is read by the library tokenizers, which takes no part in "
+            "TensorFlow's graphs: datasets and exports. Expected texts in memory."
+        )
+    if isinstance(texts, list):
+        return texts
+    return decoded(texts)
