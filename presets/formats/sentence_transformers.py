@@ -158,8 +158,8 @@ def embedding_modules(files: FolderFiles) -> list[Module]:
     if not re.fullmatch(rf"{first}( Dense)*( Normalize)?", " ".join(kinds)):
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
-            "Transformer, a Pooling, any number of Dense, and at most one Normalize, in this order; "
-            f"or a {STATIC} in place of the first two."
+            "Transformer, a Pooling, any number of Dense, and at most one Normalize, in this "
+            f"order, or a {STATIC} in place of the first two."
         )
     return modules
 
