@@ -160,7 +160,6 @@ CALLS = {
         "embed_documents": lambda t: t.embed_documents(TEXTS[:2]),
         "embed_query": lambda t: t.embed_query("a b"),
         "embed windows": lambda t: t.embed(TEXTS, windows="mean", **SMALL),
-        "embed late": lambda t: t.embed(t.chunks([LONG], 3, late=True), **SMALL),
         "distil_static": lambda t: t.distil_static(dim=2, **SMALL),
         "display.neighbours": lambda t: display.neighbours(index_of(t), "a b"),
     },
