@@ -178,7 +178,7 @@ def test_distillation_by_hand():
     table = static.backbone.table()
     assert not table[:6].any()
     for found, right in zip(table[6:].T, (scores * weights[:, None]).T, strict=True):
-        np.testing.assert_allclose(np.abs(found), np.abs(right), atol=1e-7)
+        np.testing.assert_allclose(np.abs(found), np.abs(right), rtol=1e-3, atol=1e-6)
     vector = table[[6, 9]].mean(axis=0)
     np.testing.assert_allclose(static.embed("e h zz"), vector / np.linalg.norm(vector), atol=1e-5)
     with pytest.raises(ValueError, match="A static embedder is distilled of an encoder"):
