@@ -1,6 +1,7 @@
 """Add to the pages in `pages/`: guides, the project's own texts, tables, the package.
 
-`<!-- guides -->` in a page becomes a list of all guides, in the order of the navigation, and
+A page of a task shows its methods first, in the order in which it lists them, and its constructor
+last. `<!-- guides -->` in a page becomes a list of all guides, in the order of the navigation, and
 `<!-- presets: bert -->` a table of the presets of a family.
 """
 
@@ -18,6 +19,11 @@ from encoder_zoo.presets.registry import list_presets
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 NO_CODE = shutil.ignore_patterns("data", "__pycache__")
+# A class of the reference and the methods that its page lists.
+CLASS = re.compile(
+    r"^::: encoder_zoo\.(\w+)\n    options:\n(?: {6}\w.*\n)*? {6}members: \[(.+)\]$", re.MULTILINE
+)
+DEEPER = "{heading_level: 3, show_docstring_attributes: false}"
 _package = tempfile.TemporaryDirectory()
 
 
@@ -48,7 +54,19 @@ def on_page_markdown(markdown, page, config, files):
     """Fill in the lists and tables."""
     if "<!-- guides -->" in markdown:
         markdown = markdown.replace("<!-- guides -->", list_of_guides(config.nav))
+    if page.file.src_uri.startswith("reference/tasks/"):
+        markdown = CLASS.sub(lambda found: methods_first(found[1], found[2]), markdown)
     return re.sub(r"<!-- presets: (\S+) -->", lambda found: table_of_presets(found[1]), markdown)
+
+
+def methods_first(name: str, members: str) -> str:
+    """Return the blocks of a task's methods, in the order of its page, and the constructor last."""
+    names = [f"{name}.{member.strip()}" for member in members.split(",")]
+    blocks = ["## Methods", *names, "## Constructor", name]
+    return "\n\n".join(
+        block if block.startswith("##") else f"::: encoder_zoo.{block}\n    options: {DEEPER}"
+        for block in blocks
+    )
 
 
 def list_of_guides(nav: list) -> str:

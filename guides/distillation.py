@@ -44,6 +44,8 @@ import pathlib
 import random
 import time
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+
 import keras
 import matplotlib.pyplot as plt
 

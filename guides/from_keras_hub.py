@@ -27,7 +27,10 @@ back. Both packages work side by side in one program: there is no need to move a
 """
 
 # %%
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import keras_hub

@@ -39,7 +39,10 @@ tokenizer files. There is nothing to convert, in either direction; only the name
 
 # %%
 import json
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 

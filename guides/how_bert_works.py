@@ -14,6 +14,10 @@ the numbers of the layer that does the same. The layers themselves are hardly lo
 """
 
 # %%
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+
 import numpy as np
 from keras import ops
 

@@ -16,11 +16,15 @@ small model: the guide is done within a minute on two CPU cores.
 
 # %%
 import importlib.util
+import os
 import pathlib
 import time
 from collections.abc import Callable
 
 import matplotlib.pyplot as plt
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+
 import numpy as np
 import tensorflow as tf
 

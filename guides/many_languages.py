@@ -34,10 +34,13 @@ from 270 million parameters and two terabytes of text (Conneau et al. 2020);
 # %%
 import argparse
 import json
+import os
 import pathlib
 import random
 import re
 import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import matplotlib

@@ -31,6 +31,8 @@ import time
 
 import pyarrow.dataset
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+
 import encoder_zoo as ez
 
 HERE = pathlib.Path(__file__).parent

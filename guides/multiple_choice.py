@@ -17,8 +17,11 @@ contexts)`; with `window_length=...` the model reads all of a long one.
 """
 
 # %%
+import os
 import pathlib
 import random
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 

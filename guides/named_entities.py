@@ -17,7 +17,10 @@ data take `"bert_base_en_uncased"`, or a folder with a checkpoint.
 """
 
 # %%
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 

@@ -13,9 +13,12 @@ this guide is made from the excerpt of SQuAD 1.1 (CC BY-SA 4.0) beside it.
 """
 
 # %%
+import os
 import pathlib
 import random
 import re
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import numpy as np

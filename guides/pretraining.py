@@ -30,9 +30,12 @@ guides/small_encoders.py.
 import argparse
 import gzip
 import itertools
+import os
 import pathlib
 import re
 from collections.abc import Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import numpy as np

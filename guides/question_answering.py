@@ -18,7 +18,10 @@ measurement of this guide.
 """
 
 # %%
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 

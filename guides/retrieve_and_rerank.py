@@ -15,7 +15,10 @@ SQuAD 1.1 (CC BY-SA 4.0).
 
 # %%
 import math
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import encoder_zoo as ez
 

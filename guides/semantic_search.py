@@ -13,7 +13,10 @@ answer. The files here are the pages of this documentation; take any others.
 """
 
 # %%
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import encoder_zoo as ez
 

@@ -13,10 +13,13 @@ Labelled Sentences", CC BY 4.0) are beside this guide.
 
 # %%
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import pandas as pd

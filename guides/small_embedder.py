@@ -26,6 +26,8 @@ import pathlib
 import random
 import re
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
+
 import keras
 import numpy as np
 

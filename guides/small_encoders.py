@@ -29,10 +29,13 @@ those of guides/pretraining.py do.
 import argparse
 import gzip
 import importlib.util
+import os
 import pathlib
 import random
 import re
 from collections.abc import Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import numpy as np

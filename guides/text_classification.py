@@ -13,7 +13,10 @@ preset's name: `"bert_base_en_uncased"` fetches the large model.
 """
 
 # %%
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import pandas as pd

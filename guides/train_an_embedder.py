@@ -14,7 +14,10 @@ what does not belong (InfoNCE). The pairs here are questions and paragraphs, an 
 """
 
 # %%
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 

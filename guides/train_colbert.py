@@ -28,7 +28,10 @@ names a folder with SQuAD's `train.json` and `dev.json`. `--ms-marco` names one 
 # %%
 import argparse
 import json
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 

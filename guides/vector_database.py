@@ -16,8 +16,11 @@ a server:
 """
 
 # %%
+import os
 import pathlib
 import shutil
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 from qdrant_client import QdrantClient, models
 

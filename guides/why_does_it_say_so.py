@@ -15,7 +15,10 @@ sentences (UCI "Sentiment Labelled Sentences", CC BY 4.0) beside this guide.
 """
 
 # %%
+import os
 import pathlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # without TensorFlow's own lines
 
 import keras
 import pandas as pd

@@ -1,11 +1,13 @@
 """README and site: every page has its place, every public name a page, and the code runs."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import json
 import re
 
+import keras
 import pytest
 import tensorflow as tf
 from paths import ROOT
@@ -14,7 +16,6 @@ from site_search import search
 
 import encoder_zoo as ez
 from encoder_zoo.tasks import all_tasks
-from encoder_zoo.tasks.base.task import Task
 
 yaml = pytest.importorskip("yaml")
 DOCS = ROOT / "docs"
@@ -94,11 +95,14 @@ class TestReference:
         public = {name for name, method in methods if is_ours(method) and name[0] != "_"}
         assert public - HOOKS <= described
 
-    def test_methods_of_all_tasks_are_described_once(self):
-        shared = {*reference()["tasks.base.task.Task"]}
-        for task in all_tasks():
-            again = shared & {*reference()[task.__name__]}
-            assert all(getattr(task, name) is not getattr(Task, name) for name in again)
+    @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+    def test_a_task_is_read_from_loading_to_export(self, task):
+        """Load, train, answer; then the rest: on the task's own page, in this order."""
+        members = reference()[task.__name__]
+        order = ["from_preset", "fit", task.text_method, "predict", "evaluate", "save_to_preset"]
+        order = [name for name in (*order, "export") if name in members]
+        assert [name for name in members if name in order] == order
+        assert {"from_preset", "export", task.text_method} - {None} <= {*members}
 
 
 def is_ours(method) -> bool:
@@ -182,6 +186,31 @@ def test_every_line_of_how_do_i_runs(question, names):
     exec(code, names)
 
 
+@pytest.mark.slow(every=True)
+@pytest.mark.eager
+def test_our_side_of_the_moving_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(CODE.findall((PAGES / "moving.md").read_text(encoding="utf-8"))), {})
+
+
+TASK_PAGES = sorted((PAGES / "reference" / "tasks").glob("*.md"))
+WHOLE = [path for path in TASK_PAGES if "bert_nano" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow(every=True)
+@pytest.mark.eager
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.stem)
+def test_the_example_of_a_task_prints_what_its_page_shows(path, tmp_path, monkeypatch, capsys):
+    """Each comment below a `print` is what it prints, with ... for digits that may differ."""
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    code = CODE.findall(path.read_text(encoding="utf-8"))[0]
+    exec(code, {})
+    printed = capsys.readouterr().out
+    shown = "".join(re.findall(r"^print\(.*\n# (.*\n)", code, re.MULTILINE))
+    assert shown and doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS), printed
+
+
 MODULE_OF = {"faiss-cpu": "faiss", "ai-edge-litert": "ai_edge_litert"}
 
 
@@ -246,6 +275,12 @@ QUERIES = {
     "faiss": "millions",
     "delete document": "metadata",
     # spaCy
+    "TFBertForSequenceClassification": "moving.html",
+    "TFAutoModel": "moving.html",
+    "sentence-transformers encode": "moving.html",
+    "spacy": "moving.html",
+    "gliner": "gliner",
+    "bge-m3": "hybrid",
     "custom ner training": "ner",
     "doccano": "annotations",
     "label studio": "annotations",
