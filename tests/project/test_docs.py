@@ -280,7 +280,7 @@ QUERIES = {
     "sentence-transformers encode": "moving.html",
     "spacy": "moving.html",
     "gliner": "gliner",
-    "bge-m3": "hybrid",
+    "bge-m3": "bge-m3",
     "custom ner training": "ner",
     "doccano": "annotations",
     "label studio": "annotations",
