@@ -280,6 +280,7 @@ QUERIES = {
     "sentence-transformers encode": "moving.html",
     "spacy": "moving.html",
     "gliner": "gliner",
+    "model2vec static embeddings": "static-embeddings",
     "bge-m3": "bge-m3",
     "custom ner training": "ner",
     "doccano": "annotations",
