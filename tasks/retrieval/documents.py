@@ -424,14 +424,16 @@ class Documents:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict) or not row or row.keys() - {"id", "metadata"}:
                 raise ValueError(f"{path}: line {number} is no document: {line[:60]!r}.")
             if rows and row.keys() != rows[0].keys():
                 raise ValueError(f"{path}: line {number} has {sorted(row)}, line 1 other keys.")
             rows.append(row)
-        columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        if not rows:
+            raise ValueError(f"{path} is empty. Expected a document on each line.")
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
         try:
             return cls(texts, columns.get("id"), columns.get("metadata")).checked()
         except ValueError as error:
@@ -533,6 +535,7 @@ def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
         for field, value in row.items():
             if not isinstance(field, str):
                 raise ValueError(f"metadata[{i}] has the field {field!r}. Expected texts as names.")
+            check_writable(field, f"metadata[{i}]: the field {field!a}")
             value = _plain_value(value, f"metadata[{i}]: the field {field!r}")
             if value is not None:
                 plain_row[field] = value

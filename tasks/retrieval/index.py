@@ -623,7 +623,7 @@ class Index:
         if store.width > embedder.embedding_dim:
             reason = f"its vectors are {store.width} wide, this one's {embedder.embedding_dim}"
         elif function != embedder.similarity_function:
-            reason = f"it was built for {function!r}, this one compares by "
+            reason = f"it was built for {function!r:.40}, this one compares by "
             reason += repr(embedder.similarity_function)
         elif not are_close(
             now := cls._fingerprint_of(embedder, store.width), arrays["fingerprint"]
@@ -714,5 +714,6 @@ def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART
     """
     if vectors.shape != expected.shape:
         return False
-    apart = np.linalg.norm(vectors - expected, axis=1)
-    return bool((apart <= most * np.linalg.norm(expected, axis=1)).all())
+    vectors, expected = (array.astype("float64") for array in (vectors, expected))  # 3e38 squared
+    apart, lengths = (np.linalg.norm(array, axis=1) for array in (vectors - expected, expected))
+    return bool((np.isfinite(lengths) & (apart <= most * lengths)).all())

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.validation import Rule, check_argument, one_of
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.manifest import NAME, read_manifest, write_manifest
@@ -210,5 +211,7 @@ def read_texts(files: OpenFolder) -> list[str] | None:
             text = None
         if text is None:
             raise ValueError(f"{file.name}: line {number} is no text in JSON.")
+        if b"\\u" in line:
+            check_writable(text, f"{file.name}: line {number}")
         texts.append(text)
     return texts

@@ -147,6 +147,12 @@ class Postings:
             raise ValueError(
                 f"{path}: terms holds {wrong}. Expected numbers from 0 to {width - 1}."
             )
+        falls = np.flatnonzero(np.diff(terms) <= 0) + 1
+        if wrong := np.setdiff1d(falls, starts).tolist():
+            document = int(np.searchsorted(starts, wrong[0], side="right")) - 1
+            raise ValueError(
+                f"{path}: terms of document {document} do not rise. Expected each once, in order."
+            )
         shape = (len(starts) - 1, width)
         return cls.of(sparse.csr_array((weights, terms, starts), shape=shape))
 

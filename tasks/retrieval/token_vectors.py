@@ -104,6 +104,8 @@ class Int8Residuals(Float32Vectors):
         if most >= len(self.centroids):
             last = len(self.centroids) - 1
             raise ValueError(f"{path}: codes has the centroid {most}. Expected at most {last}.")
+        if (least := self.scales.min()) < 0:
+            raise ValueError(f"{path}: scales has {least}. Expected no negative numbers.")
 
     @property
     def width(self) -> int:
@@ -310,7 +312,7 @@ class TokenVectors:
         """
         tokens = cls(TOKEN_STORES[precision].opened(path, arrays), arrays["ends"])
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
-        if begins[0] or (ends <= begins).any() or ends[-1] != count:
+        if not len(ends) or begins[0] or (ends <= begins).any() or ends[-1] != count:
             raise ValueError(f"{path}: ends is no growing list up to the {count} vectors.")
         return tokens
 

@@ -359,6 +359,16 @@ class Int8Vectors(Float32Vectors):
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         return {**super().shapes(found), "ranges": (2, found["vectors"][1])}
 
+    def check(self, path: str | os.PathLike) -> None:
+        super().check(path)
+        turned = np.flatnonzero(self.ranges[0] > self.ranges[1])
+        if len(turned):
+            least, most = self.ranges[:, turned[0]]
+            raise ValueError(
+                f"{path}: ranges has {least} as the least number of dimension {turned[0]}, and "
+                f"{most} as the greatest."
+            )
+
     def joined(self, vectors: np.ndarray) -> Self:
         return type(self)(*self._joined_int8(vectors), function=self.function)
 

@@ -360,6 +360,8 @@ class TestFiles:
             (lambda a: {**a, "codes": a["codes"][:3]}, r"codes has the shape \(3,\). Expected"),
             (lambda a: {**a, "codes": a["codes"] + 500}, "codes has the centroid 5.*at most"),
             (lambda a: {**a, "scales": a["scales"] + np.inf}, "NaN or infinite"),
+            (lambda a: {**a, "scales": -a["scales"]}, "scales has -.* Expected no negative"),
+            (lambda a: {**a, "ends": a["ends"][:0]}, "ends is no growing list up to the"),
             (lambda a: {**a, "ends": a["ends"][::-1]}, "ends is no growing list up to the"),
             (lambda a: {**a, "ends": a["ends"] - 1}, "ends is no growing list up to the"),
             (lambda a: {**a, "ends": a["ends"][:-1]}, "ends is no growing list up to the"),

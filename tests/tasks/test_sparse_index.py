@@ -191,6 +191,8 @@ class TestFiles:
             ("terms", lambda v: np.where(v == v.min(), -1, v), "terms holds -1. Expected num"),
             ("starts", lambda v: v[::-1].copy(), "starts does not divide"),
             ("starts", lambda v: v + 1, "starts does not divide"),
+            ("terms", lambda v: v[::-1], "terms of document 0 do not rise"),
+            ("terms", lambda v: v * 0, "terms of document 0 do not rise. Expected each once"),
             ("weights", lambda v: v[:-1], "starts does not divide"),
             ("weights", lambda v: v * np.nan, "NaN or infinite"),
             ("weights", lambda v: v.astype("float64"), "Expected {'weights'"),

@@ -389,6 +389,15 @@ class TestFiles:
                 r"fingerprint has the shape \(1, 24\). Expected",
             ),
             (lambda a: {**a, "ranges": a["ranges"] * np.inf}, "NaN or infinite"),
+            (
+                lambda a: {**a, "ranges": a["ranges"][::-1]},
+                "the least number of dimension 0",
+            ),
+            (lambda a: {**a, "fingerprint": a["fingerprint"] * np.inf}, "of another embedder"),
+            (
+                lambda a: {**a, "fingerprint": np.full_like(a["fingerprint"], 3e38)},
+                "of another embedder",
+            ),
         ],
     )
     def test_a_file_that_was_made_up_is_refused(self, change, message, tmp_path):
@@ -405,6 +414,7 @@ class TestFiles:
             ('"a"\n', "There are 1 texts for 2 documents in"),
             ('"a"\n["b"]\n', "line 2 is no text in JSON"),
             ('"a\n"b"\n', "line 1 is no text in JSON"),
+            ('"a"\n"\\ud800"\n', "line 2 has the lone surrogate"),
         ],
     )
     def test_texts_that_were_made_up_are_refused(self, lines, message, tmp_path):
