@@ -1,25 +1,33 @@
-"""Measure what long work survives and costs: kills of trainings, and models made and dropped.
+"""Measure what long work survives and costs: kills, threads, and memory.
 
     KERAS_BACKEND=jax python benchmarks/endurance.py kills --times 20
     KERAS_BACKEND=jax python benchmarks/endurance.py memory --models 200
+    KERAS_BACKEND=jax python benchmarks/endurance.py calls --calls 500
+    KERAS_BACKEND=jax python benchmarks/endurance.py stream --rows 5000000 --most 200000
+    KERAS_BACKEND=jax python benchmarks/endurance.py threads --only "TextEmbedder (fit|save)"
 
 `kills` trains a small classifier with `BackupAndRestore` in a process that is killed at a random
 moment of its training, lets another go on to the end, and compares the weights with those of a
 training that nobody killed. `memory` opens, trains and asks the bundled model and drops it, again
-and again, and prints the resident memory.
+and again, and prints the resident memory; `calls` asks small models of all tasks again and again;
+`stream` trains on a dataset that is never whole in memory. `threads` asks small models in threads
+while something is done to them, and counts the answers that are not those of one state.
 """
 
 import argparse
 import gc
+import itertools
 import json
 import logging
+import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
+import pickle
 import random
-import signal
-import subprocess
-import sys
+import re
 import tempfile
+import threading
 import time
 
 TEXTS = ["a good film", "a bad film about a dog", "it was fine", "a dog"] * 16
@@ -27,16 +35,16 @@ LABELS = ["good", "bad", "fine", "dog"] * 16
 MEASURED = (1, 2, 5, 10, 20, 40, 60, 80, 100, 120, 140, 160, 180, 200)  # models before them
 
 
-def train(folder: pathlib.Path, name: str) -> None:
-    """Train with a backup every three steps; a line for each step, and the weights at the end."""
+def train(folder: pathlib.Path, name: str, steps: multiprocessing.connection.Connection) -> None:
+    """Train with a backup every three steps, send the number of each, and keep the weights."""
     import keras
     import numpy as np
 
     import encoder_zoo as ez
 
-    class Log(keras.callbacks.Callback):
+    class Send(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            print(f"step {batch}", flush=True)
+            steps.send(batch)
 
     keras.utils.set_random_seed(7)
     classifier = ez.Classifier.from_preset(
@@ -44,7 +52,7 @@ def train(folder: pathlib.Path, name: str) -> None:
     )
     backup = ez.BackupAndRestore(folder / f"{name}_backup", save_freq=3)
     options = {"batch_size": 8, "epochs": 6, "verbose": 0}
-    classifier.fit(TEXTS, LABELS, callbacks=[Log(), backup], **options)
+    classifier.fit(TEXTS, LABELS, callbacks=[Send(), backup], **options)
     weights = [keras.ops.convert_to_numpy(weight) for weight in classifier.weights]
     np.savez(folder / f"{name}.npz", *weights)
 
@@ -54,25 +62,35 @@ def kills(times: int) -> None:
     import numpy as np
 
     backend, draw, most = os.environ.get("KERAS_BACKEND", "tensorflow"), random.Random(0), 0.0
+    processes = multiprocessing.get_context("forkserver")  # which has imported what takes seconds
+    processes.set_forkserver_preload(["encoder_zoo.tasks.classification.sequence_classifier"])
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
 
-        def start(name: str) -> subprocess.Popen:
-            command = [sys.executable, __file__, "train", str(folder), name]
-            return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        def run(name: str, until: int | None = None) -> int:
+            """Train to the end, or kill the process after some steps; return how many it made."""
+            steps, of_process = processes.Pipe(duplex=False)
+            process = processes.Process(target=train, args=(folder, name, of_process))
+            process.start()
+            of_process.close()
+            made = 0
+            while made != until:
+                try:
+                    steps.recv()
+                except EOFError:
+                    break
+                made += 1
+            if until:
+                time.sleep(draw.random() * 0.05)  # in the middle of a step, or of a backup
+                process.kill()
+            process.join()
+            return made
 
-        whole = start("whole")
-        steps = len(whole.communicate()[0].splitlines())
+        steps = run("whole")
         expected = list(np.load(folder / "whole.npz").values())
         for number in range(times):
-            process, after = start(f"run{number}"), draw.randrange(1, steps)
-            for _ in range(after):
-                process.stdout.readline()
-            time.sleep(draw.random() * 0.05)  # in the middle of a step, or of a backup
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            again = start(f"run{number}")
-            left = len(again.communicate()[0].splitlines())
+            after = run(f"run{number}", draw.randrange(1, steps))
+            left = run(f"run{number}")
             found = list(np.load(folder / f"run{number}.npz").values())
             apart = max(float(np.abs(a - b).max()) for a, b in zip(found, expected, strict=True))
             most = max(most, apart)
@@ -96,12 +114,550 @@ def memory(models: int) -> None:
         classifier.classify(TEXTS[:8])
         classifier.predict(TEXTS[:8], verbose=0)
         del classifier
+        gc.collect()  # Keras's models are circles
         if number in MEASURED or number == models:
-            gc.collect()
-            pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-            megabytes = round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
-            row = {"backend": keras.config.backend(), "models": number, "MB": megabytes}
+            row = {"backend": keras.config.backend(), "models": number, "MB": resident()}
             print(json.dumps(row), flush=True)
+
+
+def resident() -> float:
+    """Return the memory that this process has now, in MB."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+def calls(calls: int) -> None:
+    """Print the resident memory after a fifth of some calls of each method, and after all."""
+    import keras
+
+    from encoder_zoo.encoders import get_family
+    from encoder_zoo.tasks import TASKS, get_task
+    from encoder_zoo.testing import tiny
+
+    logging.getLogger("encoder_zoo").setLevel(logging.ERROR)
+    for cls in map(get_task, TASKS):
+        if not cls.text_method:
+            continue
+        task = tiny.task(get_family("bert"), cls)
+        asked = task.tiny_questions()
+        methods = {cls.text_method: asked, "predict": asked[:1], "explain": asked}
+        for method, arguments in methods.items():
+            if not hasattr(task, method):
+                continue
+            measured = []
+            for number in range(1, calls + 1):
+                getattr(task, method)(*arguments)
+                if number in (calls // 5, calls):
+                    measured.append(resident())
+            row = {"backend": keras.config.backend(), "task": cls.__name__, "method": method}
+            print(json.dumps({**row, "calls": calls, "MB": measured}), flush=True)
+
+
+def stream(rows: int, most: int) -> None:
+    """Print the resident memory while a classifier is trained on a dataset that is never whole.
+
+    Args:
+        rows: of the dataset.
+        most: after so many the training ends.
+    """
+    import keras
+    import tensorflow as tf
+
+    import encoder_zoo as ez
+    from encoder_zoo.encoders import get_family
+    from encoder_zoo.testing import tiny
+
+    class Measure(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            done = (batch + 1) * 64
+            if done % (most // 64 // 10 * 64) == 0:
+                row = {"backend": keras.config.backend(), "rows": done, "MB": resident()}
+                print(json.dumps(row), flush=True)
+
+    task = tiny.task(get_family("bert"), ez.SequenceClassifier)
+    names = tf.constant(task.labels)
+    dataset = tf.data.Dataset.range(rows).map(
+        lambda i: (tf.strings.join(["a b ", tf.strings.as_string(i), " c d"]), names[i % 2])
+    )
+    steps = min(rows, most) // 64
+    task.fit(dataset.batch(64), steps_per_epoch=steps, verbose=0, callbacks=[Measure()])
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+QUESTIONS = {
+    "SequenceClassifier": (
+        "one_batch",
+        "batches",
+        "called",
+        "backbone",
+        "classify",
+        "explain",
+        "evaluate",
+    ),
+    "TextEmbedder": ("one_batch", "batches", "called", "backbone", "embed", "search"),
+    "TokenClassifier": ("one_batch", "batches", "entities", "explain"),
+}
+
+
+class Asked:
+    """A small model with the questions that threads ask it, and the answers of its states.
+
+    Args:
+        cls: of the task.
+        trained: whether the model has been trained before.
+    """
+
+    def __init__(self, cls, trained: bool = True):
+        import keras
+
+        from encoder_zoo.encoders import get_family
+        from encoder_zoo.testing import tiny
+
+        keras.utils.set_random_seed(0)
+        self.task = tiny.task(get_family("bert"), cls, dropout=0.0, attention_dropout=0.0)
+        data = self.task.tiny_data()
+        self.x, self.y = ((list(values) * 4)[:4] * 6 for values in (data.x, data.y))
+        self.states, self.questions = [], []
+        if trained:
+            self.compile()
+            self.fit()
+        self.inputs = {
+            name: as_array(value) for name, value in self.task.preprocessor(self.x[:4]).items()
+        }
+        if hasattr(self.task, "index"):
+            self.found_in = self.task.index(self.x[:4])
+
+    def compile(self) -> None:
+        self.task.compile("sgd")
+        self.task.optimizer.learning_rate = 0.3
+
+    def fit(self, **options):
+        return self.task.fit(self.x, self.y, 8, shuffle=False, verbose=0, **options)
+
+    # Questions: each returns numbers.
+
+    def one_batch(self):
+        return numbers(self.task.predict(self.x[:4], verbose=0))
+
+    def batches(self):
+        return numbers(self.task.predict(self.x, batch_size=4, verbose=0))
+
+    def called(self):
+        return numbers([as_array(self.task(self.inputs))])
+
+    def backbone(self):
+        return numbers([self.task.backbone.predict(self.inputs, verbose=0)["sequence_output"]])
+
+    def classify(self):
+        found = self.task.classify(self.x[:8], top_k=3)
+        return [row["score"] for rows in found for row in sorted(rows, key=lambda r: r["label"])]
+
+    def explain(self):
+        return [word["attribution"] for word in self.task.explain(self.x[2])["words"]]
+
+    def evaluate(self):
+        return self.task.evaluate(self.x, self.y, 8, return_dict=True, verbose=0)["loss"]
+
+    def embed(self):
+        return numbers(self.task.embed(self.x[:8]))
+
+    def search(self):
+        try:
+            found = self.found_in.search(self.x[:4], top_k=4)
+        except RuntimeError as error:
+            if "again" not in str(error):
+                raise
+            return [-1.0] * 16  # the index is of another state, and says so
+        return [hit["score"] for hits in found for hit in sorted(hits, key=lambda h: h["index"])]
+
+    def entities(self):
+        names = "start", "end", "score"
+        found = self.task.extract_entities(self.x[:8])
+        return [sum(one[name] for one in row) for row in found for name in names]
+
+    def ask(self, name: str):
+        import numpy as np
+
+        return np.asarray(getattr(self, name)(), "float64").reshape(-1)
+
+    def note(self) -> None:
+        """Keep the answers of the present state of the weights."""
+        self.states.append({name: self.ask(name) for name in self.questions})
+
+
+def as_array(tensor):
+    import keras
+
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def numbers(outputs):
+    """Return the outputs of a task in one vector."""
+    import numpy as np
+
+    return np.concatenate([np.reshape(one, -1) for one in outputs])
+
+
+class Noting:
+    """A callback that keeps the answers after every step."""
+
+    def __new__(cls, asked: Asked):
+        import keras
+
+        class Callback(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                asked.note()
+
+        return Callback()
+
+
+def two_states(asked: Asked) -> list:
+    """Return the weights of now, and others."""
+    import numpy as np
+
+    rng, now = np.random.default_rng(0), asked.task.get_weights()
+    return now, [w + rng.normal(size=w.shape).astype(w.dtype) * (w.dtype.kind == "f") for w in now]
+
+
+def alternate(asked: Asked, change) -> None:
+    """Change the weights to others and back, noting both states."""
+    now, others = two_states(asked)
+    for weights in (others, now):
+        change(weights)
+        asked.note()
+
+
+def load_weights(asked: Asked, folder: pathlib.Path) -> None:
+    now, others = two_states(asked)
+    paths = [folder / "now.weights.h5", folder / "others.weights.h5"]
+    for weights, path in ((others, paths[1]), (now, paths[0])):
+        asked.task.set_weights(weights)
+        asked.note()
+        asked.task.save_weights(path)
+    for path in reversed(paths):
+        asked.task.load_weights(path)
+        asked.note()
+
+
+def adapters(asked: Asked, folder: pathlib.Path) -> None:
+    asked.task.enable_lora(2)
+    asked.note()
+    asked.compile()
+    asked.fit(callbacks=[Noting(asked)])
+    asked.task.save_adapters(folder / "adapters")
+    alternate(asked, asked.task.set_weights)
+    asked.task.load_adapters(folder / "adapters")
+    asked.note()
+
+
+def quantize(asked: Asked, folder: pathlib.Path) -> None:
+    asked.task.quantize("int8")
+    asked.note()
+
+
+def first_fit(asked: Asked, folder: pathlib.Path) -> None:
+    asked.task.fit(asked.x, asked.y, 8, epochs=3, verbose=0, callbacks=[Noting(asked)])
+
+
+def validated(asked: Asked, folder: pathlib.Path) -> None:
+    asked.fit(epochs=2, validation_data=(asked.x, asked.y), callbacks=[Noting(asked)])
+
+
+def train_on_batch(asked: Asked, folder: pathlib.Path) -> None:
+    inputs = asked.task.preprocessor(asked.x, asked.y)
+    for _ in range(3):
+        asked.task.train_on_batch(*inputs)
+        asked.note()
+
+
+def second_fit(asked: Asked, folder: pathlib.Path) -> None:
+    """Fit in another thread at every step, which is refused."""
+    import keras
+
+    refused = []
+
+    def refuse():
+        try:
+            asked.fit()
+        except RuntimeError as error:
+            refused.append("is being trained by another call of fit" in str(error))
+
+    class Second(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            thread = threading.Thread(target=refuse)
+            thread.start()
+            thread.join()
+
+    asked.fit(callbacks=[Noting(asked), Second()])
+    if refused != [True] * 3:
+        raise AssertionError(f"A second fit was not refused: {refused}.")
+
+
+def fit_of_shared(asked: Asked, folder: pathlib.Path) -> None:
+    """Train another task that has the same backbone."""
+    import encoder_zoo as ez
+
+    preprocessor = ez.SequenceClassifierPreprocessor(asked.task.preprocessor.tokenizer)
+    other = ez.SequenceClassifier(asked.task.backbone, preprocessor, labels=["a", "b"])
+    other.compile("sgd")
+    other.optimizer.learning_rate = 0.3
+    other.fit(asked.x, ["a", "b"] * 12, 8, verbose=0, callbacks=[Noting(asked)])
+
+
+def distilled(asked: Asked, folder: pathlib.Path) -> None:
+    """Train it as a student, while its teacher is trained too."""
+    import encoder_zoo as ez
+
+    teacher = Asked(type(asked.task))
+    distillation = ez.Distillation(teacher.task, asked.task)
+    distillation.compile("sgd")
+    distillation.optimizer.learning_rate = 0.3
+    failed = []
+
+    def train_teacher():
+        try:
+            for _ in range(3):
+                teacher.fit()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=train_teacher)
+    thread.start()
+    distillation.fit(asked.x, batch_size=8, epochs=3, verbose=0, callbacks=[Noting(asked)])
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def backed_up(asked: Asked, folder: pathlib.Path) -> None:
+    import encoder_zoo as ez
+
+    best = keras_callbacks().EarlyStopping("loss", patience=0, restore_best_weights=True)
+    backup = ez.BackupAndRestore(folder / "backup", save_freq=1)
+    asked.fit(callbacks=[Noting(asked), backup, best], epochs=2)
+    asked.note()
+
+
+def keras_callbacks():
+    import keras
+
+    return keras.callbacks
+
+
+def copied(asked: Asked, folder: pathlib.Path, copy) -> None:
+    """Make copies while weights change, such as by saving and loading: each is of one state.
+
+    Args:
+        asked: a model.
+        folder: to write to.
+        copy: function of a task and a folder that returns a copy.
+    """
+    import numpy as np
+
+    now, others = two_states(asked)
+    expected, found, ended = [], [], threading.Event()
+    for weights in (others, now):
+        asked.task.set_weights(weights)
+        asked.note()
+        expected.append(numbers(copy(asked.task, folder).predict(asked.x[:4], verbose=0)))
+
+    def change():
+        while not ended.is_set():
+            for weights in (others, now):
+                asked.task.set_weights(weights)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(4):
+            found.append(numbers(copy(asked.task, folder).predict(asked.x[:4], verbose=0)))
+    finally:
+        ended.set()
+        thread.join()
+    apart = [min(np.abs(one - state).max() for state in expected) for one in found]
+    if max(apart) > 1e-4:
+        raise AssertionError(f"A copy is of two states: {apart}.")
+
+
+def by_preset(task, folder: pathlib.Path):
+    task.save_to_preset(folder / "preset")
+    return type(task).from_preset(folder / "preset")
+
+
+def by_keras_file(task, folder: pathlib.Path):
+    import keras
+
+    task.save(folder / "model.keras")
+    return keras.models.load_model(folder / "model.keras")
+
+
+def by_weights(task, folder: pathlib.Path):
+    task.save_weights(folder / "copy.weights.h5")
+    other = Asked(type(task)).task
+    other.load_weights(folder / "copy.weights.h5")
+    return other
+
+
+def by_export(task, folder: pathlib.Path):
+    """Return the answers of an export, as a model that has only these."""
+    import types
+
+    import tensorflow as tf
+
+    task.export(folder / "1")
+    signature = tf.saved_model.load(folder / "1").signatures["serving_default"]
+
+    def predict(x, verbose):
+        found = signature(text=tf.constant(x))
+        return [found[name].numpy() for name in sorted(found) if found[name].dtype == tf.float32]
+
+    return types.SimpleNamespace(predict=predict)
+
+
+def by_pickle(task, folder: pathlib.Path):
+    return pickle.loads(pickle.dumps(task))
+
+
+def answered(asked: Asked, folder: pathlib.Path) -> None:
+    import encoder_zoo as ez
+
+    (folder / "texts.txt").write_text("\n".join(asked.x * 10))
+    for name in ("first", "second"):
+        ez.answer_files(asked.task, folder / "texts.txt", folder / name, verbose=0, shard_rows=60)
+
+
+def indexed(asked: Asked, folder: pathlib.Path) -> None:
+    index = asked.task.index(asked.x)
+    for _ in range(3):
+        index.add(asked.x)
+        index.save(folder / "index")
+        asked.task.load_index(folder / "index").search(asked.x[:2])
+
+
+# {operation: (what is done, whether the model has been trained before, the backends that can)}
+ALL, TF = ("tensorflow", "jax", "torch"), ("tensorflow",)
+OPERATIONS = {
+    "set_weights": (lambda a, f: alternate(a, a.task.set_weights), True, ALL),
+    "save_weights, load_weights": (load_weights, True, ALL),
+    "save_weights while they change": (lambda a, f: copied(a, f, by_weights), True, ALL),
+    "save_to_preset": (lambda a, f: copied(a, f, by_preset), True, ALL),
+    "save .keras": (lambda a, f: copied(a, f, by_keras_file), True, ALL),
+    "pickle": (lambda a, f: copied(a, f, by_pickle), True, ALL),
+    "export SavedModel": (lambda a, f: copied(a, f, by_export), True, TF),
+    "export LiteRT": (lambda a, f: a.task.export(f / "m.tflite", "litert"), True, TF),
+    "export ONNX": (lambda a, f: a.task.export(f / "m.onnx", "onnx"), True, TF),
+    "for_cpu int8": (lambda a, f: copied(a, f, lambda t, _: t.for_cpu()), True, TF),
+    "for_cpu float32": (lambda a, f: copied(a, f, lambda t, _: t.for_cpu("float32")), True, TF),
+    "quantize int8": (quantize, True, ALL),
+    "adapters enable, fit, save, load": (adapters, True, ALL),
+    "compile": (lambda a, f: a.compile(), True, ALL),
+    "first fit": (first_fit, False, ALL),
+    "fit": (lambda a, f: a.fit(epochs=3, callbacks=[Noting(a)]), True, ALL),
+    "fit with validation": (validated, True, ALL),
+    "fit with backup, early stopping": (backed_up, True, ALL),
+    "fit twice at once": (second_fit, True, ALL),
+    "train_on_batch": (train_on_batch, True, ALL),
+    "fit of a task with its backbone": (fit_of_shared, True, ALL),
+    "distillation": (distilled, True, ALL),
+    "evaluate": (lambda a, f: a.evaluate(), True, ALL),
+    "answer_files": (answered, True, ALL),
+    "index, add, save, load": (indexed, True, ALL),
+}
+OF_FIT = {name for name in OPERATIONS if "fit" in name or "distil" in name or "train" in name}
+
+
+# After these the model is another one.
+LASTS = {"quantize int8", "adapters enable, fit, save, load", "first fit"}
+
+
+def threads(seconds: float, only: str, questions: list[str]) -> None:
+    """Print for each task and operation how many answers of threads were of one state.
+
+    Args:
+        seconds: for which an operation is repeated, if it is shorter.
+        only: a regular expression for the tasks and operations that are run.
+        questions: those that are asked; all if there are none.
+    """
+    import keras
+
+    import encoder_zoo as ez
+
+    logging.getLogger("encoder_zoo").setLevel(logging.ERROR)
+    backend = keras.config.backend()
+    for cls in (ez.SequenceClassifier, ez.TextEmbedder, ez.TokenClassifier):
+        asked = None  # made anew only where it must be: compilers take longer than the rest
+        for name, (change, trained, backends) in OPERATIONS.items():
+            skipped = name.startswith("index") != (cls is ez.TextEmbedder) and name.startswith("i")
+            if backend in backends and not skipped and re.search(only, f"{cls.__name__} {name}"):
+                if asked is None or not trained:
+                    asked = Asked(cls, trained)
+                    first = asked.task.get_weights()
+                try:
+                    row = ask_while(asked, name, change, seconds, questions)
+                    asked.task.set_weights(first)
+                except Exception as error:  # the model is broken
+                    row, asked = {"operation": name, "failed": repr(error)[:500]}, None
+                if name in LASTS:
+                    asked = None
+                print(json.dumps({"backend": backend, "task": cls.__name__, **row}), flush=True)
+
+
+def ask_while(asked: Asked, name: str, change, seconds: float, questions: list[str]) -> dict:
+    """Ask in threads while something is done; return the counts of answers."""
+    import numpy as np
+
+    without = set()
+    if name in OF_FIT:
+        without = {"evaluate"}  # it waits for the end of `fit`
+    elif name.startswith("quantize"):
+        without = {"evaluate", "explain"}  # int8 has no gradients
+    known = [n for n in QUESTIONS[type(asked.task).__name__] if not questions or n in questions]
+    asked.questions, asked.states = [n for n in known if n not in without], []
+    asked.note()
+    answers, errors, ended, times, failed = [], [], threading.Event(), 0, None
+
+    def ask(question):
+        while not ended.is_set():
+            try:
+                answers.append((question, asked.ask(question)))
+            except Exception as error:
+                errors.append(f"{question}: {error!r}"[:300])
+
+    asking = [threading.Thread(target=ask, args=(one,)) for one in asked.questions]
+    with tempfile.TemporaryDirectory() as folder:
+        for thread in asking:
+            thread.start()
+        end = time.time() + seconds
+        try:
+            while not times or time.time() < end:
+                change(asked, pathlib.Path(folder))
+                times += 1
+                if "adapters" in name or "quantize" in name or "first" in name:
+                    time.sleep(max(0, end - time.time()))
+                    break
+        except Exception as error:
+            failed = repr(error)[:500]
+        ended.set()
+        for thread in asking:
+            thread.join()
+    asked.note()
+    apart = [min(np.abs(found - state[q]).max() for state in asked.states) for q, found in answers]
+    states = [state[asked.questions[0]] for state in asked.states]
+    steps = [np.abs(a - b).max() for a, b in itertools.pairwise(states)]
+    return {
+        "operation": name,
+        "times": times,
+        "states": len({state.round(4).tobytes() for state in states}),
+        "answers": len(answers),
+        "errors": len(errors),
+        "mixed": sum(float(one) > 1e-4 for one in apart),
+        "apart": float(max(apart, default=0)),
+        "states apart": float(np.median([s for s in steps if s > 1e-4] or [0])),
+        "failed": failed,
+        "first error": errors[:1],
+    }
 
 
 def main() -> None:
@@ -109,11 +665,17 @@ def main() -> None:
     parts = parser.add_subparsers(dest="what", required=True)
     parts.add_parser("kills").add_argument("--times", type=int, default=20)
     parts.add_parser("memory").add_argument("--models", type=int, default=200)
-    of_train = parts.add_parser("train")  # a process of `kills`
-    of_train.add_argument("folder", type=pathlib.Path)
-    of_train.add_argument("name")
+    parts.add_parser("calls").add_argument("--calls", type=int, default=500)
+    of_stream = parts.add_parser("stream")
+    of_stream.add_argument("--rows", type=int, default=5_000_000)
+    of_stream.add_argument("--most", type=int, default=200_000)
+    of_threads = parts.add_parser("threads")
+    of_threads.add_argument("--seconds", type=float, default=4)
+    of_threads.add_argument("--only", default="")
+    of_threads.add_argument("--questions", nargs="*", default=[])
     arguments = vars(parser.parse_args())
-    {"kills": kills, "memory": memory, "train": train}[arguments.pop("what")](**arguments)
+    functions = {f.__name__: f for f in (kills, memory, calls, stream, threads)}
+    functions[arguments.pop("what")](**arguments)
 
 
 if __name__ == "__main__":

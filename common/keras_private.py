@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TypedDict, TypeVar
@@ -215,7 +216,7 @@ def opens_training(cls: type[M]) -> type[M]:
     evaluates and predicts, and has the step reuse their memory. Here the variables hold the weights
     after every step, and a prediction leaves their memory alone.
 
-    The class has two methods:
+    The class may have two methods:
         step_function(step): returns the function of an iterator that runs a step of `fit` or
             `evaluate`, `train_step` or `test_step`, and holds the lock of the weights in each; None
             is Keras's own.
@@ -223,7 +224,10 @@ def opens_training(cls: type[M]) -> type[M]:
             1 on. Keras's is `steps_per_execution`, with which an epoch of an endless dataset, whose
             batches that does not divide, takes too many.
     """
-    make_predict_function = cls.make_predict_function
+    call, make_predict_function = cls.__call__, cls.make_predict_function
+    if not hasattr(cls, "step_function"):
+        cls.step_function = lambda self, step: None
+        cls._next_execution = lambda self: self.steps_per_execution
 
     def _make_function(self, step, *args, **kwargs):
         on_jax, predicts = keras.config.backend() == "jax", args or kwargs
@@ -283,6 +287,24 @@ def opens_training(cls: type[M]) -> type[M]:
     def jax_state_sync(self) -> None:
         """Do nothing: the variables hold the weights after every step."""
 
+    def is_synced(self) -> bool:
+        """Return whether this thread's loop still has to take the state of its steps."""
+        return threading.get_ident() not in vars(self).setdefault("_unsynced", set())
+
+    def set_synced(self, value: bool) -> None:
+        """Note for this thread alone what Keras notes for all."""
+        unsynced = vars(self).setdefault("_unsynced", set())
+        (unsynced.discard if value else unsynced.add)(threading.get_ident())
+
+    @functools.wraps(call)
+    def __call__(self, *args, **kwargs):
+        if strategy_of(self):  # replicas are other threads than that of the step, which may hold it
+            return call(self, *args, **kwargs)
+        with weights_lock(self).shared():
+            return call(self, *args, **kwargs)
+
+    cls.__call__ = __call__
+    cls._jax_state_synced = property(is_synced, set_synced)
     cls._make_function = _make_function
     cls._maybe_symbolic_build = _maybe_symbolic_build
     cls._purge_model_variables = _purge_model_variables

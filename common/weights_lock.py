@@ -206,14 +206,27 @@ def _inside(
     return holding
 
 
+# Of Keras's models; pickles and copies are made by `__reduce__`.
+READ = ("get_weights", "get_state_tree", "save", "save_weights", "export", "__reduce__")
+ASK = ("predict", "predict_on_batch", "evaluate")
+CHANGE = ("set_weights", "set_state_tree", "load_weights", "quantize")
+
+
 def locks_weights(cls: type[M]) -> type[M]:
     """Have threads see one state of the weights of a class's models, whatever others do with them.
 
-    A class decorator for what Keras's models do with weights; `reads_weights` and the others are
-    for methods of a class's own.
+    A class decorator for the methods of Keras's models; those that a class has of its own have
+    decorators there.
     """
-    for name in ("get_weights", "save", "save_weights"):
-        setattr(cls, name, reads_weights(getattr(cls, name)))
-    for name in ("set_weights", "load_weights", "quantize"):
-        setattr(cls, name, changes_weights(getattr(cls, name)))
+    kinds = [
+        (reads_weights, READ + ASK),
+        (changes_weights, CHANGE),
+        (trains, ("fit", "train_on_batch")),
+        (uses_metrics, ("evaluate", "test_on_batch")),
+    ]
+    own = set(vars(cls))
+    for decorate, names in kinds:
+        for name in names:
+            if name not in own:
+                setattr(cls, name, decorate(getattr(cls, name)))
     return cls

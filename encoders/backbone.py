@@ -15,7 +15,12 @@ from encoder_zoo.common.arguments import (
     Repository,
     SaveOptions,
 )
-from encoder_zoo.common.keras_private import frozen_kernel, innermost_layers, layers_in
+from encoder_zoo.common.keras_private import (
+    frozen_kernel,
+    innermost_layers,
+    layers_in,
+    opens_training,
+)
 from encoder_zoo.common.lazy import loading, pushing, saving
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
@@ -102,6 +107,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+@opens_training
 @locks_weights
 class Backbone(Encoder, metaclass=_BuiltAtOnce):
     """Base of the families' encoders; `Backbone.from_preset` picks the right one.

@@ -333,6 +333,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         export_task(self, path, format, **options)
 
     @validate_arguments
+    @reads_weights
     def for_cpu(self, dtype: Literal["int8", "float32"] = "int8") -> Self:
         """Return a copy that answers faster on a CPU, by LiteRT (package ai-edge-litert).
 

@@ -624,6 +624,7 @@ class TextModel(keras.Model):
             self.graphs.renew_weights()
             self.predict_function = self.graphs.predict_function()
 
+    @reads_weights
     def predict_on_batch(self, x):
         """Return the outputs for one batch of prepared inputs."""
         predict = super().predict_on_batch

@@ -1,8 +1,11 @@
 """The lock of a model's weights: readers together, a writer alone and first."""
 
+import copy
+import pickle
 import threading
 
 import keras
+import numpy as np
 import pytest
 
 from encoder_zoo.common.weights_lock import WeightsLock, trains, weights_lock
@@ -108,3 +111,74 @@ def test_changes_are_counted_once(tiny):
     task.evaluate(list(data.x), list(data.y), verbose=0)
     assert counts == [0, *counts[1:]] and len({*counts}) == 4
     assert task.weights_version == counts[-1]
+
+
+class Held(Exception):
+    """The lock was asked for."""
+
+
+class Telling:
+    """A lock that says how it was asked for, before any work."""
+
+    def shared(self):
+        raise Held("shared")
+
+    def exclusive(self, changes=True):
+        raise Held("exclusive")
+
+    def fitting(self):
+        raise Held("fitting")
+
+    @property
+    def of_metrics(self):
+        raise Held("of_metrics")
+
+
+ASKED = {
+    "shared": {
+        "__call__": lambda m, x: m(x),
+        "predict": lambda m, x: m.predict(x, verbose=0),
+        "predict_on_batch": lambda m, x: m.predict_on_batch(x),
+        "get_weights": lambda m, x: m.get_weights(),
+        "get_state_tree": lambda m, x: m.get_state_tree(),
+        "save": lambda m, x: m.save("model.keras"),
+        "save_weights": lambda m, x: m.save_weights("model.weights.h5"),
+        "save_to_preset": lambda m, x: m.save_to_preset("preset"),
+        "save_adapters": lambda m, x: m.save_adapters("adapters"),
+        "export": lambda m, x: m.export("1"),
+        "for_cpu": lambda m, x: m.for_cpu("float32"),
+        "__reduce__": lambda m, x: pickle.dumps(m),
+        "__reduce_ex__": lambda m, x: copy.deepcopy(m),
+    },
+    "exclusive": {
+        "set_weights": lambda m, x: m.set_weights([]),
+        "set_state_tree": lambda m, x: m.set_state_tree({}),
+        "load_weights": lambda m, x: m.load_weights("model.weights.h5"),
+        "quantize": lambda m, x: m.quantize("int8"),
+        "enable_lora": lambda m, x: m.enable_lora(1),
+        "load_adapters": lambda m, x: m.load_adapters("adapters"),
+    },
+    "fitting": {
+        "fit": lambda m, x: m.fit(x),
+        "train_on_batch": lambda m, x: m.train_on_batch(x),
+    },
+    "of_metrics": {
+        "evaluate": lambda m, x: m.evaluate(x),
+        "test_on_batch": lambda m, x: m.test_on_batch(x),
+    },
+}
+
+
+@pytest.mark.parametrize("of", ["task", "backbone"])
+@pytest.mark.parametrize("kind", ASKED)
+def test_what_reads_or_changes_weights_holds_the_lock(kind, of, tiny, monkeypatch):
+    from encoder_zoo.encoders import get_family
+
+    task = tiny.task(get_family("bert"), "SequenceClassifier")
+    model = task if of == "task" else task.backbone
+    inputs = {name: np.ones((2, 4), "int32") for name in ("token_ids", "padding_mask")}
+    monkeypatch.setitem(vars(task.backbone), "_weights_lock", Telling())
+    for name, call in ASKED[kind].items():
+        if hasattr(model, name):
+            with pytest.raises(Held, match=kind):
+                call(model, inputs)

@@ -4,7 +4,7 @@ import pytest
 from processes import run
 
 BEGIN = """
-import contextlib, itertools, os, sys, threading
+import contextlib, itertools, os, pickle, sys, threading
 import keras, numpy as np
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
@@ -27,7 +27,7 @@ def asking(*questions):
     def ask(question):
         while not ended.is_set():
             try:
-                answers.append(question())
+                answers.append((question, question()))
             except Exception as error:
                 errors.append(error)
 
@@ -48,6 +48,23 @@ def several():  # batches, of which the first and the last have the same texts
     found = task.predict(x, batch_size=4, verbose=0)
     np.testing.assert_allclose(found[:4], found[-4:], atol=1e-5)
     return found[:4]
+
+
+def called():
+    return keras.ops.convert_to_numpy(task(inputs))
+
+
+def of_backbone():
+    return task.backbone.predict(inputs, batch_size=2, verbose=0)["sequence_output"]
+
+
+def copied():  # the weights of a copy
+    weights = pickle.loads(pickle.dumps(task)).get_weights()
+    return np.concatenate([weight.ravel() for weight in weights if weight.dtype.kind == "f"])
+
+
+batch = task.preprocessor(x[:4])
+inputs = {name: keras.ops.convert_to_numpy(values) for name, values in batch.items()}
 """
 CHANGED = """
 first = [np.array(weight) for weight in task.get_weights()]
@@ -56,10 +73,10 @@ moved = [w + rng.normal(size=w.shape).astype(w.dtype) if w.dtype.kind == "f" els
 expected = []
 for weights in (first, moved):
     task.set_weights(weights)
-    expected.append(few())
-assert np.abs(expected[0] - expected[1]).max() > 0.1
+    expected.append({one: one() for one in (few, several, called, of_backbone, copied)})
+assert all(np.abs(found - expected[1][one]).max() > 0.1 for one, found in expected[0].items())
 folder = sys.argv[1]
-with asking(few, few, several, several) as (answers, errors):
+with asking(few, *expected[0]) as (answers, errors):
     for weights in itertools.islice(itertools.cycle([first, moved]), 12):
         task.set_weights(weights)
         path = os.path.join(folder, "model.weights.h5")
@@ -69,7 +86,7 @@ with asking(few, few, several, several) as (answers, errors):
         same = zip(task.get_weights(), weights, strict=True)
         assert all(np.array_equal(a, b) for a, b in same)
 assert not errors, errors[0]
-apart = [min(np.abs(found - one).max() for one in expected) for found in answers]
+apart = [min(np.abs(found - state[one]).max() for state in expected) for one, found in answers]
 assert len(apart) > 12 and max(apart) < 1e-4, max(apart)
 """
 FITTED = """
@@ -101,7 +118,7 @@ def second():
         refused.append(str(error))
 
 
-with asking(few, several) as (answers, errors):
+with asking(few, several, called, of_backbone) as (answers, errors):
     watched = fitted(callbacks=[Watch()]).history
 assert not errors, errors[0]
 assert answers and len(seen) > 3  # the answers are those of the present step
