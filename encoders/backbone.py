@@ -269,9 +269,13 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     def least_weights(cls, config: Mapping) -> int:
         """Return how many numbers the large matrices of a configuration have, if not more."""
         hidden = config["hidden_dim"]
-        of_table = config["vocabulary_size"] * (config.get("embedding_dim") or hidden)
+        tables = {"token": "vocabulary_size", "position": "max_sequence_length"}
+        tables["segment"] = "num_segments"
+        known = [n for t, n in tables.items() if f"embeddings.{t}_embedding" in cls.family.tensors]
+        rows = sum(config.get(name) or 0 for name in known)
+        of_tables = rows * (config.get("embedding_dim") or hidden)
         of_block = 2 * hidden * (hidden + config["intermediate_dim"])
-        return of_table + config[cls.family.blocks] * of_block
+        return of_tables + config[cls.family.blocks] * of_block
 
     def build_from_config(self, config):
         """Do nothing: the metaclass has built the backbone."""

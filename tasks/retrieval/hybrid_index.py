@@ -127,12 +127,7 @@ class HybridIndex(Index):
                     "Expected one for each."
                 )
             self._check_own("weights")
-        counts = [len(index) for index in self.indexes]
-        if len(set(counts)) > 1:
-            raise ValueError(
-                f"The indexes have {', '.join(map(str, counts[:-1]))} and {counts[-1]} documents. "
-                "Expected indexes of the same documents."
-            )
+        self._check_counts()
         columns = [index.texts for index in self.indexes if getattr(index, "texts", None)]
         for i, texts in enumerate(zip(*columns, strict=True)):
             if len(set(texts)) > 1:
@@ -186,6 +181,7 @@ class HybridIndex(Index):
         return sum(getattr(index, "nbytes", 0) for index in self.indexes)
 
     def _find(self, queries: list[str], top_k: int, among: np.ndarray | None = None):
+        self._check_counts()
         depth, found = max(top_k, self.depth), []
         if self.weights is not None:
             yield from self._find_by_scores(queries, top_k, depth, among)
@@ -219,6 +215,15 @@ class HybridIndex(Index):
                 scores[np.searchsorted(candidates, own[0])] += weight * np.asarray(values[0])
             order = np.argsort(-scores, kind="stable")[:top_k]
             yield candidates[order], scores[order]
+
+    def _check_counts(self) -> None:
+        """Raise an error if documents were added to one of the indexes alone, or removed."""
+        counts = [len(index) for index in self.indexes]
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"The indexes have {', '.join(map(str, counts[:-1]))} and {counts[-1]} documents. "
+                "Expected indexes of the same documents."
+            )
 
     def _check_own(self, what: str) -> None:
         """Raise an error if an index is a stranger's, which may have no such method or argument."""

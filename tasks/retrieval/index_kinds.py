@@ -44,6 +44,7 @@ from encoder_zoo.tasks.retrieval.ranking import checked_texts
 from encoder_zoo.tasks.retrieval.similarity import (
     checked_and_normalized,
     checked_vectors,
+    made_of,
     queries_for,
 )
 from encoder_zoo.tasks.retrieval.terms import Postings, WordCounts, bm25s, normalized_for, sparse
@@ -172,6 +173,7 @@ class VectorIndex(Index):
         given = Documents.of(documents, ids, metadata, text_column)
         texts = given.texts if given.contexts is None else given
         vectors = embedder.embed(texts, prompt=prompt, dim=dim, batch_size=batch_size)
+        vectors = made_of(texts, np.asarray(vectors), dim)
         kept = given if keep_texts else given.without_texts()
         return cls._of(embedder, np.array(vectors, "float32"), kept, precision, prompt, engine)
 
@@ -244,7 +246,8 @@ class VectorIndex(Index):
         return self._store.rows(slice(None))
 
     def _embed(self, texts: Any, name: str, **options: Any) -> np.ndarray:
-        vectors = np.array(self.embedder.embed(texts, dim=self.dim, **options), "float32")
+        found = np.asarray(self.embedder.embed(texts, dim=self.dim, **options))
+        vectors = np.array(made_of(texts, found, self.dim), "float32")
         return checked_and_normalized(vectors, self.embedder.similarity_function, name)
 
     def _embed_documents(self, documents: Documents, batch_size: int | None) -> np.ndarray:
@@ -391,6 +394,7 @@ class MultiVectorIndex(Index):
         if pool_factor > 1:
             require(hierarchy)
         vectors = embedder.embed(given.texts, prompt=prompt, batch_size=batch_size)
+        vectors = made_of(given.texts, list(vectors))
         vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
         kept = given if keep_texts else given.without_texts()
         return cls._of(embedder, vectors, kept, precision, prompt, pool_factor)
@@ -452,7 +456,8 @@ class MultiVectorIndex(Index):
         return [self._store.document(i) for i in range(len(self))]
 
     def _embed(self, texts: list[str], name: str, **options: Any) -> list[np.ndarray]:
-        return prepared_tokens(self.embedder.embed(texts, **options), self.dim)
+        found = list(self.embedder.embed(texts, **options))
+        return prepared_tokens(made_of(texts, found), self.dim)
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Sequence[np.ndarray]:
         vectors = super()._embed_queries(queries, **options)
@@ -543,6 +548,7 @@ class SparseIndex(Index):
         """
         given = Documents.of(documents, ids, metadata, text_column)
         vectors = embedder.embed(given.texts, prompt, max_terms, batch_size)
+        vectors = made_of(given.texts, vectors, embedder.embedding_dim)
         kept = given if keep_texts else given.without_texts()
         return cls._of(embedder, vectors, kept, prompt, max_terms)
 
@@ -610,7 +616,7 @@ class SparseIndex(Index):
         return self._store.vectors
 
     def _embed(self, texts: list[str], name: str, **options: Any) -> csr_array:
-        vectors = self.embedder.embed(texts, **options)
+        vectors = made_of(texts, self.embedder.embed(texts, **options), self.embedder.embedding_dim)
         return normalized_for(vectors, self.embedder.similarity_function)
 
     def _embed_documents(self, documents: Documents, batch_size: int | None) -> csr_array:

@@ -5,7 +5,9 @@ Comment letters: N texts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -15,6 +17,8 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 from encoder_zoo.tasks.preprocessing.inputs import as_column
+
+INDEX_AND_SCORE = ("index", "score")
 
 
 class Hit(TypedDict):
@@ -83,14 +87,43 @@ def order_and_scores(
         scores = reranker._scores_of_texts(query, texts, None)
         order = np.argsort(-scores, kind="stable")
         return order, scores[order]
-    ranked = reranker.rank(query, texts, top_k=len(texts))
-    return [one["index"] for one in ranked], range(0, -len(ranked), -1)
+    ranked = checked_ranking(reranker.rank(query, texts, top_k=len(texts)), len(texts))
+    return [index for index, _ in ranked], range(0, -len(ranked), -1)
 
 
 def reranked(reranker: Any, query: str, hits: Sequence[Hit], top_k: int) -> list[Hit]:
     """Return the best of some hits in the reranker's order, with its scores."""
     ranked = reranker.rank(query, [hit["text"] for hit in hits], top_k=top_k)
-    return [{**hits[one["index"]], "score": one["score"]} for one in ranked]
+    best = checked_ranking(ranked, len(hits))[:top_k]
+    return [{**hits[index], "score": score} for index, score in best]
+
+
+def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
+    """Return the indices and scores of a reranker's answer, checked.
+
+    Args:
+        ranked: its answer.
+        count: of the texts that it was given.
+
+    Raises:
+        ValueError: "The reranker answered {'index': 9, 'score': 1.0}. Expected ..."
+
+    Example:
+        >>> checked_ranking([{"index": 1, "score": 0.5}], 2)
+        [(1, 0.5)]
+    """
+    found: dict[int, float] = {}
+    for one in ranked if isinstance(ranked, Iterable) else [ranked]:
+        index, score = (one.get(n) if isinstance(one, Mapping) else None for n in INDEX_AND_SCORE)
+        real = isinstance(score, Real) and not isinstance(score, bool) and math.isfinite(score)
+        known = isinstance(index, Integral) and not isinstance(index, bool) and 0 <= index < count
+        if not real or not known or index in found:
+            raise ValueError(
+                f"The reranker answered {one!r:.80}. Expected dicts with 'index', the number of a "
+                f"text, of {count} each at most once, and 'score', a finite number."
+            )
+        found[int(index)] = float(score)
+    return list(found.items())
 
 
 def checked_texts(values, name: str, least: int = 1) -> list[str]:

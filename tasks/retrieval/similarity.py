@@ -6,8 +6,8 @@ width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Sequence, Sized
+from typing import Any, Literal
 
 import numpy as np
 
@@ -243,6 +243,31 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
         )
     check_finite(found, "vectors")
     return np.array(found, "float32")
+
+
+def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
+    """Return the vectors that an embedder made of texts, checked: one for each.
+
+    Args:
+        texts: N of them.
+        vectors: (N, D), an array or a sparse matrix; or a list of N.
+        width: D; None is any.
+
+    Raises:
+        ValueError: "The embedder made vectors of the shape (2, 8) of 3 texts. ..."
+    """
+    if isinstance(vectors, list):
+        shape, right = f"({len(vectors)}, ...)", len(vectors) == len(texts)
+    else:
+        shape = vectors.shape
+        right = len(shape) == 2 and shape == (len(texts), width or shape[1])
+        right = right and vectors.dtype.kind in "fiu"
+    if not right:
+        raise ValueError(
+            f"The embedder made vectors of the shape {shape} of {len(texts)} texts. Expected one "
+            f"for each, of {width or 'so many'} numbers."
+        )
+    return vectors
 
 
 def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.ndarray:

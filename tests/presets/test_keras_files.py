@@ -182,9 +182,11 @@ def set_in_backbone(**sizes):
         set_in_backbone(intermediate_dim=10**9),
         set_in_backbone(num_layers=200_000),
         set_in_backbone(hidden_dim=10**6, num_heads=1),
+        set_in_backbone(max_sequence_length=10**9),
+        set_in_backbone(num_segments=10**9),
         lambda config: config["config"].update(num_classes=10**9, labels=None),
     ],
-    ids=["vocabulary", "intermediate", "layers", "hidden", "classes"],
+    ids=["vocabulary", "intermediate", "layers", "hidden", "positions", "segments", "classes"],
 )
 def test_sizes_that_a_file_has_no_weights_for_are_refused_at_once(files, tmp_path, change):
     file = edited(files / "checkpoint.keras", tmp_path, change)

@@ -122,6 +122,13 @@ class TestFusion:
         with pytest.raises(ValueError, match="documents is empty"):
             index.add([])
 
+    def test_documents_of_one_part_alone_are_refused(self):
+        words, vectors = ez.BM25Index(["a b", "c"]), ez.BM25Index(["a b", "c"])
+        index = ez.HybridIndex([vectors, words])
+        words.add(["d"])
+        with pytest.raises(ValueError, match="The indexes have 2 and 3 documents. Expected indexe"):
+            index.search("d")
+
     def test_a_failed_add_changes_no_index(self):
         class Failing(Embedder):
             def embed(self, texts, **options):

@@ -537,6 +537,52 @@ class TestErrors:
             index.search(queries, **options)
         assert embedder.calls == []
 
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            None,
+            "abc",
+            {"index": 0, "score": 1.0},
+            [(0, 1.0)],
+            [{"index": 0}],
+            [{"score": 1.0}],
+            *([{"index": i, "score": 1.0}] for i in (3, -1, 10**30, "0", 0.5, True, None)),
+            *([{"index": 0, "score": s}] for s in (np.nan, np.inf, "a", None, True, np.ones(2))),
+            [{"index": 1, "score": 1.0}] * 2,
+        ],
+    )
+    def test_the_answer_of_a_reranker_is_checked(self, answer):
+        index = VectorIndex.build(Embedder(), ["a", "b", "c"])
+        reranker = SimpleNamespace(rank=lambda query, texts, top_k=None: answer)
+        with pytest.raises(ValueError, match="The reranker answered .* Expected dicts"):
+            index.search("q", reranker=reranker)
+        with pytest.raises(ValueError, match="The reranker answered .* Expected dicts"):
+            index.evaluate(["q"], [[0]], reranker=reranker)
+
+    @pytest.mark.parametrize(
+        "vectors",
+        [
+            np.ones(24),
+            np.ones((1, 8)),
+            np.ones((3, 24)),
+            np.ones((0, 24)),
+            np.ones((1, 1, 24)),
+            np.ones((1, 24)) * 1j,
+            None,
+            [["a"] * 24],
+        ],
+    )
+    def test_the_vectors_of_an_embedder_are_checked(self, vectors):
+        embedder = Embedder()
+        index = VectorIndex.build(embedder, ["a", "b"])
+        embed = embedder.embed
+        embedder.embed = lambda texts, *a, **o: embed(texts) if len(texts) > 1 else vectors
+        asks = [index.search, index.add, lambda texts: VectorIndex.build(embedder, texts)]
+        for ask in asks[:2] if np.shape(vectors) == (1, 8) else asks:  # which may be narrower
+            with pytest.raises(ValueError, match="The embedder made vectors of the shape"):
+                ask(["q"])
+        assert len(index) == 2
+
     def test_a_reranker_without_texts(self):
         index = VectorIndex.build(Embedder(), ["a"], keep_texts=False)
         with pytest.raises(ValueError, match="A reranker reads texts, and this index holds vector"):
