@@ -99,6 +99,7 @@ from encoder_zoo.tasks.embedding.sparse_encoder import (
 )
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder as SparseEncoder
 from encoder_zoo.tasks.embedding.hybrid_embedder import HybridEmbedder as HybridEmbedder
+from encoder_zoo.tasks.embedding.term_table import TermTable as TermTable
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor as EntityExtractorPreprocessor,
 )

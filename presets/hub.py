@@ -31,9 +31,11 @@ from encoder_zoo.presets.formats.preset_files import (
     COLBERT_SETTINGS,
     CONFIG,
     GLINER,
+    IDF,
     MANIFEST,
     MODEL_SETTINGS,
     MODULES,
+    ROUTER,
     SPARSE_LINEAR,
     TRANSFORMER_SETTINGS,
     WEIGHT_FORMATS,
@@ -135,10 +137,11 @@ _ADDRESS = re.compile(r"hf://(\w[\w.-]*/\w[\w.-]*)(?:@(\w[\w./-]*))?")
 # The hub's converter to safetensors, and the title of its pull requests.
 _CONVERTER, _CONVERSION = "SFconvertbot", "Adding `safetensors` variant of this model"
 _SETTINGS = {CONFIG, MANIFEST, MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS}
-_SETTINGS |= {GLINER, *tokenizer_file_names()}
+_SETTINGS |= {GLINER, ROUTER, IDF, *tokenizer_file_names()}
 _ADAPTERS = (adapters.CONFIG, adapters.WEIGHTS)  # for `load_adapters` of the folder
 _LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
-_MODULE_FILE = re.compile(r"(\d+_\w+)/([^/]+)")
+_MODULE_FILE = re.compile(r"((?:\w+_)?\d+_\w+)/([^/]+)")
+_FIRST = re.compile(r"(?:\w+_)?0_")  # of a folder with an encoder
 _NO_LISTING = (TypeError, KeyError, AttributeError, ValueError)
 # {folder of a commit in the cache: the names of all its files, as the hub has listed them}
 _LISTED: dict[pathlib.Path, list[str]] = {}
@@ -365,7 +368,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         wanted = {*kerashub.files(), CARD}
     else:
         of_encoder = _weights_among(names)
-        in_folder = [n.split("/")[1] for n in modules if n.startswith("0_")]
+        in_folder = [n.split("/")[1] for n in modules if _FIRST.match(n)]
         if not of_encoder and not _weights_among(in_folder):
             raise ValueError(no_weights(address, names))
         wanted = {*_SETTINGS, *modules, *of_encoder, *_LINEAR, *_ADAPTERS, CARD}

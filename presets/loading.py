@@ -20,12 +20,21 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.wording import shown, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
 from encoder_zoo.presets.formats.embedding_folder import check_modules
+from encoder_zoo.presets.formats.preset_files import CONFIG
 from encoder_zoo.presets.formats.preset_task import PresetTask
+from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.heads import restore_head, settle_head
-from encoder_zoo.presets.opening import Safeguards, TokenizerPreset, open_preset, open_tokenizer
+from encoder_zoo.presets.opening import (
+    Safeguards,
+    TokenizerPreset,
+    open_files,
+    open_preset,
+    open_tokenizer,
+)
 from encoder_zoo.presets.origin import origin_of
 from encoder_zoo.presets.restoring import (
     check_all_used,
@@ -75,6 +84,20 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
             f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
         )
     return tokenizer
+
+
+def tokenizer_of_files(files: FolderFiles, family: Family) -> Tokenizer:
+    """Return the tokenizer in a folder that holds no model.
+
+    Args:
+        files: of the folder.
+        family: of the model that it belongs to.
+
+    Raises:
+        ValueError: "... has no tokenizer, only a model."
+    """
+    stored = read_stored_tokenizer(files, {}, family.tokenizer)
+    return _require_tokenizer(TokenizerPreset(files, {}, files.path / CONFIG, family, {}, stored))
 
 
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
@@ -160,6 +183,11 @@ def _read_task(
         backbone, used, new_pooler = restore_backbone(
             checkpoint, for_backbone, safeguards, new_pooler_allowed=True
         )
+    of_backbone = {name: arguments[name] for name in for_backbone if name in arguments}
+    for name, files in cls.models_in_files(checkpoint, for_task).items():
+        other = open_files(files, safeguards)
+        own = {"added_tokens": added_tokens, **of_backbone}
+        for_task = {**for_task, name: _read_task(cls, other, safeguards, own)}
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     from_files = cls.arguments_from_files(checkpoint, for_task)
     arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, for_task)}

@@ -99,9 +99,7 @@ def save_task(
 
     `beside` has contents of further files of the same preset, by their names.
     """
-    backbone, suffix = task.backbone, task.checkpoint_class_suffix
-    family = backbone.family
-    settings = {"task": task.task_name}
+    backbone, settings = task.backbone, {"task": task.task_name}
     if task.learning_rate != task.default_learning_rate:
         settings["learning_rate"] = task.learning_rate
     tokenizer = None
@@ -123,20 +121,25 @@ def save_task(
         _save_keras_hub(folder, [there], settings, about)
         return
     task.check_representable()
-    head = task.head_record
-    prefix = "" if suffix == "Model" else f"{family.prefix}."
+    config, weights = _config_and_weights(task)
+    if task.num_classes and task.labels == default_labels(task.num_classes):
+        settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
+    config |= task.extra_config()
+    files = {**task.files_to_save(DTYPES[dtype] if dtype else None), **beside}
+    more = files, task.models_to_save(), task.encoder_prefix is not None
+    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, *more)
+
+
+def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
+    """Return the fields of config.json for a task, and the weights of its backbone and its head."""
+    backbone, head = task.backbone, task.head_record
+    prefix = "" if task.checkpoint_class_suffix == "Model" else f"{backbone.family.prefix}."
     prefix = prefix if task.encoder_prefix is None else task.encoder_prefix
     weights = {
         **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
-    config = {"architectures": [_architecture(task)], **_head_config(task, head)}
-    if task.num_classes and task.labels == default_labels(task.num_classes):
-        settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
-    config |= task.extra_config()
-    files = {**task.files_to_save(DTYPES[dtype] if dtype else None), **beside}
-    own = task.encoder_prefix is not None
-    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, files, own)
+    return {"architectures": [_architecture(task)], **_head_config(task, head)}, weights
 
 
 def _architecture(task: PresetTask) -> str:
@@ -172,24 +175,49 @@ def _save(
     dtype,
     shard_bytes,
     files=MappingProxyType({}),
+    others=MappingProxyType({}),
     has_own_config=False,
 ) -> None:
+    main = _dtypes(weights, dtype)[1]
+    labels = tuple(config.get("id2label", {}).values())
+    with _new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
+        own = None if has_own_config else config
+        _write_model(new, own, weights, about.backbone, tokenizer, dtype, shard_bytes)
+        for name, task in others.items():
+            (new / name).mkdir()
+            own, tokenizer = _config_and_weights(task), task.preprocessor.tokenizer
+            _write_model(new / name, *own, task.backbone, tokenizer, dtype, shard_bytes)
+        _write_files(new, files)
+
+
+def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:
+    """Return the dtype of each weight in the file, and that of most."""
     dtypes = {
         name: dtype or keras.backend.standardize_dtype(weight.dtype)
         for name, (weight, _) in weights.items()
     }
     [(main, _)] = Counter(dtypes.values()).most_common(1)
-    config = {**config, **backbone_config(about.backbone, tokenizer), "dtype": main}
-    labels = tuple(config.get("id2label", {}).values())
-    with _new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
-        if not has_own_config:
-            (new / CONFIG).write_bytes(json_bytes(config))
-        _write_weights(new, weights, dtypes, shard_bytes)
-        of_tokenizer = {} if tokenizer is None else tokenizer.to_files()
-        for name, content in {**of_tokenizer, **files}.items():
-            (new / name).parent.mkdir(exist_ok=True)
-            is_text = isinstance(content, str)
-            (new / name).write_bytes(content.encode("utf-8") if is_text else content)
+    return dtypes, main
+
+
+def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) -> None:
+    """Write the configuration, the weights and the tokenizer of one model into a folder.
+
+    Without fields of a configuration there is no config.json.
+    """
+    dtypes, main = _dtypes(weights, dtype)
+    if config is not None:
+        config = {**config, **backbone_config(backbone, tokenizer), "dtype": main}
+        (new / CONFIG).write_bytes(json_bytes(config))
+    _write_weights(new, weights, dtypes, shard_bytes)
+    _write_files(new, {} if tokenizer is None else tokenizer.to_files())
+
+
+def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
+    for name, content in files.items():
+        (new / name).parent.mkdir(exist_ok=True)
+        is_text = isinstance(content, str)
+        (new / name).write_bytes(content.encode("utf-8") if is_text else content)
 
 
 def _save_keras_hub(folder, parts, settings, about) -> None:

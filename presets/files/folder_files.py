@@ -13,7 +13,7 @@ from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_array, parse_object
 
 TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB
-_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json")
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json", "idf.json")
 _LFS = b"version https://git-lfs"
 
 T = TypeVar("T")
@@ -26,10 +26,12 @@ class FolderFiles:
         path: of the folder, for error messages.
 
     Attributes:
+        inside: name of the subfolder of `root` that these are in; "" for the folder itself.
         listed: names of all files in the folder.
         not_downloaded: names of those that only its repository has.
     """
 
+    inside: str = ""
     listed: list[str]
     not_downloaded: Sequence[str] = ()
 
@@ -170,7 +172,7 @@ class Subfolder(FolderFiles):
 
     def __init__(self, files: FolderFiles, name: str):
         super().__init__(files.path / name)
-        self._whole, self._name = files, name
+        self._whole, self._name, self.inside = files, name, name
         self.listed = files.opened_in(name)
 
     @property

@@ -19,7 +19,7 @@ NAME = "encoder_zoo.json"
 FORMAT = 1
 CARD = "README.md"  # listed, but not verified: users may edit it
 # (subfolder, name): KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
-_SUBFOLDER = re.compile(r"(?:(assets/tokenizer|\d+_\w+)/)?(.*)", re.DOTALL)
+_SUBFOLDER = re.compile(r"(?:(assets/tokenizer|(?:[A-Za-z]\w*_)?\d+_\w+)/)?(.*)", re.DOTALL)
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 

@@ -17,6 +17,8 @@ MODULES, MODEL_SETTINGS = "modules.json", "config_sentence_transformers.json"
 COLBERT_SETTINGS = "artifact.metadata"
 # Of BGE-M3: the linear layers of a token's weight and of its vector.
 SPARSE_LINEAR, COLBERT_LINEAR = "sparse_linear.pt", "colbert_linear.pt"
+# Of models with another encoder for queries: the routes, and a table of queries.
+ROUTER, IDF = "router_config.json", "idf.json"
 TRANSFORMER_SETTINGS = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -27,6 +29,7 @@ TRANSFORMER_SETTINGS = (
     "sentence_xlnet_config.json",
 )
 _MODULE_FOLDER = "[0-9]*_*"  # such as 1_Pooling
+_ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
 
 class WeightFormat(NamedTuple):
@@ -104,18 +107,20 @@ def module_files() -> list[str]:
         True
     """
     own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
-    own += [SPARSE_LINEAR, COLBERT_LINEAR]
-    inner = [*preset_files(), *TRANSFORMER_SETTINGS]
-    return [*own, *(f"{_MODULE_FOLDER}/{name}" for name in inner)]
+    own += [SPARSE_LINEAR, COLBERT_LINEAR, ROUTER, IDF]
+    inner, folders = [*preset_files(), *TRANSFORMER_SETTINGS, IDF], (_MODULE_FOLDER, _ROUTE_FOLDER)
+    return [*own, *(f"{folder}/{name}" for folder in folders for name in inner)]
 
 
 def replaced_module_files() -> list[str]:
     """Return patterns of the files and folders that saving replaces, of those of `module_files`."""
     own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
-    own += [SPARSE_LINEAR, COLBERT_LINEAR]
+    own += [SPARSE_LINEAR, COLBERT_LINEAR, ROUTER, IDF]
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
     kinds += ("Classifier", "MultiVectorMask", "StaticEmbedding")
-    return [*own, *(f"[0-9]*_{kind}" for kind in kinds)]
+    routed = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "IDF")
+    routed = [f"{role}_[0-9]_{kind}" for role in ("query", "document") for kind in routed]
+    return [*own, *(f"[0-9]*_{kind}" for kind in kinds), *routed]
 
 
 def tokenizer_file_names() -> list[str]:

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
+from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 
@@ -77,6 +78,13 @@ class PresetTask(Protocol):
     @classmethod
     def tokens_to_add(cls, checkpoint: Checkpoint, tokenizer: object, given: dict) -> Sequence[str]:
         """Return the tokens that the task needs and a preset's tokenizer lacks."""
+
+    @classmethod
+    def models_in_files(cls, checkpoint: Checkpoint, given: dict) -> Mapping[str, FolderFiles]:
+        """Return {argument of the constructor: files of another model of this class}."""
+
+    def models_to_save(self) -> Mapping[str, PresetTask]:
+        """Return {subfolder: another model of this class that is saved in it}."""
 
     def load_from_files(
         self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool

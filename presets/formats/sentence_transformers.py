@@ -6,8 +6,9 @@ its files in the root or in a subfolder. The classes that it names are never imp
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from encoder_zoo.common.wording import shown
@@ -16,6 +17,7 @@ from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MODEL_SETTINGS,
     MODULES,
+    ROUTER,
     TRANSFORMER_SETTINGS,
 )
 from encoder_zoo.presets.formats.stored_tokenizer import checked_length
@@ -23,7 +25,9 @@ from encoder_zoo.presets.formats.stored_tokenizer import checked_length
 ENCODERS = ("Transformer", "MLMTransformer")  # the second up to version 5.3
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
 STATIC = "StaticEmbedding"  # a table of tokens' vectors in place of an encoder
-KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask", STATIC)
+KINDS += ("MLMTransformer", "SpladePooling", "MultiVectorMask", STATIC, "Router")
+# Modules of a Router's routes. The last one is the older name of a SparseStaticEmbedding.
+ROUTED = (*ENCODERS, "SpladePooling", "SparseStaticEmbedding", "IDF")
 _TYPE = re.compile(r"(?:sentence_transformers|pylate)(?:\.\w+)*\.(\w+)")
 _TEXT_OUTPUT = "last_hidden_state"
 # The names of the output of a Transformer, by the task of transformers.
@@ -93,22 +97,129 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
     Args:
         files: of a preset; its modules need not be supported.
 
+    Where a Router has several, they are those of documents.
+
     Raises:
-        ValueError: "...: [0]: type is '....Router'. Models that have other encoders ..."
+        ValueError: see `read_routes`.
     """
-    entries = files.read_json_array(MODULES) if MODULES in files else []
-    first = entries[0] if entries and isinstance(entries[0], dict) else {}
+    if (routes := read_routes(files)) is not None:
+        folder = routes.document[0].path
+        return Subfolder(files, folder) if folder else files
+    first = _first_module(files)
     path, matched = first.get("path"), _TYPE.fullmatch(str(first.get("type")))
-    if matched is not None and matched[1] == "Router":
-        raise ValueError(
-            f"{files.path / MODULES}: [0]: type is {shown(first['type'])}. Models that have "
-            "other encoders for queries and documents, such as a table for queries "
-            "(SparseStaticEmbedding), are not implemented."
-        )
     is_encoder = matched is not None and matched[1] in ENCODERS
     if is_encoder and is_plain(path) and f"{path}/{CONFIG}" in files:
         return Subfolder(files, path)
     return files
+
+
+def _first_module(files: FolderFiles) -> Mapping:
+    entries = files.read_json_array(MODULES) if MODULES in files else []
+    return entries[0] if entries and isinstance(entries[0], dict) else {}
+
+
+class Routes(NamedTuple):
+    """The modules of a Router.
+
+    Attributes:
+        query: of queries.
+        document: of documents, which begin with an encoder.
+        default: "query" or "document", of texts that are not said to be either.
+    """
+
+    query: Sequence[Module]
+    document: Sequence[Module]
+    default: str
+
+
+def read_routes(files: FolderFiles) -> Routes | None:
+    """Read `router_config.json`; None if the folder's model has no Router.
+
+    Args:
+        files: of the whole folder.
+
+    Raises:
+        ValueError: "...: there is no route for queries. Expected 'query' among the names of
+            structure, or in route_mappings.", "...: type is 'custom.Model'. Expected ..."
+
+    Source: sentence-transformers 6.2, `base/modules/router.py`.
+    """
+    first = _first_module(files)
+    matched = _TYPE.fullmatch(str(first.get("type")))
+    if matched is None or matched[1] != "Router":
+        return None
+    count = len(files.read_json_array(MODULES))
+    if count != 1 or first.get("path") != "":
+        raise ValueError(
+            f"{files.path / MODULES}: there are {count} modules, and the Router's path is "
+            f"{shown(first.get('path'))}. Expected a Router alone, with the path ''."
+        )
+    name = ROUTER if ROUTER in files else CONFIG
+    config, path = files.read_json(name), files.path / name
+    for field in ("types", "structure", "parameters"):
+        if not isinstance(config.get(field, {}), dict):
+            raise ValueError(f"{path}: {field} is {shown(config[field])}. Expected an object.")
+    parameters = config.get("parameters", {})
+    routes = {role: _route(config, role, path) for role in ("query", "document")}
+    if routes["document"][0].kind not in ENCODERS:
+        raise ValueError(
+            f"{path}: the route of documents begins with {routes['document'][0].kind}. Expected "
+            f"one of {', '.join(ENCODERS)}."
+        )
+    default = parameters.get("default_route")
+    if default is None and parameters.get("allow_empty_key", True):
+        default = next(iter(config["structure"]))
+    named = {_name_of_route(config, role, path): role for role in ("query", "document")}
+    return Routes(routes["query"], routes["document"], named.get(default, "document"))
+
+
+def _name_of_route(config: Mapping, role: str, path: object) -> str:
+    """Return which of the routes takes the texts of a role, "query" or "document"."""
+    structure, mappings = config.get("structure", {}), {}
+    for key, route in (config.get("parameters", {}).get("route_mappings") or {}).items():
+        try:
+            mappings[ast.literal_eval(key)] = route
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            raise ValueError(
+                f"{path}: route_mappings has the key {shown(key)}. Expected a pair such as "
+                "\"('query', 'text')\"."
+            ) from None
+    for key in ((role, "text"), (role, None), (None, "text"), (None, None)):
+        if key in mappings:
+            found = mappings[key]
+            break
+    else:
+        found = next((name for name in (role, "text") if name in structure), None)
+    if found not in structure:
+        raise ValueError(
+            f"{path}: there is no route for {'queries' if role == 'query' else 'documents'}. "
+            f"Expected {role!r} among the names of structure, or in route_mappings."
+        )
+    return found
+
+
+def _route(config: Mapping, role: str, path: object) -> list[Module]:
+    """Return the modules for texts of a role, checked."""
+    name, modules = _name_of_route(config, role, path), []
+    ids = config["structure"][name]
+    if not isinstance(ids, list) or not ids:
+        raise ValueError(f"{path}: structure: {name} is {shown(ids)}. Expected names of modules.")
+    for i, module in enumerate(ids):
+        kind = config.get("types", {}).get(module) if isinstance(module, str) else None
+        matched = _TYPE.fullmatch(kind) if isinstance(kind, str) else None
+        if matched is None or matched[1] not in ROUTED:
+            raise ValueError(
+                f"{path}: types: {shown(module)} is {shown(kind)}. Expected sentence_transformers' "
+                f"{', '.join(ROUTED)}. Others are not implemented, and code that a folder brings "
+                "along is never run."
+            )
+        if not (is_plain(module) or (module == "" and i == 0)):
+            raise ValueError(
+                f"{path}: structure: {name} has {shown(module)}. Expected a subfolder such as "
+                f"'{role}_{i}_{matched[1]}'."
+            )
+        modules.append(Module(matched[1], module))
+    return modules
 
 
 def read_modules(files: FolderFiles) -> list[Module]:
@@ -134,7 +245,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
                 "along is never run."
             )
         path = "" if path == "." and matched[1] == STATIC else path
-        if not (is_plain(path) or (path == "" and matched[1] in (*ENCODERS, STATIC))):
+        if not (is_plain(path) or (path == "" and matched[1] in (*ENCODERS, STATIC, "Router"))):
             raise ValueError(
                 f"{field}: path is {shown(path)}. Expected a subfolder such as '{i}_{matched[1]}'."
             )

@@ -1,34 +1,49 @@
 """A folder of sentence-transformers' SparseEncoder as arguments of `SparseEncoder`, and back.
 
 Written is the layout of versions 5.0 to 5.3, which later ones read as well. Token weights are read
-from, and written to, `sparse_linear.pt`, as BGE-M3 has it.
+from, and written to, `sparse_linear.pt`, as BGE-M3 has it. With another encoder for queries, that
+of documents is written into the root, where transformers finds it, and the other one beside it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
+import numpy as np
+from safetensors.numpy import save
 
 from encoder_zoo.common.wording import shown
-from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats import sentence_transformers as theirs
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.checkpoint import (
+    Checkpoint,
+    check_weights,
+    float_values,
+    stored_array,
+)
 from encoder_zoo.presets.formats.embedding_modules import (
     LinearFile,
+    ModuleCheckpoint,
     linear_bytes,
     read_splade_pooling,
 )
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
+    IDF,
     MODEL_SETTINGS,
     MODULES,
+    ROUTER,
+    SAFETENSORS,
     SPARSE_LINEAR,
     TRANSFORMER_SETTINGS,
 )
 from encoder_zoo.presets.formats.sentence_transformers import Module
+from encoder_zoo.presets.formats.stored_tokenizer import checked_length
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
@@ -43,6 +58,10 @@ THEIRS_OF_VECTORS = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "me
 ARGUMENTS = ("pooling", "activation", "max_terms", "similarity_function")
 ARGUMENTS += ("max_length", "prompts", "default_prompt")
 _TYPES = "sentence_transformers.sparse_encoder.models."
+_ROUTER = "sentence_transformers.models.Router"
+_TABLE, _OLD_TABLE = ["SparseStaticEmbedding"], ["IDF"]
+_OF_ENCODERS = ["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]
+QUERY_MODEL = "query_0_MLMTransformer"  # folder of a second encoder
 
 
 def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
@@ -57,7 +76,7 @@ def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
         ValueError: naming the file and what is expected there.
     """
     files = checkpoint.files.root
-    modules = theirs.read_modules(files) if MODULES in files else []
+    modules = _modules_of(checkpoint)
     if not any(module.kind == "SpladePooling" for module in modules):
         if SPARSE_LINEAR not in checkpoint.files:
             return {}
@@ -66,6 +85,158 @@ def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
     _check_modules(files, modules, checkpoint.files)
     pooling, activation = read_splade_pooling(files, modules[1])
     return {"pooling": pooling, "activation": activation, **_model_arguments(files)}
+
+
+def _modules_of(checkpoint: Checkpoint) -> Sequence[Module]:
+    """Return the modules of a folder, or of that route of a Router which a checkpoint is of."""
+    files = checkpoint.files.root
+    if (routes := theirs.read_routes(files)) is not None:
+        same = (r for r in (routes.document, routes.query) if r[0].path == checkpoint.files.inside)
+        return next(same)
+    return theirs.read_modules(files) if MODULES in files else []
+
+
+class QueryTable(NamedTuple):
+    """A table of the weights of queries' terms in a preset.
+
+    Attributes:
+        files: of its folder.
+        module: its place; None for an `idf.json` beside a model without modules.
+        is_trained: whether `fit` changes it.
+    """
+
+    files: FolderFiles
+    module: Module | None
+    is_trained: bool
+
+
+def query_table(checkpoint: Checkpoint) -> QueryTable | None:
+    """Return the table of queries that a preset has; None if it has none.
+
+    Args:
+        checkpoint: the opened preset.
+
+    Raises:
+        ValueError: "...: the route of queries is SpladePooling. Expected a SparseStaticEmbedding,
+            or an MLMTransformer and a SpladePooling.", "...: frozen is 'yes'. ..."
+    """
+    files, routes = checkpoint.files.root, theirs.read_routes(checkpoint.files.root)
+    if routes is None:
+        alone = MODULES not in files and IDF in files
+        return QueryTable(files, None, is_trained=False) if alone else None
+    if routes.document[0].path != checkpoint.files.inside:
+        return None
+    kinds = [module.kind for module in routes.query]
+    if kinds not in (*(_TABLE, _OLD_TABLE), *_OF_ENCODERS):
+        raise ValueError(
+            f"{files.path / ROUTER}: the route of queries is {', '.join(kinds)}. Expected a "
+            "SparseStaticEmbedding, or an MLMTransformer and a SpladePooling."
+        )
+    if kinds in _OF_ENCODERS:
+        return None
+    inner, path = Subfolder(files, routes.query[0].path), routes.query[0].path
+    config = inner.read_json(CONFIG) if CONFIG in inner else {}
+    frozen = config.get("frozen", False)
+    if type(frozen) is not bool:
+        raise ValueError(
+            f"{files.path / path / CONFIG}: frozen is {shown(frozen)}. Expected true or false."
+        )
+    return QueryTable(inner, routes.query[0], not frozen)
+
+
+def query_length(files: FolderFiles) -> int | None:
+    """Return the number of tokens to which queries of a table are truncated; None for no limit.
+
+    Args:
+        files: of the table.
+    """
+    name = "tokenizer_config.json"
+    length = files.read_json(name).get("model_max_length") if name in files else None
+    field = f"{files.path / name}: model_max_length"
+    return None if length is None else checked_length(length, field)
+
+
+def query_model(checkpoint: Checkpoint) -> FolderFiles | None:
+    """Return the files of a preset's second encoder, which reads queries; None if it has none.
+
+    Args:
+        checkpoint: the opened preset.
+    """
+    routes = theirs.read_routes(checkpoint.files.root)
+    if routes is None or routes.document[0].path != checkpoint.files.inside:
+        return None
+    first = routes.query[0]
+    if first.kind not in theirs.ENCODERS or first == routes.document[0]:
+        return None
+    files = checkpoint.files.root
+    return Subfolder(files, first.path) if first.path else files
+
+
+def restore_query_table(
+    weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
+) -> None:
+    """Load the weights of a table of queries.
+
+    Args:
+        weight: (V,) of the table.
+        tokenizer: of queries.
+        checkpoint: the opened preset.
+        allow_nonfinite: see `Safeguards`.
+
+    Raises:
+        ValueError: "...: weight is (5,), expected (30522,), a number for each term.", "...: 2 of
+            its tokens are not in the vocabulary, such as 'x'. ...", "...: the weight of 'x' is ..."
+    """
+    table = query_table(checkpoint)
+    files = table.files
+    given = files.read_json(CONFIG).get("path") if table.module and CONFIG in files else None
+    if table.module is None or given is not None:
+        values, path = _of_json(given or IDF, files, tokenizer)
+    else:
+        weights = ModuleCheckpoint(files.root, table.module)
+        path = f"{files.path}: weight"
+        found = weights.shapes.get("weight")
+        if found not in ((tokenizer.vocabulary_size,), tuple(weight.shape)):
+            raise ValueError(
+                f"{path} is {found}, expected {tuple(weight.shape)}, a number for each term."
+            )
+        values = float_values(weights.tensor("weight"))
+    if not allow_nonfinite:
+        check_weights(values, path, "Pass allow_nonfinite=True to load it all the same.")
+    # Rows of the embedding without a token, which make its number even, are in no query.
+    weight.assign(np.pad(values, (0, weight.shape[0] - len(values))))
+
+
+def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, str]:
+    """Return the weights (V,) that a file has by the names of tokens, and the file.
+
+    Args:
+        given: path of the file as its writer had it; its name is looked for in the folder.
+        files: of the table.
+        tokenizer: of queries.
+    """
+    name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
+    where = next((part for part in (files, files.root) if name in part), None)
+    if where is None:
+        raise ValueError(
+            f"{files.path / CONFIG}: path is {shown(given)}. Expected a JSON file in the preset, "
+            "such as 'idf.json'."
+        )
+    weights, path = where.read_json(name), str(where.path / name)
+    known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
+    if missing := [token for token in weights if token not in known]:
+        raise ValueError(
+            f"{path}: {len(missing)} of its tokens are not in the vocabulary, such as "
+            f"{shown(missing[0])}. Expected the tokens of the preset's tokenizer."
+        )
+    values = np.zeros(len(known), "float32")
+    for token, value in weights.items():
+        if type(value) not in (int, float):
+            raise ValueError(
+                f"{path}: the weight of {shown(token)} is {shown(value)}. Expected a number."
+            )
+        values[known[token]] = value
+    return values, path
 
 
 def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dict[str, object]:
@@ -127,7 +298,7 @@ def restore_token_weights(
 def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
     """Raise an error for other modules than a masked language model and its pooling."""
     kinds = [module.kind for module in modules]
-    if kinds not in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
+    if kinds not in _OF_ENCODERS:
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds)}. Expected an "
             "MLMTransformer, or a Transformer, and a SpladePooling, in this order."
@@ -152,8 +323,12 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
         ValueError: naming the file and what is expected there.
     """
     theirs.check_case(preset.files, tokenizer)
-    length = theirs.read_length(preset.files)
-    return {"max_length": length, **theirs.read_prompts(preset.files.root)}
+    length, root = theirs.read_length(preset.files), preset.files.root
+    found = {"max_length": length, **theirs.read_prompts(root)}
+    routes = theirs.read_routes(root)
+    if routes is not None and routes.default == "query" and "default_prompt" not in found:
+        found |= {"prompts": {"query": "", **found.get("prompts", {})}, "default_prompt": "query"}
+    return found
 
 
 def encoder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
@@ -188,14 +363,58 @@ def encoder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
     if task.pooling == TOKEN_WEIGHTS:
         files = {name: json_bytes(value) for name, value in of_encoder.items()}
         return {**files, SPARSE_LINEAR: linear_bytes(task.head, dtype)}
-    pooling = {
+    if task.query_encoder is None:
+        files = {MODULES: modules, **of_encoder, f"1_SpladePooling/{CONFIG}": _pooling(task)}
+        return {name: json_bytes(value) for name, value in files.items()}
+    files = {**of_encoder, f"document_1_SpladePooling/{CONFIG}": _pooling(task)}
+    of_queries, others = _query_files(task, dtype)
+    document = ["", "document_1_SpladePooling"]
+    kinds = {name: name.split("_")[-1] or "MLMTransformer" for name in (*of_queries, *document)}
+    is_default = preprocessor is not None and preprocessor.default_prompt == "query"
+    files |= {
+        MODULES: [{"idx": 0, "name": "0", "path": "", "type": _ROUTER}],
+        ROUTER: {
+            "types": {name: f"{_TYPES}{kind}" for name, kind in kinds.items()},
+            "structure": {"query": of_queries, "document": document},
+            "parameters": {
+                "default_route": "query" if is_default else "document",
+                "allow_empty_key": True,
+            },
+        },
+    }
+    return {**{name: json_bytes(value) for name, value in files.items()}, **others}
+
+
+def _pooling(task: keras.Model) -> dict[str, object]:
+    return {
         "pooling_strategy": task.pooling,
         "activation_function": task.activation,
         "word_embedding_dimension": task.backbone.vocabulary_size,
     }
-    files = {
-        MODULES: modules,
-        **of_encoder,
-        f"1_SpladePooling/{CONFIG}": pooling,
-    }
-    return {name: json_bytes(value) for name, value in files.items()}
+
+
+def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, bytes]]:
+    """Return the folders of the modules of queries, and their files, but for a second encoder's
+    configuration, weights and tokenizer."""
+    queries = task.query_encoder
+    if isinstance(queries, keras.Model):
+        length = queries.preprocessor.max_sequence_length
+        files = {
+            f"{QUERY_MODEL}/{TRANSFORMER_SETTINGS[0]}": {
+                "max_seq_length": length,
+                "do_lower_case": False,
+            },
+            f"query_1_SpladePooling/{CONFIG}": _pooling(queries),
+        }
+        names = [QUERY_MODEL, "query_1_SpladePooling"]
+        return names, {name: json_bytes(value) for name, value in files.items()}
+    name = "query_0_SparseStaticEmbedding"
+    files = {CONFIG: json_bytes({"frozen": not queries.trainable})}
+    weight = {"weight": stored_array(queries.weight, False, dtype)}
+    files[SAFETENSORS.file] = save(weight, metadata={"format": "pt"})
+    for file, content in queries.tokenizer.to_files().items():
+        if file == "tokenizer_config.json" and queries.max_length:
+            settings = {**json.loads(content), "model_max_length": queries.max_length}
+            content = json_bytes(settings)
+        files[file] = content.encode("utf-8") if isinstance(content, str) else content
+    return [name], {f"{name}/{file}": content for file, content in files.items()}

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.presets.files.folder_files import FolderFiles
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.tasks.serving.lite_model import LiteModel
 
@@ -409,6 +410,11 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         """Return the tokenizer that `signatures` uses."""
         return self.preprocessor.tokenizer
 
+    @property
+    def served_tokenizers(self) -> list[Tokenizer]:
+        """Return all tokenizers that `signatures` uses, where a task has others beside its own."""
+        return [self.served_tokenizer]
+
     # -- presets -----------------------------------------------------------------------------------
 
     @classmethod
@@ -424,6 +430,22 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         Raises:
             ValueError: naming the file and what is expected there.
         """
+        return {}
+
+    @classmethod
+    def models_in_files(cls, checkpoint: Checkpoint, given: dict) -> Mapping[str, FolderFiles]:
+        """Return the files of other models of this class that the task holds.
+
+        Args:
+            checkpoint, given: as of `arguments_from_files`.
+
+        Returns:
+            {argument of the constructor: files in a subfolder of the preset}.
+        """
+        return {}
+
+    def models_to_save(self) -> Mapping[str, Task]:
+        """Return {subfolder: another model of this class that is saved in it}."""
         return {}
 
     @classmethod

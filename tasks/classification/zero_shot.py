@@ -318,7 +318,7 @@ class ZeroShotClassifier:
         )
         tokenizer = self.classifier.served_tokenizer
         variables = [variable.value for variable in self.classifier.variables]
-        write_saved_model(path, {"serving_default": function}, tokenizer, variables)
+        write_saved_model(path, {"serving_default": function}, [tokenizer], variables)
 
     @validate_arguments
     def signatures(

@@ -90,6 +90,12 @@ class IndexOptions(EmbedOptions, total=False):
     text_column: str | None
 
 
+class EmbedderCompileOptions(CompileOptions, total=False):
+    """Keyword arguments of `Embedder.compile` after `metrics`."""
+
+    chunk_size: int | None
+
+
 class Embedder(Task, Generic[IndexKind]):
     """Base of `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
 
@@ -126,9 +132,9 @@ class Embedder(Task, Generic[IndexKind]):
     # -- the model -----------------------------------------------------------------------------
 
     def call(self, inputs, training=None):
-        first = self._vectors(inputs, training)  # (B, D)
         if CANDIDATE + "token_ids" not in inputs:
-            return first
+            return self._vectors(inputs, training)
+        first = self._query_vectors(inputs, training)  # (B, D)
         # Not -1 for K, of which a replica without rows would have one.
         batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
         others = {  # (B * K, L)
@@ -144,6 +150,10 @@ class Embedder(Task, Generic[IndexKind]):
         if training and self.chunk_size:
             return recomputed_in_chunks(self, super().call, inputs, self.chunk_size)
         return super().call(inputs, training)
+
+    def _query_vectors(self, inputs, training):
+        """Return the vectors of the first texts of rows of several, (B, D)."""
+        return self._vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
         shape = inputs["token_ids"].shape[0], self.embedding_dim

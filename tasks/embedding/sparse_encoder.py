@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 import keras
@@ -15,17 +15,27 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
-from encoder_zoo.common.lazy import array_ops, require
-from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
+from encoder_zoo.common.lazy import array_ops, loading, require
+from encoder_zoo.common.validation import (
+    Fraction,
+    PositiveFloat,
+    PositiveInt,
+    validate_arguments,
+)
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import CANDIDATE, with_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets.formats import sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.task import TinyData
-from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
+from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.embedding.embedder import (
+    PAIRS,
+    SCORES,
+    Embedder,
+    EmbedderCompileOptions,
+)
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.pooling import Projection
 from encoder_zoo.tasks.embedding.sparse_pooling import (
@@ -35,6 +45,7 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
     largest_of_terms,
     term_weights,
 )
+from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.losses.splade import weighted_by
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -51,6 +62,8 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.presets.files.folder_files import FolderFiles
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
 
@@ -71,21 +84,47 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
 
     task_name = "sparse_encoder"
     truncation_advice = Preprocessor.truncation_advice
+    _of_queries: TermTable | SparseEncoder | None = None
 
     @classmethod
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
         return sparse_folder.preprocessor_arguments(preset, tokenizer)
+
+    def attach(self, task: SparseEncoder) -> None:
+        super().attach(task)
+        self._of_queries = task.query_encoder
+
+    def is_query(self, prompt: str | None) -> bool:
+        """Return whether texts with a prompt are read by another encoder, that of queries."""
+        name = self.default_prompt if prompt is None else prompt
+        return self._of_queries is not None and name == "query"
+
+    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+        if not self.is_query(prompt):
+            return super().encoded_texts(texts, prompt)
+        text = self.prompt_text(prompt)
+        texts = array_ops.strings.join([text, texts]) if text else texts
+        examples = self._of_queries.encoded_queries(texts)
+        if self.sequence_length:
+            examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]
+        return examples
 
     def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return "query", "document"
 
 
 Term = tuple[str, float]
+NO_PROMPT = ""  # where a preprocessor has a default prompt
 RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE v2, section 4
 
 SCALE = 50.0  # of token weights, as BGE-M3 was trained: a temperature of 0.02
 
 DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
+# Of queries from a table, whose terms are their own.
+TABLE_LOSSES = {
+    PAIRS: lambda: losses.SPLADE(query_weight=0.0),
+    SCORES: lambda: losses.SPLADE(losses.MarginMSE(), query_weight=0.0),
+}
 # Of token weights, which have the text's own terms alone.
 TOKEN_WEIGHTS_LOSSES = {PAIRS: lambda: losses.InfoNCE(SCALE, "dot"), SCORES: losses.MarginMSE}
 
@@ -95,6 +134,7 @@ class SparseEncoderPresetArguments(TaskPresetArguments, total=False):
     of all tasks."""
 
     max_terms: int | None
+    query_encoder: TermTable | SparseEncoder | None
     similarity_function: str
     head_activation: str | None
     head_layer_norm_epsilon: float | None
@@ -132,6 +172,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         max_terms: of the vector of a text so many of the largest weights are kept; None keeps all.
         similarity_function: "dot" or "cosine".
         head_activation, head_layer_norm_epsilon: see `MaskedLM`.
+        query_encoder: of queries, those texts that get the prompt "query": a `TermTable`, for which
+            no model runs, or another `SparseEncoder` with the same terms, such as a smaller one.
+            None: this model reads them too.
 
     `fit` takes x in these forms, and y where there are scores:
 
@@ -166,6 +209,7 @@ class SparseEncoder(Embedder[SparseIndex]):
     preprocessor_class = SparseEncoderPreprocessor
     index_class = SparseIndex
     sentence_transformers_class = "SparseEncoder"
+    query_learning_rate: float | None = None
     settings_in_files = sparse_folder.ARGUMENTS
 
     @validate_arguments
@@ -179,9 +223,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         similarity_function: Literal["dot", "cosine"] = "dot",
         head_activation: HeadActivation | None = None,
         head_layer_norm_epsilon: Fraction | None = None,
+        query_encoder: TermTable | SparseEncoder | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        self.query_encoder = query_encoder
+        self._check_queries()
         self.pooling = pooling
         self.activation = activation
         self.max_terms = max_terms
@@ -199,6 +246,26 @@ class SparseEncoder(Embedder[SparseIndex]):
             aggregation="only_first_replica",
         )
         self._finish_building()
+
+    def _check_queries(self) -> None:
+        """Raise an error if the vectors of queries are not of the documents' terms."""
+        other = self.query_encoder
+        if other is None:
+            return
+        if not isinstance(other, TermTable | SparseEncoder):
+            raise TypeError(
+                f"query_encoder is a {type(other).__name__}. Expected a TermTable or a "
+                "SparseEncoder."
+            )
+        own = self.backbone.vocabulary_size
+        width = other.vocabulary_size if isinstance(other, TermTable) else other.embedding_dim
+        if width != own:
+            raise ValueError(
+                f"The vectors of query_encoder have {width} terms, and the backbone {own}. "
+                "Expected the same vocabulary."
+            )
+        if isinstance(other, SparseEncoder) and other.query_encoder is not None:
+            raise ValueError("query_encoder has a query_encoder of its own. Expected None.")
 
     def _make_head(self) -> None:
         """Make the head of a masked language model, or the layer of token weights."""
@@ -232,7 +299,9 @@ class SparseEncoder(Embedder[SparseIndex]):
     @property
     def default_losses(self) -> Mapping[str, Callable[[], keras.losses.Loss]]:
         """Return {form of the data: makes its loss}."""
-        return TOKEN_WEIGHTS_LOSSES if self.pooling == TOKEN_WEIGHTS else DEFAULT_LOSSES
+        if self.pooling == TOKEN_WEIGHTS:
+            return TOKEN_WEIGHTS_LOSSES
+        return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else DEFAULT_LOSSES
 
     @functools.cached_property
     def _without_weight(self) -> list[int]:
@@ -291,6 +360,7 @@ class SparseEncoder(Embedder[SparseIndex]):
     def check_representable(self) -> None:
         if self.pooling != TOKEN_WEIGHTS:
             check_head_representable(self)
+        self._check_query_form()
         if self.preprocessor is not None and not self.preprocessor.include_prompt:
             raise ValueError(
                 "include_prompt is False, for which sentence-transformers' SparseEncoder has no "
@@ -298,6 +368,63 @@ class SparseEncoder(Embedder[SparseIndex]):
             )
 
     # -- training ------------------------------------------------------------------------------
+
+    @validate_arguments
+    def compile(
+        self,
+        optimizer: str | keras.optimizers.Optimizer | None = None,
+        loss: object = None,
+        metrics: Sequence[object] | Mapping[str, object] | str | None = None,
+        *,
+        query_learning_rate: PositiveFloat | None = None,
+        **options: Unpack[EmbedderCompileOptions],
+    ) -> None:
+        """Compile as the other tasks, see `Embedder.compile`.
+
+        Args:
+            optimizer, loss, metrics: see there.
+            query_learning_rate: of `query_encoder`, at its peak, where the optimizer is "auto";
+                None is that of the other weights. A table learns at 1e-3, say.
+            **options: `chunk_size`, and those of `TextModel.compile`.
+
+        Raises:
+            ValueError: "query_learning_rate needs a query_encoder, ..."
+        """
+        if query_learning_rate is not None:
+            if self.query_encoder is None:
+                raise ValueError(
+                    "query_learning_rate needs a query_encoder, and this model has none. Leave it "
+                    "out."
+                )
+            self.query_learning_rate = query_learning_rate
+        super().compile(optimizer, loss, metrics, **options)
+
+    def get_compile_config(self) -> dict | None:
+        config = super().get_compile_config()
+        return config and {**config, "query_learning_rate": self.query_learning_rate}
+
+    @property
+    def traced_settings(self) -> tuple:
+        rates = self.query_learning_rate and (self.query_learning_rate, self.learning_rate)
+        return (*super().traced_settings, rates)
+
+    def learning_rate_shares(self) -> dict[int, float]:
+        if self.query_learning_rate is None:
+            return {}
+        share = self.query_learning_rate / self.learning_rate
+        return {id(weight): share for weight in self.query_encoder.trainable_weights}
+
+    def _query_vectors(self, inputs, training):
+        if self.query_encoder is None:
+            return super()._query_vectors(inputs, training)
+        own = {n: values for n, values in inputs.items() if not n.startswith(CANDIDATE)}
+        if isinstance(self.query_encoder, TermTable):
+            return self.query_encoder(own)
+        return self.query_encoder(own, training=training)
+
+    def encoded_queries(self, texts: array_ops.Tensor) -> dict:
+        """Return the tokens of texts (N,) that another encoder has for queries, as they are."""
+        return self.preprocessor.encoded_texts(texts, NO_PROMPT)
 
     def call(self, inputs, training=None):
         if training:
@@ -369,9 +496,14 @@ class SparseEncoder(Embedder[SparseIndex]):
         require(sparse)
         if not column.shape[0]:
             return sparse.csr_array((0, self.embedding_dim), dtype="float32")
+        model = self.query_encoder if self.preprocessor.is_query(prompt) else self
+        if isinstance(model, TermTable):
+            text = self.preprocessor.prompt_text(prompt)
+            rows = model.embed(array_ops.strings.join([text, column]) if text else column)
+            return rows if most is None else as_rows(rows.toarray(), most)
         examples = self.preprocessor.encode(column, prompt=prompt)
         parts, order = [], []
-        for indices, weights in example_outputs(self, examples, batch_size):
+        for indices, weights in example_outputs(model, examples, batch_size):
             parts.append(as_rows(np.asarray(weights), most))
             order.append(indices)
         return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
@@ -435,13 +567,17 @@ class SparseEncoder(Embedder[SparseIndex]):
         """
         preprocessor, most = self.preprocessor, max_terms or self.max_terms
 
-        def weights_of(examples):
-            return self(preprocessor.pad(examples), training=False)
-
         def answer(text, prompt=None):
+            model = self.query_encoder if preprocessor.is_query(prompt) else self
+            options = {} if isinstance(model, TermTable) else {"training": False}
             examples = preprocessor.encode(text, prompt=prompt)
             ones = array_ops.ones_like(examples["token_ids"].row_lengths())
-            weights = in_graph_batches(weights_of, examples, ones, self.embedding_dim).flat_values
+            weights = in_graph_batches(
+                lambda examples: model(preprocessor.pad(examples), **options),
+                examples,
+                ones,
+                self.embedding_dim,
+            ).flat_values
             count = array_ops.math.count_nonzero(weights, axis=1, dtype=array_ops.int32)
             count = count if most is None else array_ops.minimum(count, most)
             longest = array_ops.reduce_max(array_ops.concat([[0], count], axis=0))
@@ -462,6 +598,12 @@ class SparseEncoder(Embedder[SparseIndex]):
             "document": lambda text: answer(text, "document"),
         }
 
+    @property
+    def served_tokenizers(self) -> list[Tokenizer]:
+        other = self.query_encoder
+        of_queries = [] if other is None else [getattr(other, "preprocessor", other).tokenizer]
+        return [*super().served_tokenizers, *of_queries]
+
     # -- presets -------------------------------------------------------------------------------
 
     @classmethod
@@ -476,7 +618,8 @@ class SparseEncoder(Embedder[SparseIndex]):
         Args:
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
-            **arguments: `pooling`, `activation`, `max_terms`, `similarity_function`; of the
+            **arguments: `pooling`, `activation`, `max_terms`, `similarity_function`,
+                `query_encoder`, None for none; of the
                 preprocessor `sequence_length`, `max_length`, `prompts`, `default_prompt`,
                 `include_prompt`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
                 the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
@@ -485,16 +628,59 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @classmethod
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        return sparse_folder.encoder_arguments(checkpoint)
+        arguments = sparse_folder.encoder_arguments(checkpoint)
+        found = None if "query_encoder" in given else sparse_folder.query_table(checkpoint)
+        if found is not None:
+            family = checkpoint.family
+            arguments["query_encoder"] = TermTable(
+                loading.tokenizer_of_files(found.files, family),
+                sparse_folder.query_length(found.files),
+                checkpoint.config[family.config_keys["vocabulary_size"]],
+                trainable=found.is_trained,
+            )
+        return arguments
+
+    @classmethod
+    def models_in_files(cls, checkpoint: Checkpoint, given: dict) -> dict[str, FolderFiles]:
+        files = None if "query_encoder" in given else sparse_folder.query_model(checkpoint)
+        return {} if files is None else {"query_encoder": files}
+
+    def models_to_save(self) -> dict[str, Task]:
+        other = self.query_encoder
+        return {sparse_folder.QUERY_MODEL: other} if isinstance(other, SparseEncoder) else {}
 
     @validate_arguments
     def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
+        table = self.query_encoder
+        if isinstance(table, TermTable) and "query_encoder" not in given:
+            own = table.weight, table.tokenizer
+            sparse_folder.restore_query_table(*own, checkpoint, allow_nonfinite)
         if self.pooling == TOKEN_WEIGHTS:
             sparse_folder.restore_token_weights(self.head, checkpoint, allow_nonfinite)
 
     @property
     def weights_in_files(self) -> list[keras.Variable]:
-        return self.head.weights if self.pooling == TOKEN_WEIGHTS else []
+        table = self.query_encoder
+        of_queries = table.weights if isinstance(table, TermTable) else []
+        return [*of_queries, *(self.head.weights if self.pooling == TOKEN_WEIGHTS else [])]
+
+    def _check_query_form(self) -> None:
+        """Raise an error if sentence-transformers has no form of this model and its queries'."""
+        other = self.query_encoder
+        if other is None:
+            return
+        if TOKEN_WEIGHTS in (self.pooling, getattr(other, "pooling", None)):
+            raise ValueError(
+                "pooling is 'token_weights', as in BGE-M3, whose files have no place for a "
+                "query_encoder. Save both by themselves."
+            )
+        if isinstance(other, SparseEncoder):
+            check_head_representable(other)
+            if other.preprocessor is None:
+                raise ValueError(
+                    "query_encoder has no preprocessor, so its folder would have no tokenizer. "
+                    "Pass one that was made with preprocessor=..."
+                )
 
     def files_to_save(self, dtype: object) -> dict[str, bytes]:
         return sparse_folder.encoder_files(self, dtype)

@@ -60,7 +60,7 @@ def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None
         return answer
 
     variables = [*(variable.value for variable in model.variables), *variables, *texts]
-    write_saved_model(path, {"serving_default": search}, model.served_tokenizer, variables)
+    write_saved_model(path, {"serving_default": search}, model.served_tokenizers, variables)
 
 
 def _variable(values: Any, name: str) -> tf.Variable:

@@ -188,13 +188,13 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
             "preprocessor=..., load it with from_preset, or export it as 'onnx' or 'litert'."
         )
     variables = [variable.value for variable in task.variables]
-    write_saved_model(path, task.signatures(**options), task.served_tokenizer, variables, task)
+    write_saved_model(path, task.signatures(**options), task.served_tokenizers, variables, task)
 
 
 def write_saved_model(
     path: str | os.PathLike[str],
     functions: Mapping[str, Callable],
-    tokenizer: Tokenizer,
+    tokenizers: Sequence[Tokenizer],
     variables: Sequence[tf.Variable],
     task: Task | None = None,
 ) -> None:
@@ -203,7 +203,7 @@ def write_saved_model(
     Args:
         path: see `export_saved_model`.
         functions: the function of each signature, as of `Task.signatures`.
-        tokenizer: that they use.
+        tokenizers: that they use.
         variables: that they use.
         task: for a signature "ids"; None: there is none.
     """
@@ -211,6 +211,7 @@ def write_saved_model(
     module.weights = list(variables)
     module.tables = [
         value
+        for tokenizer in tokenizers
         for part in (tokenizer.graph, *tokenizer.graph.submodules)
         for value in vars(part).values()
         if isinstance(value, tf.lookup.StaticHashTable)
@@ -222,7 +223,7 @@ def write_saved_model(
     kind = Kind("an export", lambda manifest: manifest["task"] == KIND, MANIFEST)
     with replacing(path, kind) as folder, _warnings_only():
         tf.saved_model.save(module, str(folder), {**texts, **ids})
-        mask = tokenizer.mask_token
+        mask = tokenizers[0].mask_token
         write_warm_up(folder, [r for n, f in texts.items() for r in _warm_up(n, f, mask)])
         write_manifest(folder, {"task": KIND}, MANIFEST)
 

@@ -52,6 +52,7 @@ class TrainedModel(Protocol):
     def default_loss(self) -> keras.losses.Loss: ...
     def default_metrics(self) -> list: ...
     def metric_by_name(self, name: str): ...
+    def learning_rate_shares(self) -> dict[int, float]: ...
 
 
 class Recipe:
@@ -190,6 +191,9 @@ class Recipe:
         if settings["gradient_accumulation_steps"] == 1:
             settings["gradient_accumulation_steps"] = None
         learning_rate_multiplier = layerwise(task.backbone, settings.pop("layer_decay"))
+        if shares := task.learning_rate_shares():
+            of_others = learning_rate_multiplier or (lambda weight: 1.0)
+            learning_rate_multiplier = lambda w: shares.get(id(w)) or of_others(w)  # noqa: E731
         optimizer = fine_tuning_optimizer(
             1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
         )

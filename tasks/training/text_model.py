@@ -158,6 +158,10 @@ class TextModel(keras.Model):
     def _check_answers(self, x=None) -> None:
         """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
 
+    def learning_rate_shares(self) -> dict[int, float]:
+        """Return {id of a weight: its learning rate, as a share of that of the others}."""
+        return {}
+
     def _warn_new_head(self) -> None:
         """Log once that answers are those of a head with random weights."""
 

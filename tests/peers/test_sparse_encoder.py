@@ -123,3 +123,46 @@ def test_the_loss(teacher, tmp_path):
     loss = ez.losses.SPLADE(ez.losses.MarginMSE() if teacher else None, 0.2, 0.3)
     y_true = scores if teacher else np.arange(15).reshape(5, 3)
     assert float(loss(y_true, y_pred)) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("place", ["folders", "root"])
+@pytest.mark.parametrize("queries", ["frozen", "learned", "second"])
+def test_routers_both_ways(queries, place, tmp_path):
+    """Also with the encoder of documents in the root, as OpenSearch has it."""
+    import torch
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Router
+    from sentence_transformers.base.modules.transformer import Transformer
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+
+    folder = str(model_folder("Bert", tmp_path))
+    first = Transformer(folder, max_seq_length=20, transformer_task="fill-mask")
+    if queries == "second":
+        other = Transformer(folder, max_seq_length=8, transformer_task="fill-mask")
+        of_queries = [other, SpladePooling("sum")]
+    else:
+        weights = torch.randn(len(first.tokenizer.get_vocab()))
+        frozen = queries == "frozen"
+        of_queries = [SparseStaticEmbedding(first.tokenizer, weights, frozen=frozen)]
+    router = Router.for_query_document(of_queries, [first, SpladePooling("max", "log1p_relu")])
+    prompts = {"query": PROMPT, "document": "a "}
+    model = SparseEncoder(modules=[router], device="cpu", prompts=prompts).eval()
+    model.save(str(tmp_path / "theirs"))
+    if place == "root":
+        inner = tmp_path / "theirs" / "document_0_Transformer"
+        for path in inner.iterdir():
+            shutil.move(path, tmp_path / "theirs" / path.name)
+        config = tmp_path / "theirs" / "router_config.json"
+        config.write_text(config.read_text().replace('"document_0_Transformer"', '""'))
+    ours = ez.SparseEncoder.from_preset(tmp_path / "theirs")
+    ours.save_to_preset(tmp_path / "ours")
+    again = SparseEncoder(str(tmp_path / "ours"), device="cpu")
+    for one in (model, SparseEncoder(str(tmp_path / "theirs"), device="cpu"), again):
+        for role in ("query", "document"):
+            encode = getattr(one, f"encode_{role}")
+            expected = encode(TEXTS, convert_to_sparse_tensor=False).numpy()
+            found = ours.embed(TEXTS, role).toarray()
+            np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+    if queries != "second":
+        assert ours.query_encoder.trainable == (queries == "learned")
+        assert again[0].query_0_SparseStaticEmbedding.frozen == (queries == "frozen")

@@ -1166,6 +1166,31 @@ def windows_have_room(said, folder):
 
 
 @case(
+    "query_learning_rate needs a query_encoder",
+    "whose files have no place for a query_encoder. Save both",
+    "query_encoder has no preprocessor, so its folder",
+    slow=True,
+)
+def encoders_of_queries(said, folder):
+    encoder = make("SparseEncoder")
+    with said():
+        encoder.compile(query_learning_rate=1e-3)
+    encoder.compile()
+    backbone, own = encoder.backbone, encoder.preprocessor
+    table = ez.TermTable(own.tokenizer, vocabulary_size=backbone.vocabulary_size)
+    of_tokens = ez.SparseEncoder(backbone, own, pooling="token_weights", query_encoder=table)
+    with said():
+        of_tokens.save_to_preset(folder / "m")
+    ez.SparseEncoder(backbone, own, pooling="token_weights").save_to_preset(folder / "m")
+    two = ez.SparseEncoder(backbone, own, query_encoder=ez.SparseEncoder(backbone))
+    with said():
+        two.save_to_preset(folder / "m")
+    two = ez.SparseEncoder(backbone, own, query_encoder=ez.SparseEncoder(backbone, own))
+    two.save_to_preset(folder / "m")
+    assert ez.SparseEncoder.from_preset(folder / "m").query_encoder is not None
+
+
+@case(
     "the layer of token weights starts from random weights",
     "pooling is 'token_weights', which are max(0, x)",
     "as in BGE-M3. Save each by itself",

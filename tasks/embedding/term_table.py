@@ -1,0 +1,155 @@
+"""Queries of sparse vectors without a model: a weight for each term of the vocabulary.
+
+Comment letters: B batch, L sequence, N texts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Unpack
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.lazy import array_ops, in_numpy, require
+from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.sparse_pooling import largest_of_terms
+from encoder_zoo.tasks.preprocessing.packing import truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.preprocessing.truncation import count_truncated
+from encoder_zoo.tasks.retrieval.terms import sparse
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from scipy.sparse import csr_array
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TermTable(ConfigFromSignature, keras.layers.Layer):
+    """Embed queries without a model: a weight for each term, which those have that a query has.
+
+        table = ez.TermTable.from_documents(tokenizer, documents)  # rare terms weigh more
+        encoder = ez.SparseEncoder.from_preset("bert_base_en_uncased", query_encoder=table)
+        encoder.compile(query_learning_rate=1e-3)
+        encoder.fit((queries, documents))  # `table.trainable = False` leaves it as it is
+
+    Args:
+        tokenizer: of the queries, any of this package's.
+        max_length: longer queries are truncated to so many tokens; None reads all.
+        vocabulary_size: V, of the documents' vectors; None is that of the tokenizer.
+
+    Call arguments:
+        inputs: {"token_ids", "padding_mask"} (B, L), without special tokens.
+
+    Returns:
+        (B, V) float32.
+
+    Source: Geng et al. 2024, Towards Competitive Search Relevance For Inference-Free Learned Sparse
+    Retrievers, section 3.
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> table = TermTable(BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+        >>> table.weight.assign([0.0, 0.1, 0.0, 0.0, 0.0, 0.5])
+        >>> table.embed(["a b a"]).toarray().round(1).tolist()
+        [[0.0, 0.10000000149011612, 0.0, 0.0, 0.0, 0.5]]
+    """
+
+    truncation_advice = Preprocessor.truncation_advice
+
+    @validate_arguments
+    def __init__(
+        self,
+        tokenizer,
+        max_length: PositiveInt | None = None,
+        vocabulary_size: PositiveInt | None = None,
+        **kwargs: Unpack[LayerArguments],
+    ):
+        super().__init__(**{**kwargs, "dtype": "float32"})
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.vocabulary_size = vocabulary_size or tokenizer.vocabulary_size
+        if self.vocabulary_size < tokenizer.vocabulary_size:
+            raise ValueError(
+                f"vocabulary_size is {vocabulary_size}. Expected at least "
+                f"{tokenizer.vocabulary_size}, the tokens of the tokenizer."
+            )
+        shape = (self.vocabulary_size,)
+        self.weight = self.add_weight(shape=shape, initializer="ones", name="weight")
+        self.built = True
+
+    @classmethod
+    def least_weights(cls, config: dict) -> int:
+        """Return how many numbers a configuration's table has."""
+        return config["vocabulary_size"]
+
+    @classmethod
+    @validate_arguments
+    def from_documents(
+        cls, tokenizer, documents: object, max_length: PositiveInt | None = None
+    ) -> Self:
+        """Return a table of how rare terms are in documents (IDF), log(1 + (N - n + 0.5) / (n +
+        0.5)) for a term that n of N documents have.
+
+        Args:
+            tokenizer, max_length: as of the class.
+            documents: a list, array or column of texts.
+
+        Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
+        section 3.1, with 1 added so that no weight is negative.
+        """
+        ids = tokenizer.tokenize(only_column(documents))
+        rows = np.asarray(ids.value_rowids())
+        terms = np.unique(rows * tokenizer.vocabulary_size + np.asarray(ids.flat_values))
+        terms, count = terms % tokenizer.vocabulary_size, int(ids.nrows())
+        n = np.bincount(terms, minlength=tokenizer.vocabulary_size)
+        table = cls(tokenizer, max_length)
+        table.weight.assign(np.log1p((count - n + 0.5) / (n + 0.5)))
+        return table
+
+    def encoded_queries(self, texts: array_ops.Tensor) -> dict:
+        """Return the tokens of texts (N,), without special ones."""
+        most = self.max_length
+        tokens = self.tokenizer.tokenize(texts, most and most + 1)
+        if most:
+            what = f"queries are longer than {most} tokens; the rest is not read."
+            count_truncated(tokens.row_lengths() > most, self, what)
+            tokens = truncated(tokens, most, self.tokenizer.truncation_side)
+        return {"token_ids": tokens}
+
+    def call(self, inputs):
+        ids = inputs["token_ids"]
+        real = ops.cast(inputs.get("padding_mask", ops.ones_like(ids)), "float32")
+        return self.weight * largest_of_terms(real, ids, self.vocabulary_size)
+
+    def embed(self, texts: object) -> csr_array:
+        """Return the weights of the terms of each query, (N, V), a `scipy.sparse.csr_array`.
+
+        Args:
+            texts: a text, or a list, array, tensor or column of texts.
+        """
+        require(sparse)
+        texts = [texts] if isinstance(texts, str | bytes) else texts
+        # A graph of tokens takes longer than the tokens of a few texts.
+        quick = self.tokenizer.library_is_equal
+        with in_numpy() if quick else contextlib.nullcontext():
+            column = only_column(texts)
+            column = as_array(np.asarray(column)) if quick else column
+            return self.rows_of(self.encoded_queries(column)["token_ids"])
+
+    def rows_of(self, ids: array_ops.RaggedTensor) -> csr_array:
+        """Return the weights of the terms among the tokens (N, None), (N, V)."""
+        rows, columns = np.asarray(ids.value_rowids()), np.asarray(ids.flat_values)
+        places = np.unique(rows.astype("int64") * self.vocabulary_size + columns)
+        rows, columns = np.divmod(places, self.vocabulary_size)
+        weights = ops.convert_to_numpy(self.weight)[columns]
+        shape = (int(ids.nrows()), self.vocabulary_size)
+        found = sparse.csr_array((weights, (rows, columns)), shape=shape)
+        found.eliminate_zeros()
+        return found
