@@ -154,7 +154,8 @@ def read_routes(files: FolderFiles) -> Routes | None:
             f"{files.path / MODULES}: there are {count} modules, and the Router's path is "
             f"{shown(first.get('path'))}. Expected a Router alone, with the path ''."
         )
-    name = ROUTER if ROUTER in files else CONFIG
+    in_config = ROUTER not in files and CONFIG in files and "structure" in files.read_json(CONFIG)
+    name = CONFIG if in_config else ROUTER
     config, path = files.read_json(name), files.path / name
     for field in ("types", "structure", "parameters"):
         if not isinstance(config.get(field, {}), dict):

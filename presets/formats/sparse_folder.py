@@ -229,14 +229,14 @@ def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, 
             f"{path}: {len(missing)} of its tokens are not in the vocabulary, such as "
             f"{shown(missing[0])}. Expected the tokens of the preset's tokenizer."
         )
-    values = np.zeros(len(known), "float32")
+    values = np.zeros(len(known))
     for token, value in weights.items():
         if type(value) not in (int, float):
             raise ValueError(
                 f"{path}: the weight of {shown(token)} is {shown(value)}. Expected a number."
             )
         values[known[token]] = value
-    return values, path
+    return float_values(values), path
 
 
 def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dict[str, object]:

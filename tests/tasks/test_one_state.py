@@ -193,7 +193,8 @@ head_misfit head_of input_ranges jax_state_sync kept_classes load_adapters load_
 least_weights logits_of metric_by_name prepared_inputs preprocess preprocessor_class push_to_hub
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
 tokens_to_add train_pooler train_step index_class load_index scaled
-chunks tune_thresholds""".split()
+chunks tune_thresholds learning_rate_shares models_in_files models_to_save
+encoded_queries""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 
