@@ -19,7 +19,7 @@ from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.formats.gliner import GlinerCheckpoint
+from encoder_zoo.presets.formats.gliner import GlinerCheckpoint, encoder_address, read_encoder
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
 from encoder_zoo.presets.formats.preset_files import (
@@ -176,6 +176,12 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
     settings = read_manifest(files, verify, weights=False)
     files = encoder_files(files)
     _check_files(files, _TOKENIZER_FILES)
+    if GLINER in files:
+        with _named_encoder(files, verify) as encoder:
+            config, stored = read_encoder(files, encoder)
+        family = find_family(config.get("model_type"))
+        config = family.read(config) if family else config
+        return TokenizerPreset(files, config, files.path / GLINER, family, settings, stored)
     path = files.path / CONFIG
     if CONFIG not in files and (family := tf1.family_in(files)):
         path = tf1.config_file(files, family)
@@ -200,12 +206,27 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     files = encoder_files(files)
     _check_files(files, preset_files())
     if GLINER in files:
-        return GlinerCheckpoint(files, settings)
+        with _named_encoder(files, verify) as encoder:
+            return GlinerCheckpoint(files, settings, encoder)
     if CONFIG not in files and (family := tf1.family_in(files)):
         return tf1.Tf1Checkpoint(files, family)
     if "class_name" in files.read_json(CONFIG):
         return KerasHubCheckpoint(files, settings)
     return HuggingFaceCheckpoint(files, settings)
+
+
+@contextlib.contextmanager
+def _named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | None]:
+    """Open the files of the encoder that a folder of gliner names; None if it has them itself."""
+    if (address := encoder_address(files)) is None:
+        yield None
+        return
+    try:
+        folder = resolve(address, verify, weights=False)
+    except ValueError as error:
+        raise ValueError(f"{files.path / GLINER} only names its encoder. {error}") from None
+    with OpenFolder(folder, _TOKENIZER_FILES) as encoder:
+        yield encoder
 
 
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:

@@ -8,6 +8,7 @@ configuration and tokenizer are then read from the hub.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ import keras
 
 from encoder_zoo.common.validation import PositiveInt, Rate, Rule, one_of, rule_of
 from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
-from encoder_zoo.presets.formats.preset_files import GLINER
+from encoder_zoo.presets.formats.preset_files import CONFIG, GLINER, tokenizer_file_names
+from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
@@ -57,6 +60,8 @@ _DEFAULTS = {
     "span_mode": "markerV0",
     "encoder_config": None,
 }
+# organisation/name, as the hub allows them.
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # {field that makes another architecture: what it is}
 _OTHERS = {
     "labels_encoder": "an encoder of its own for labels (bi-encoder)",
@@ -97,8 +102,7 @@ class SpanHeadRecord(Head):
                     ours = f"head.lstms.{i}.directions.{direction}.{part}"
                     names[ours] = f"rnn.lstm.{part}_l{i}{suffix}"
         layers = {"head.label": "prompt_rep_layer"}
-        parts = ("start", "end", *(("first",) if self.span_mode == "markerV1" else ()))
-        layers |= {f"head.{part}": f"{_SPANS}.project_{part}" for part in parts}
+        layers |= {f"head.{part}": f"{_SPANS}.project_{part}" for part in ("start", "end")}
         if self.span_mode == "marker":
             names["head.out_affine"] = f"{_SPANS}.out_project"
         else:
@@ -146,28 +150,76 @@ def read_config(files: FolderFiles) -> dict:
     return config
 
 
+def encoder_address(files: FolderFiles) -> str | None:
+    """Return the address of the encoder that a folder names, if it lacks part of it; else None.
+
+    Folders of versions before 0.2.7 have neither the encoder's configuration nor its tokenizer.
+
+    Args:
+        files: of the folder.
+
+    Raises:
+        ValueError: "...: encoder_config is missing, as in folders of old versions, and model_name
+            is '/tmp/encoder', not the name of a repository. ..."
+    """
+    config = read_config(files)
+    if config["encoder_config"] is not None and any(n in files for n in tokenizer_file_names()):
+        return None
+    name = config.get("model_name")
+    if not isinstance(name, str) or REPOSITORY.fullmatch(name) is None:
+        raise ValueError(
+            f"{files.path / GLINER}: encoder_config is missing, as in folders of old versions, or "
+            f"the tokenizer is; and model_name is {shown(name)}, not the name of a repository. "
+            "Open the folder with gliner and save it again: "
+            "GLiNER.from_pretrained(...).save_pretrained(folder)."
+        )
+    return f"hf://{name}"
+
+
+def read_encoder(
+    files: FolderFiles, encoder: FolderFiles | None
+) -> tuple[dict[str, object], StoredTokenizer]:
+    """Return the contents of an encoder's config.json, and its tokenizer.
+
+    Args:
+        files: of a folder of gliner.
+        encoder: of the encoder that it names, where it lacks part of it.
+    """
+    config = read_config(files)
+    own = config["encoder_config"]
+    found = {"model_type": "deberta-v2", **own} if own else dict(encoder.read_json(CONFIG))
+    family = find_family(found.get("model_type"))
+    has_tokenizer = any(name in files for name in tokenizer_file_names())
+    holder = files if has_tokenizer or encoder is None else encoder
+    stored = read_stored_tokenizer(holder, found, family.tokenizer if family else None)
+    if config.get("class_token_index", -1) == -1:  # gliner adds its tokens when it opens it
+        stored = stored._replace(added=("[FLERT]", config["ent_token"], config["sep_token"]))
+    return found, stored
+
+
 class GlinerCheckpoint(HuggingFaceCheckpoint):
     """A folder of gliner: its encoder, and the layers behind it under their own names.
 
     Args:
         files: of the folder.
         settings: contents of its `encoder_zoo.json`.
+        encoder: see `read_encoder`.
 
     Attributes:
         gliner: contents of `gliner_config.json`, with gliner's defaults.
     """
 
-    def __init__(self, files: FolderFiles, settings: dict):
+    def __init__(self, files: FolderFiles, settings: dict, encoder: FolderFiles | None = None):
         self.gliner = read_config(files)
-        encoder = self.gliner["encoder_config"]
-        if encoder is None:
-            raise ValueError(
-                f"{files.path / GLINER}: encoder_config is missing, as in folders of old versions, "
-                f"which read it from {self.gliner.get('model_name')!r}. Open the folder with "
-                "gliner and save it again: GLiNER.from_pretrained(...).save_pretrained(folder)."
-            )
-        encoder = {"model_type": "deberta-v2", **encoder}  # gliner's default
-        super().__init__(files, settings, GLINER, encoder, ENCODER)
+        config, self._stored = read_encoder(files, encoder)
+        super().__init__(files, settings, GLINER, config, ENCODER)
+        embedding = f"{self.family.tensors['embeddings.token_embedding']}.weight"
+        if embedding in self.shapes:  # which has rows for gliner's tokens
+            rows = self.shapes[embedding][0]
+            self.config[self.family.config_keys["vocabulary_size"]] = rows
+
+    def stored_tokenizer(self) -> StoredTokenizer:
+        return self._stored
 
 
 def model_arguments(checkpoint: Checkpoint) -> dict[str, object]:
@@ -221,6 +273,8 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
     marker, index = config["ent_token"], config.get("class_token_index", -1)
     if marker not in set(tokenizer.get_vocabulary()):
         raise ValueError(f"{path}: ent_token is {shown(marker)}, which the tokenizer lacks.")
+    if index == -1 and isinstance(preset, GlinerCheckpoint):  # the last but one, as in gliner
+        index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
     if index not in (-1, tokenizer.token_to_id(marker)):
         raise ValueError(
             f"{path}: class_token_index is {shown(index)}, but the tokenizer has {marker!r} at "

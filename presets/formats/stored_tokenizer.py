@@ -33,10 +33,12 @@ class StoredTokenizer(NamedTuple):
     Attributes:
         kind: its class.
         files: their contents.
+        added: special tokens that the model was trained with and the files lack.
     """
 
     kind: TokenizerClass
     files: TokenizerFiles
+    added: tuple[str, ...] = ()
 
     def arguments(self, family: Family | None) -> dict[str, object]:
         """Return the constructor arguments for pairs of texts, sides and length.
@@ -107,7 +109,8 @@ class StoredTokenizer(NamedTuple):
                     options = token if isinstance(token, dict) else {}
                     given = {name: options[name] for name in OPTIONS if name in options}
                     found[content] = {**given, "content": content, "special": True}
-        return list(found.values())
+        further = [token for token in self.added if token not in vocabulary]
+        return [*found.values(), *({"content": token, "special": True} for token in further)]
 
 
 def _sides(files: TokenizerFiles) -> dict[str, str]:
@@ -190,13 +193,14 @@ def _of_single_texts(stored: StoredTokenizer) -> StoredTokenizer:
     if template.get("type") != "TemplateProcessing" or not isinstance(single, list):
         return stored
     end = single[-1].get("SpecialToken") if single and isinstance(single[-1], dict) else None
-    if len(single) != 3 or not isinstance(end, dict):
+    is_framed = len(single) == 3 and isinstance(single[1], dict) and "Sequence" in single[1]
+    if not is_framed or not isinstance(end, dict):
         return stored
     second = {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {**end, "type_id": 1}}
     template = {**template, "pair": [*single, *second]}
     data = {**contents["tokenizer.json"], "post_processor": template}
     files = TokenizerFiles(stored.files.folder, {**contents, "tokenizer.json": data})
-    return StoredTokenizer(stored.kind, files)
+    return stored._replace(files=files)
 
 
 def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerFiles:

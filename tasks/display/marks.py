@@ -42,11 +42,11 @@ class Mark:
 def entities(
     texts: str | Sequence[Any], found: Sequence[Any], true: Sequence[Any] | None = None
 ) -> Picture:
-    """Mark the entities of texts in colour, followed by their types.
+    """Mark the entities of texts in colour, followed by their types, also inside of each other.
 
     Args:
-        texts: a text, or a list of them, as given to `TokenClassifier.extract_entities`; sentences
-            in words are joined by single spaces.
+        texts: a text, or a list of them, as given to `extract_entities`; sentences in words are
+            joined by single spaces.
         found: results of `extract_entities` for them, or other dicts with "label", "start" and
             "end".
         true: the right entities, in the same form, to compare with: wrong ones get a red frame,
@@ -63,6 +63,10 @@ def entities(
         [Rome LOC] shines.
         >>> entities("Rome shines.", found, true=[{"label": "PER", "start": 0, "end": 4}])
         [Rome !LOC] shines.
+        >>> found = [{"label": "ORG", "start": 0, "end": 18},
+        ...          {"label": "LOC", "start": 14, "end": 18}]
+        >>> entities("University of Rome", found)
+        [University of [Rome LOC] ORG]
     """
     if isinstance(texts, str):
         texts, found, true = [texts], [found], None if true is None else [true]
@@ -157,15 +161,31 @@ def _entity_marks(
         {(int(row["start"]), int(row["end"]), str(row["label"])) for row in rows}
         for rows in (found, true)
     )
+    nested = _has_nested(guesses) or _has_nested(right)
     marks = []
-    for start, end, label in sorted(guesses):
+    for start, end, label in guesses:
         is_right = (start, end, label) in right
         style = MARK + f"background:{colors[label]};" + ("" if is_right else WRONG)
         marks.append(Mark(start, end, style, label, "" if is_right else "!"))
     for start, end, label in sorted(right - guesses):
-        if all(end <= mark.start or mark.end <= start for mark in marks):
+        if all(_fits(start, end, mark, nested) for mark in marks):
             marks.append(Mark(start, end, MARK + MISSED, label, "?"))
-    return sorted(marks, key=lambda mark: mark.start)
+    return sorted(marks, key=lambda mark: (mark.start, -mark.end, mark.caption))
+
+
+def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
+    """Return whether some spans are inside of others."""
+    ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
+    return any(b[1] <= a[1] for a, b in itertools.pairwise(ordered))
+
+
+def _fits(start: int, end: int, mark: Mark, nested: bool) -> bool:
+    """Return whether a span can be drawn beside a mark or, of nested ones, inside or around."""
+    if end <= mark.start or mark.end <= start:
+        return True
+    around = start <= mark.start and mark.end <= end
+    inside = mark.start <= start and end <= mark.end
+    return nested and around != inside
 
 
 def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, int]]) -> list[Mark]:
@@ -193,20 +213,38 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
 
 
 def marked(text: str, marks: list[Mark]) -> Picture:
-    """Return the text with marks, which must be in order and not overlap."""
-    tagged, plain, offset = [], [], 0
-    for mark in marks:
-        if mark.start < offset:
+    """Return the text with marks, in order, which are apart or inside of each other.
+
+    Args:
+        text: of the marks.
+        marks: ordered by start; of one start the longest first.
+
+    Raises:
+        ValueError: "Entities overlap: ..."
+    """
+    html, plain = _marked(text, 0, len(text), marks)
+    return Picture(PARAGRAPH.format(html), plain)
+
+
+def _marked(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
+    """Return the characters from an offset on with marks, as HTML and for a terminal."""
+    tagged, plain = [], []
+    for i, mark in enumerate(marks):
+        if mark.start < offset:  # inside of the one before
+            continue
+        if mark.end > stop:
             raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
-        inside, caption = text[mark.start : mark.end], mark.caption
+        inner = [other for other in marks[i + 1 :] if other.start < mark.end]
+        html, inside = _marked(text, mark.start, mark.end, inner)
+        caption = mark.caption
         label = SMALL.format(in_html(caption)) if caption else ""
         tagged.append(in_html(text[offset : mark.start]))
-        tagged.append(f'<mark style="{mark.style}">{in_html(inside)}{label}</mark>')
+        tagged.append(f'<mark style="{mark.style}">{html}{label}</mark>')
         behind = f" {mark.sign}{caption}" if caption else ""
         plain.append(f"{text[offset : mark.start]}[{inside}{behind}]")
         offset = mark.end
-    rest = text[offset:]
-    return Picture(PARAGRAPH.format("".join(tagged) + in_html(rest)), "".join(plain) + rest)
+    rest = text[offset:stop]
+    return "".join(tagged) + in_html(rest), "".join(plain) + rest
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:

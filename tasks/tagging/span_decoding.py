@@ -48,6 +48,8 @@ def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candi
         words: of the texts.
         read: the windows.
     """
+    count = array_ops.cast(array_ops.gather(read.word_count, found.row), array_ops.int32)
+    found = found.masked(found.end < count)  # words without tokens are behind the others
     window = found.row
     text = array_ops.gather(read.windows.example, window)
     first = array_ops.gather(read.first_word, window)
@@ -66,7 +68,6 @@ def in_texts(found: Candidates, words: WordsOfTexts, read: SpanWindows) -> Candi
         array_ops.gather(bound, window)
         for bound in (read.windows.owned_from, read.windows.owned_to)
     )
-    # Of a word at the end of a window that it does not fit into, some tokens are outside.
     owned = (middle >= owned_from) & (middle < owned_to)
     return Candidates(text, start, end, found.label, found.score).masked(owned)
 

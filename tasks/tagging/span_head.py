@@ -174,7 +174,7 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
     Args:
         hidden_dim: H.
         max_width: K.
-        span_mode: "markerV0" as above; "markerV1" adds F_f of the mean of all words; in "marker"
+        span_mode: "markerV0" as above; "markerV1" adds the mean of all words; in "marker"
             F_o is one affine.
         num_rnn_layers: of the LSTM; 0 for none.
         subtoken_pooling: how the vectors of a word's tokens become one.
@@ -219,7 +219,6 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
             return TwoAffine(hidden_dim, widening, dropout, name=name, **options)
 
         self.start, self.end = projection("start"), projection("end")
-        self.first = projection("first") if span_mode == "markerV1" else None
         self.out = projection("out") if span_mode != "marker" else None
         self.out_affine = Affine(hidden_dim, name="out", **options) if self.out is None else None
         self.label = TwoAffine(hidden_dim, 4, dropout, name="label", **options)
@@ -229,10 +228,10 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         if input_shape[-1] != self.hidden_dim:
             self.projection = Affine(self.hidden_dim, name="projection", dtype=self.dtype_policy)
             self.projection.build(input_shape)
-        parts = [self.start, self.end, *([self.first] if self.first else [])]
-        for layer in (*self.lstms, *parts, self.label):
+        for layer in (*self.lstms, self.start, self.end, self.label):
             layer.build(shape)
-        joined = (*input_shape[:-1], len(parts) * self.hidden_dim)
+        parts = 3 if self.span_mode == "markerV1" else 2
+        joined = (*input_shape[:-1], parts * self.hidden_dim)
         (self.out or self.out_affine).build(joined)
 
     def call(self, x, inputs: SpanInputs, training=None):
@@ -257,17 +256,17 @@ class SpanHead(ConfigFromSignature, keras.layers.Layer):
         out, width = self.out.inner if self.out else self.out_affine, self.hidden_dim
         kernel = ops.cast(out.kernel, self.compute_dtype)
 
-        def part(layer: TwoAffine, vectors, i: int):
-            rows = kernel[i * width : (i + 1) * width]
-            return ops.matmul(ops.relu(layer(vectors, training=training)), rows)
+        def part(vectors, i: int):
+            return ops.matmul(ops.relu(vectors), kernel[i * width : (i + 1) * width])
 
-        starts = part(self.start, words, 0) + ops.cast(out.bias, self.compute_dtype)
-        ends = part(self.end, words, 1)
-        if self.first is not None:
+        starts = part(self.start(words, training=training), 0)
+        starts += ops.cast(out.bias, self.compute_dtype)
+        ends = part(self.end(words, training=training), 1)
+        if self.span_mode == "markerV1":
             mask = ops.cast(word_mask, words.dtype)[..., None]
             count = ops.maximum(ops.sum(mask, axis=1, keepdims=True), 1.0)
             mean = ops.sum(words * mask, axis=1, keepdims=True) / count  # (B, 1, H)
-            starts += part(self.first, mean, 2)
+            starts += part(mean, 2)
         columns = ops.transpose(labels, (0, 2, 1))  # (B, H, C)
         if self.out is None:  # the sum of two products
             starts, ends = ops.matmul(starts, columns), ops.matmul(ends, columns)

@@ -48,6 +48,7 @@ FOLDERS = {
     "bert_max": ("bert", {"hidden_size": 16, "subtoken_pooling": "max"}, True),
     "bert_last": ("bert", {"hidden_size": 16, "subtoken_pooling": "last"}, True),
     "bert_marker": ("bert", {"hidden_size": 16, "span_mode": "marker"}, True),
+    "bert_first": ("bert", {"hidden_size": 16, "span_mode": "markerV1"}, False),
     "bert_markers": (
         "bert",
         {"hidden_size": 16, "ent_token": "[L]", "sep_token": "[T]", "embed_ent_token": False},

@@ -61,6 +61,20 @@ def test_entities_beside_the_true_ones():
     assert picture.html.count("dashed") == 1 and picture.html.count("outline") == 1
 
 
+def test_entities_inside_of_each_other():
+    text = "The mayor of New York, <b>Ben</b>."
+    found = [entity(text, "mayor of New York", "ROLE"), entity(text, "New York", "LOC")]
+    found += [entity(text, "New", "X"), entity(text, "New York", "ORG")]
+    picture = ez.display.entities(text, found)
+    assert picture.text == "The [mayor of [[[New X] York ORG] LOC] ROLE], <b>Ben</b>."
+    assert picture.html.count("<mark") == picture.html.count("</mark>") == 4
+    assert "<b>Ben" not in picture.html
+    missed = ez.display.entities(
+        text, found[:1], [*found[1:2], entity(text, "mayor", "X"), found[0]]
+    )
+    assert missed.text == "The [[mayor ?X] of [New York ?LOC] ROLE], <b>Ben</b>."
+
+
 def test_sentences_in_words():
     found = [[{"label": "LOC", "start": 3, "end": 7}], []]
     picture = ez.display.entities([["In", "Rome", "."], ["Hm"]], found)
@@ -78,7 +92,7 @@ def test_sentences_in_words():
         (["a", "b"], [[]], "2 texts, but entities of 1"),
         ("Rome", [{"label": "LOC", "start": 2, "end": 9}], "2:9 is not in the text 'Rome'"),
         ("Oslo", [entity("Rome", "Rome")], "'Rome' at 0:4 is not in the text 'Oslo'"),
-        ("Rome", [entity("Rome", "Rome"), entity("Rome", "me")], "overlap: 'me' in 'Rome'"),
+        ("Rome", [entity("Rome", "Rom"), entity("Rome", "me")], "overlap: 'me' in 'Rome'"),
     ],
 )
 def test_entities_of_another_text_are_refused(texts, found, message):

@@ -6,6 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from fake_hub import Hub, environment
 from paths import GOLDEN
 
 import encoder_zoo as ez
@@ -170,7 +171,7 @@ def test_what_is_saved_is_what_was_opened(golden, tmp_path):
         ({"hidden_size": 10**9}, "hidden_size is 1000000000, but prompt_rep_layer.3.bias has 16"),
         ({"class_token_index": 3}, "class_token_index is 3, but the tokenizer has '<<ENT>>' at"),
         ({"ent_token": "<<X>>"}, "ent_token is '<<X>>', which the tokenizer lacks"),
-        ({"encoder_config": None}, "encoder_config is missing, as in folders of old versions"),
+        ({"encoder_config": None, "model_name": "../encoder"}, "encoder_config is missing, as in"),
     ],
 )
 def test_what_is_not_implemented_is_refused(changed, message, tmp_path):
@@ -181,3 +182,63 @@ def test_what_is_not_implemented_is_refused(changed, message, tmp_path):
     (tmp_path / "gliner_config.json").write_text(json.dumps({**config, **changed}))
     with pytest.raises(ValueError, match=message):
         ez.EntityExtractor.from_preset(tmp_path)
+
+
+def old_folder(folder, encoder):
+    """Write what versions of gliner before 0.2.7 did: no configuration of the encoder, no
+    tokenizer. `encoder` gets the repository that is named in their place."""
+    source = FOLDERS / "bert"
+    encoder.mkdir()
+    config = json.loads((source / "gliner_config.json").read_text())
+    named = {**config.pop("encoder_config"), "vocab_size": 150}
+    (encoder / "config.json").write_text(json.dumps(named))
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] < 150]
+    (encoder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (encoder / "tokenizer_config.json").write_bytes((source / "tokenizer_config.json").read_bytes())
+    del config["class_token_index"], config["vocab_size"]
+    folder.mkdir()
+    config["model_name"] = "org/encoder"
+    (folder / "gliner_config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    hub = Hub({"org/encoder": tmp_path / "encoder"})
+    for name, value in environment(hub, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    yield hub
+    hub.stop()
+
+
+def test_a_folder_of_an_old_version_names_its_encoder(model, hub, tmp_path):
+    old_folder(tmp_path / "old", tmp_path / "encoder")
+    old = ez.EntityExtractor.from_preset(tmp_path / "old")
+    assert not hub.count("GET", ".safetensors")
+    assert old.preprocessor.label_marker == "<<ENT>>"
+    texts = ["Anna Lee met Bob in Paris."]
+    found = [m.predict((texts, [LABELS]), verbose=0)[0] for m in (old, model)]
+    np.testing.assert_array_equal(*found)
+    preprocessor = ez.EntityExtractorPreprocessor.from_preset(tmp_path / "old")
+    assert preprocessor.label_marker == "<<ENT>>" and preprocessor.max_words == 64
+    hub.stop()
+    ez.EntityExtractor.from_preset(tmp_path / "old")  # from the cache
+    config = (tmp_path / "old" / "gliner_config.json").read_text()
+    config = config.replace("org/encoder", "org/absent")
+    (tmp_path / "old" / "gliner_config.json").write_text(config)
+    with pytest.raises(
+        ValueError, match=r"gliner_config.json only names its encoder. hf://org/abs"
+    ):
+        ez.EntityExtractor.from_preset(tmp_path / "old")
+
+
+def test_characters_without_tokens_are_no_words(model):
+    for text in ("Bob \u200b\u200b\u200b", "\u200b", "\u200bBob\u200b saw Anna"):
+        for entity in model.extract_entities(text, LABELS, threshold=0.0, nested=True):
+            assert text[entity["start"] : entity["end"]] == entity["text"]
+            assert entity["text"].strip("\u200b") and "\u200b" not in entity["text"][:1]
