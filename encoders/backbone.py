@@ -171,7 +171,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     predicts_in_order = False
     decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
     pooler_is_new = False
-    checkpoint_vocabulary = None  # see presets.vocabulary
+    checkpoint_vocabulary = None  # see presets.origin.Vocabulary
     origin = None  # see presets.origin
     _checkpoints_gradients = False
 

@@ -35,14 +35,13 @@ from encoder_zoo.presets.opening import (
     open_preset,
     open_tokenizer,
 )
-from encoder_zoo.presets.origin import origin_of
+from encoder_zoo.presets.origin import Vocabulary, origin_of
 from encoder_zoo.presets.restoring import (
     check_all_used,
     match_backbone,
     report_unused,
     restore_backbone,
 )
-from encoder_zoo.presets.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers import TokenizerClass

@@ -15,7 +15,6 @@ from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
-from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
@@ -28,6 +27,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_bpe_model,
     read_unigram_model,
 )
+from encoder_zoo.encoders.tokenizers.files.steps import special_added_token
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
 from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer

@@ -22,11 +22,11 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.wording import ForeignMethod, unknown_argument, with_type
-from encoder_zoo.encoders.tokenizers.files.added_tokens import (
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
+from encoder_zoo.encoders.tokenizers.files.steps import (
     complete_added_tokens,
     tokens_with_added,
 )
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
@@ -264,7 +264,7 @@ class Tokenizer(TokenizerArguments):
         model_max_length: the most tokens of an example, special ones counted, where a task or a
             preprocessor is not given a length; None for the most that the backbone takes.
         added_tokens: tokens to find in texts before the model splits them, see
-            `files.added_tokens.complete_added_tokens`.
+            `files.steps.complete_added_tokens`.
 
     Attributes:
         defaults: {argument: default} of the class, where they differ.

@@ -22,7 +22,7 @@ from encoder_zoo.tasks.bulk.rows import Paths, files_of, parquet, rows_of
 from encoder_zoo.tasks.bulk.run import Run
 from encoder_zoo.tasks.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
-from encoder_zoo.tasks.preprocessing.truncation import logged_once
+from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 
 if TYPE_CHECKING:
     import pyarrow

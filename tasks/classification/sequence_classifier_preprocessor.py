@@ -21,8 +21,7 @@ from encoder_zoo.tasks.classification.class_labels import (
 from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.preprocessing.truncation import count_truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
 from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
 
 if TYPE_CHECKING:

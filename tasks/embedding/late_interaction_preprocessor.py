@@ -18,7 +18,7 @@ from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, checked_prompts
 from encoder_zoo.tasks.preprocessing.packing import pack, truncated
-from encoder_zoo.tasks.preprocessing.truncation import count_truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.formats.checkpoint import Checkpoint

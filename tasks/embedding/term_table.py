@@ -20,8 +20,7 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.sparse_pooling import largest_of_terms
 from encoder_zoo.tasks.preprocessing.packing import truncated
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.preprocessing.truncation import count_truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
 from encoder_zoo.tasks.retrieval.terms import sparse
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.families.token_table import FileTokenizer, texts_in_memory
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
-from encoder_zoo.tasks.preprocessing.truncation import count_truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
 if TYPE_CHECKING:

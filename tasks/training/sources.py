@@ -23,7 +23,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     megabatch_size,
 )
 from encoder_zoo.tasks.preprocessing.columns import columns_advice, table_columns
-from encoder_zoo.tasks.preprocessing.truncation import logged_once, reported_by_datasets
+from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import (
     check_divisible,

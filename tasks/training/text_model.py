@@ -49,7 +49,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROW
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.truncation import logged_once
+from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.data import TrainingData, uncounted
 from encoder_zoo.tasks.training.distribution import Distribution, shard_of_process, whole_batches

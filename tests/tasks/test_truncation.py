@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.truncation import logged_once
+from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 
 SHORT, LONG = "good film", " ".join(["good bad film"] * 9)  # of 2 and of 27 words
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]

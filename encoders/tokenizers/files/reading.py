@@ -10,8 +10,7 @@ from typing import Any
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import differing, shown
-from encoder_zoo.encoders.tokenizers.files.added_tokens import FIELDS
-from encoder_zoo.encoders.tokenizers.files.steps import Template, flat_steps, read_template
+from encoder_zoo.encoders.tokenizers.files.steps import FIELDS, Template, flat_steps, read_template
 
 logger = logging.getLogger("encoder_zoo")
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files.added_tokens import special_added_token
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.steps import (
     describe_steps,
     flat_steps,
     model_settings,
+    special_added_token,
     template_ids,
 )
 
