@@ -165,4 +165,5 @@ def test_routers_both_ways(queries, place, tmp_path):
             np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
     if queries != "second":
         assert ours.query_encoder.trainable == (queries == "learned")
-        assert again[0].query_0_SparseStaticEmbedding.frozen == (queries == "frozen")
+        [table] = again[0].sub_modules["query"]
+        assert table.frozen == (queries == "frozen")
