@@ -200,7 +200,8 @@ class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
 
             gamma, beta = (w if w is None else w.value for w in (self.gamma, self.beta))
             x = ops.cast(inputs, self.gamma.dtype)
-            x = layer_norm(x, x.shape[-1:], gamma, beta, self.epsilon)
+            # The weight's shape: that of the inputs is a tensor while a trace is made.
+            x = layer_norm(x, tuple(self.gamma.shape), gamma, beta, self.epsilon)
             return ops.cast(x, self.compute_dtype)
         if keras.config.backend() != "tensorflow":
             return super().call(inputs)

@@ -71,7 +71,7 @@ class HiddenLayer(ConfigFromSignature, keras.layers.Layer):
         )
         self.norm = None
         if layer_norm_epsilon is not None:
-            self.norm = keras.layers.LayerNormalization(
+            self.norm = LayerNorm(
                 epsilon=layer_norm_epsilon, center=use_bias, name="norm", dtype=self.dtype_policy
             )
 

@@ -34,6 +34,7 @@ from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
+from encoder_zoo.tasks.training.streams import Stream
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -167,6 +168,10 @@ class LabelledTask(Task):
         if not is_dataset(x):
             check_not_empty(x)
             check_no_iterator(y, "y")
+        elif isinstance(x, Stream):
+            raise ValueError(
+                "The labels of a stream are not known before it is read. Give them: labels=[...]."
+            )
         elif int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is endless. Give the labels: labels=[...].")
         self._learn_labels(x, y)

@@ -315,16 +315,22 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         exported with its int8 weights, as "tf_saved_model" and "onnx".
 
         Args:
-            path: of a "tf_saved_model" the version folder, such as "served/1"; of "onnx" and
-                "litert" the file, `....onnx`, `....tflite`. It is written atomically.
-            format: "tf_saved_model" takes raw text and gives answers, and loads with TensorFlow
-                alone; "onnx" and "litert" take token ids and give logits.
+            path: of a "tf_saved_model" the version folder, such as "served/1"; otherwise the file:
+                `....onnx`, `....tflite`, `....xml` of OpenVINO, whose weights are in a `.bin`
+                beside. It is written atomically.
+            format: "tf_saved_model", on TensorFlow's backend, takes raw text and gives answers, and
+                loads with TensorFlow alone. "onnx", "openvino" and "litert", on PyTorch's too, take
+                token ids and give the outputs of `predict`; beside the file is written a
+                tokenizer.json, with which the library `tokenizers` makes the ids.
             **options: of a "tf_saved_model" those of the task's `signatures`, such as `strategy` or
                 `null_threshold`; otherwise those of Keras's exporter, such as
                 `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
 
         Raises:
-            ValueError: "Unknown format ...", "Export needs Keras's TensorFlow backend ..."
+            ValueError: "Unknown format ...", "The format 'onnx' needs Keras's backend ...",
+                "LiteRT's files have one shape on PyTorch. ...", ".../tokenizer.json is there and
+                was not written with model.onnx: it is kept. ..."
+            ImportError: "The format 'openvino' needs the package openvino: ..."
 
         Source: `tasks/serving/export.py` describes the files.
         """
@@ -349,7 +355,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             A task of this class that shares this one's backbone, for all but `fit` and `export`.
 
         Raises:
-            ValueError: "Export needs Keras's TensorFlow backend ...", "for_cpu takes a model in
+            ValueError: "for_cpu needs Keras's TensorFlow backend. ...", "for_cpu takes a model in
                 float32. ..."
             ImportError: "for_cpu needs the package ai-edge-litert: ..."
 

@@ -121,7 +121,7 @@ def largest_of_terms(
 def _over_positions(function: Callable, join: Callable, x, mask, training) -> keras.KerasTensor:
     """Return the function of x (B, L, D) and a mask (B, L), joined over parts of the positions."""
     length = ops.shape(x)[1]
-    if training or (isinstance(length, int) and length <= POSITIONS):
+    if training or _is_traced_by_torch() or (isinstance(length, int) and length <= POSITIONS):
         return function(x, mask)
     number = -(-length // POSITIONS)
     size = -(-length // number)
@@ -137,6 +137,16 @@ def _over_positions(function: Callable, join: Callable, x, mask, training) -> ke
         return i + 1, join(found, function(x[i], mask[i]))
 
     return ops.while_loop(lambda i, _: i < number, step, (1, found))[1]
+
+
+def _is_traced_by_torch() -> bool:
+    """Return whether PyTorch exports the model: its traces have no loops of a number of steps that
+    is not known yet."""
+    if keras.config.backend() != "torch":
+        return False
+    import torch
+
+    return torch.jit.is_tracing()
 
 
 def _divided(values, number, size):

@@ -1,20 +1,25 @@
-"""Export of tasks to files that run without this package: SavedModel, ONNX, LiteRT.
+"""Export of tasks to files that run without this package: SavedModel, ONNX, LiteRT, OpenVINO.
 
 A SavedModel goes from raw text to answers. Its signatures are those of `Task.signatures`, which
 share their code with `classify`, `extract_entities`, `answer` and `fill_mask`, and "ids", from
-prepared token ids to logits. It holds TensorFlow's core operations only. ONNX and LiteRT files hold
-what "ids" does: neither has strings enough for a tokenizer. An ONNX file names its labels.
+prepared token ids to logits. It holds TensorFlow's core operations only. The other files hold what
+"ids" does: none has strings enough for a tokenizer. Beside them is written the tokenizer.json that
+the library `tokenizers` makes the ids with. ONNX's and OpenVINO's name the labels.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import importlib.util
 import inspect
 import json
+import logging
 import os
 import pathlib
 import secrets
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.base.task import Task
+
+logger = logging.getLogger("encoder_zoo")
 
 # Numbers of fields in tensorflow_serving's prediction_log.proto, predict.proto and model.proto.
 LOG_PREDICT, PREDICT_REQUEST, REQUEST_MODEL, REQUEST_INPUTS = 6, 1, 1, 2
@@ -86,15 +93,15 @@ def _varint(value: int) -> bytes:
     return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
 
 
-def name_parts(path: pathlib.Path, task: Task, description: str) -> None:
-    """Name what tf2onnx numbers, and add the task and its labels as metadata.
+def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
+    """Name what exporters number, and add the task and its labels as metadata.
 
     The output becomes "logits"; axes "batch", "length" and "masks". The metadata are in
     config.json's words: "pipeline_tag", and for tasks with classes "id2label", in JSON, and
     "problem_type". `onnxruntime.InferenceSession(...).get_modelmeta()` reads them.
 
     Args:
-        path: of the file that tf2onnx wrote for the task.
+        path: of the file that Keras's exporter wrote for the task.
         task: with one output.
         description: of the file.
     """
@@ -135,35 +142,51 @@ def _metadata(task: Task) -> dict[str, str]:
     return metadata
 
 
-SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
+SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}
+# Keras's exporters that write these models. Those for JAX take no sizes that are left open:
+# jax2onnx ends in errors, and the others go through TensorFlow.
+EXPORTERS = {"tensorflow": tuple(SUFFIXES), "torch": ("onnx", "litert", "openvino"), "jax": ()}
+PACKAGES = {  # that they need
+    ("tensorflow", "onnx"): ("tf2onnx", "onnx"),
+    ("tensorflow", "openvino"): ("openvino", "tf2onnx", "onnx"),
+    ("torch", "onnx"): ("onnx",),
+    ("torch", "openvino"): ("openvino", "onnx"),
+    ("torch", "litert"): ("litert_torch",),
+}
+# Families whose answers by OpenVINO 2026.4 are now and then wrong, by more than 0.2, where a length
+# comes for the first time; the same in ONNX is right.
+WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
 # Written into an export, so that the next one replaces its files and keeps all others.
 MANIFEST, KIND = "encoder_zoo_export.json", "saved_model"
-MARK = "Written by encoder_zoo"  # in the description of an ONNX or LiteRT file
+MARK = "Written by encoder_zoo"  # in the description of a file
 
 
 def export_task(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
     """Write a task in one of the formats; see `Task.export`.
 
     Raises:
-        ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert."
+        ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert, openvino."
     """
     if format not in SUFFIXES:
         raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(SUFFIXES)}.")
-    _check_backend(task, format)
+    check_backend(task, format)
     if format == "tf_saved_model":
         export_saved_model(task, path, **options)
     else:
         export_ids(task, path, format, **options)
 
 
-def _check_backend(task: Task, format: str) -> None:
-    if keras.config.backend() == "tensorflow":
+def check_backend(task: Task, format: str) -> None:
+    """Raise a ValueError where Keras's backend has no exporter of the format, saying what to do."""
+    backend = keras.config.backend()
+    if format in EXPORTERS[backend]:
         return
+    others = [name for name, formats in EXPORTERS.items() if format in formats]
     raise ValueError(
-        "Export needs Keras's TensorFlow backend. "
-        f"Received: a task on the backend {keras.config.backend()!r}. Save it with "
-        "`save_to_preset('my_preset')`; then, with TensorFlow (`pip install tensorflow`) and in a "
-        "process started with KERAS_BACKEND=tensorflow:\n"
+        f"The format {format!r} needs Keras's backend {' or '.join(others)}. "
+        f"Received: a task on the backend {backend!r}. Save it with "
+        "`save_to_preset('my_preset')`; then, in a process started with "
+        f"KERAS_BACKEND={others[-1]} (`pip install {others[-1]}`):\n"
         "    import encoder_zoo as ez\n"
         f"    ez.{type(task).__name__}.from_preset('my_preset').export('...', {format!r})"
     )
@@ -185,7 +208,7 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
     if task.preprocessor is None:
         raise ValueError(
             f"This {type(task).__name__} has no preprocessor, so it cannot take text. Pass "
-            "preprocessor=..., load it with from_preset, or export it as 'onnx' or 'litert'."
+            "preprocessor=..., load it with from_preset, or export it in another format."
         )
     variables = [variable.value for variable in task.variables]
     write_saved_model(path, task.signatures(**options), task.served_tokenizers, variables, task)
@@ -216,8 +239,7 @@ def write_saved_model(
         for value in vars(part).values()
         if isinstance(value, tf.lookup.StaticHashTable)
     ]
-    module.version = _Version()
-    check = module.version.check
+    check = _check_of_version(module)
     texts = {name: _of_texts(function, check) for name, function in functions.items()}
     ids = {} if task is None else {"ids": _of_ids(task, check)}
     kind = Kind("an export", lambda manifest: manifest["task"] == KIND, MANIFEST)
@@ -240,24 +262,23 @@ def _warnings_only() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _Version(tf.Module):
-    """A number that an export's graphs and its variables share, which are in different files.
+def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
+    """Return a check that the graph that it is in and the module's variables are of one export.
 
-    TensorFlow reads these by their paths, one after the other: where the folder is replaced in
+    TensorFlow reads them by their paths, one after the other: where the folder is replaced in
     between, the graphs of one version would answer with the weights of another.
     """
+    number = secrets.randbits(62)
+    module.version = tf.Variable(number, trainable=False, dtype=tf.int64)
 
-    def __init__(self):
-        self._number = secrets.randbits(62)
-        self._stored = tf.Variable(self._number, trainable=False, dtype=tf.int64)
-
-    def check(self) -> tf.Operation:
-        """Raise an error if the variables are of another export than the graph."""
+    def check() -> tf.Operation:
         return _assert(
-            tf.equal(self._stored, self._number),
+            tf.equal(module.version, number),
             "The graph and the weights are of two versions: this SavedModel was replaced while it "
             "was loaded. Load it again.",
         )
+
+    return check
 
 
 def _of_texts(
@@ -336,11 +357,8 @@ def _of_ids(
             inputs = {name: tf.identity(value) for name, value in inputs.items()}
         return {"logits": task(inputs, training=False)}
 
-    return tf.function(logits, autograph=False).get_concrete_function(**_prepared(task))
-
-
-def _prepared(task: Task) -> dict[str, tf.TensorSpec]:
-    return {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
+    specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
+    return tf.function(logits, autograph=False).get_concrete_function(**specs)
 
 
 def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
@@ -360,15 +378,19 @@ def _warm_up(name: str, function, mask: str) -> list[tuple[str, dict]]:
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
     """Write the model from prepared inputs to logits as a file, through Keras's exporter.
 
+    Beside it is written "tokenizer.json", unless the tokenizer cannot be written as one. Files are
+    replaced once all are complete, the model last; each of them atomically.
+
     Args:
         task: any.
-        path: ends in ".onnx" or ".tflite".
-        format: "onnx" or "litert".
+        path: ends in ".onnx", ".tflite" or ".xml"; weights of OpenVINO are in a ".bin" beside.
+        format: "onnx", "litert" or "openvino".
         **options: of Keras's exporter.
 
     Raises:
         ValueError: "The file of the format 'onnx' must end in .onnx. ...", "LiteRT takes no
-            quantized task. ..."
+            quantized task. ...", "LiteRT's files have one shape on PyTorch. ...",
+            ".../tokenizer.json is there and was not written with ..."
         ImportError: "The format 'onnx' needs the package tf2onnx: ..."
     """
     path, suffix = pathlib.Path(path), SUFFIXES[format]
@@ -376,37 +398,220 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         raise ValueError(
             f"The file of the format {format!r} must end in {suffix}. Received: {path}."
         )
-    if format == "onnx":
-        _teach_tf2onnx_erfc()
-        _forget_initialized_tables()
-    elif any(getattr(layer, "quantization_mode", None) for layer in layers_in(task)):
+    _check_takes(task, format)
+    tokenizer, description = _tokenizer_json(task), MARK
+    if tokenizer is not None:
+        beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
+        description += f", for the tokenizer.json with the SHA-256 {digest}"
+        _check_beside(path, beside, tokenizer)
+    with contextlib.ExitStack() as files:  # the first is replaced last
+        new = files.enter_context(replacing_file(path, _is_marked))
+        if format == "litert":
+            _write_litert(task, new, description, options)
+        else:
+            _write_onnx(task, new.with_suffix(".onnx"), description, options)
+        if format == "openvino":
+            weights, is_ours = path.with_suffix(".bin"), path.exists() and _is_marked(path)
+            replaced = replacing_file(weights, lambda _: is_ours)
+            _convert_to_openvino(task, new, files.enter_context(replaced), description)
+        if tokenizer is not None:
+            files.enter_context(replacing_file(beside, lambda _: True)).write_bytes(tokenizer)
+
+
+def _check_takes(task: Task, format: str) -> None:
+    """Raise an error for a task that the exporter of the format does not take, or without it."""
+    quantized = any(getattr(layer, "quantization_mode", None) for layer in layers_in(task))
+    if quantized and format == "litert":
         raise ValueError(
             "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
-    with replacing_file(path, _is_marked) as new, graph_of_texts(long=False):
-        keras.Model.export(
-            task, str(new), format, verbose=False, input_signature=[_prepared(task)], **options
+    family = task.backbone.family.name
+    if format == "openvino" and family in WRONG_IN_OPENVINO:
+        raise ValueError(
+            f"OpenVINO sometimes computes other numbers for the family {family!r} than this "
+            "package. Export it as 'onnx', which is right."
         )
-        if format == "onnx":
-            name_parts(new, task, MARK)
+    backend = keras.config.backend()
+    if (backend, format) == ("torch", "litert") and _only_length(task) is None:
+        raise ValueError(
+            "LiteRT's files have one shape on PyTorch: one text of `sequence_length` tokens. Set "
+            "it, as in from_preset(..., sequence_length=128), or export on the backend tensorflow."
+        )
+    for name in PACKAGES.get((backend, format), ()):
+        if importlib.util.find_spec(name) is None:
+            name = name.replace("_", "-")
+            raise ImportError(
+                f"The format {format!r} needs the package {name}: `pip install {name}`."
+            )
+
+
+def _only_length(task: Task) -> int | None:
+    """Return the length that all inputs are padded to, if they are."""
+    return None if task.preprocessor is None else task.preprocessor.sequence_length
+
+
+def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
+    """Return the inputs of Keras's exporters; sizes of None are left open."""
+    names = task.prepared_inputs()
+    return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
+
+
+def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
+    with graph_of_texts(long=False):
+        if keras.config.backend() == "torch":
+            _write_onnx_of_torch(task, path, options)
         else:
-            _name_output(new)
+            _teach_tf2onnx_erfc()
+            _forget_initialized_tables()
+            specs = _specs(task, None, None)
+            keras.Model.export(
+                task, str(path), "onnx", verbose=False, input_signature=specs, **options
+            )
+    _describe_onnx(path, task, description)
+
+
+def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
+    """Write a trace of the model, in which sizes are open.
+
+    Keras's exporter does the same, but with a text of one token, which has no token of number 1
+    that "mask_positions" could name.
+    """
+    import torch
+
+    _teach_torch()
+    names = task.prepared_inputs()
+
+    class Positional(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.task = task  # whose weights are parameters then, not constants
+
+        def forward(self, *values):
+            return self.task(dict(zip(names, values, strict=True)), training=False)
+
+    sample = torch.ones((2, 8), dtype=torch.int32, device=task.weights[0].value.device)
+    axes = {0: "batch", 1: "length"}
+    with _frozen(task), torch.no_grad(), warnings.catch_warnings():
+        # That numbers of Python are constants, and that there is another exporter.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Positional().eval(),
+            (sample,) * len(names),
+            str(path),
+            input_names=names,
+            dynamic_axes=dict.fromkeys(names, axes),
+            dynamo=False,
+            **options,
+        )
+
+
+@contextlib.contextmanager
+def _frozen(task: Task) -> Iterator[None]:
+    """Return a context in which no weight asks for gradients, of which a trace takes no constants:
+    those of layers in lists, which PyTorch does not find, are constants in it."""
+    weights = [weight.value for weight in task.weights if weight.value.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)
+
+
+def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
+    """Write a LiteRT file; from PyTorch it has one shape."""
+    shape = (None, None) if keras.config.backend() == "tensorflow" else (1, _only_length(task))
+    with graph_of_texts(long=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of litert_torch and what it imports
+        specs = _specs(task, *shape)
+        keras.Model.export(
+            task, str(path), "litert", verbose=False, input_signature=specs, **options
+        )
+    _describe_litert(path, description)
+
+
+def _convert_to_openvino(
+    task: Task, path: pathlib.Path, weights: pathlib.Path, description: str
+) -> None:
+    """Write the ONNX file beside as an OpenVINO model, with the same names and metadata."""
+    import openvino
+
+    # Not by `convert_model`, which first asks its makers' server for leave to count the call.
+    model = openvino.Core().read_model(path.with_suffix(".onnx"))
+    for name, value in {**_metadata(task), "description": description}.items():
+        model.set_rt_info(value, ["encoder_zoo", name])
+    openvino.save_model(model, path, compress_to_fp16=False)
+    os.replace(path.with_suffix(".bin"), weights)
+
+
+def _tokenizer_json(task: Task) -> bytes | None:
+    """Return tokenizer.json, which also truncates and pads as the task's preprocessor does.
+
+    None without a preprocessor, and for the tokenizers that the library `tokenizers` has no steps
+    for, which is logged.
+    """
+    if task.preprocessor is None:
+        return None
+    tokenizer = task.preprocessor.tokenizer
+    content = tokenizer.to_files().get("tokenizer.json")
+    if content is None:
+        logger.warning(
+            "%s cannot be written as tokenizer.json: make the ids of the exported model with it.",
+            type(tokenizer).__name__,
+        )
+        return None
+    length = _only_length(task)
+    steps = json.loads(content)
+    steps["truncation"] = {
+        "direction": tokenizer.truncation_side.capitalize(),
+        "max_length": task.preprocessor.max_sequence_length,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    steps["padding"] = {
+        "strategy": "BatchLongest" if length is None else {"Fixed": length},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": tokenizer.pad_token_id,
+        "pad_type_id": 0,
+        "pad_token": tokenizer.pad_token,
+    }
+    return json.dumps(steps, ensure_ascii=False).encode()
+
+
+def _check_beside(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
+    """Raise a ValueError if there is a tokenizer.json that no export to this path has written."""
+    if not beside.exists():
+        return
+    there = beside.read_bytes()
+    digest = hashlib.sha256(there).hexdigest()
+    if there != tokenizer and not (path.exists() and digest.encode() in path.read_bytes()):
+        raise ValueError(
+            f"{beside} is there and was not written with {path.name}: it is kept. Export into a "
+            f"folder of its own, such as {path.parent / path.stem / path.name}."
+        )
 
 
 def _is_marked(path: pathlib.Path) -> bool:
     return MARK.encode() in path.read_bytes()
 
 
-def _name_output(path: pathlib.Path) -> None:
-    """Rename the only output of a LiteRT file, "output_0"."""
-    from tensorflow.lite.tools import flatbuffer_utils
+def _describe_litert(path: pathlib.Path, description: str) -> None:
+    """Rename the output of a LiteRT file, "output_0", and inputs of PyTorch, "args_0_token_ids"."""
+    if keras.config.backend() == "tensorflow":
+        from tensorflow.lite.tools import flatbuffer_utils
+    else:
+        from ai_edge_litert.tools import flatbuffer_utils
 
     model = flatbuffer_utils.read_model(str(path))
     [signature] = model.signatureDefs
     [output] = signature.outputs
     output.name = b"logits"
-    model.description = MARK.encode()
+    for given in signature.inputs:
+        given.name = given.name.removeprefix(b"args_0_")
+    model.description = description.encode()
     flatbuffer_utils.write_model(model, str(path))
 
 
@@ -418,15 +623,38 @@ def _forget_initialized_tables() -> None:
 
 
 @functools.cache
+def _teach_torch() -> None:
+    """Register the operations of PyTorch that Keras calls and PyTorch's exporter does not know."""
+    import torch
+    from torch.onnx.symbolic_helper import parse_args
+
+    def numbers(graph, *values):
+        return graph.op("Constant", value_t=torch.tensor(values))
+
+    def ravel(graph, x):
+        return graph.op("Reshape", x, numbers(graph, -1))
+
+    @parse_args("v", "v", "i")
+    def take_along_dim(graph, x, indices, axis):
+        """Broadcast the indices to x in all axes but one, and gather."""
+        shape = graph.op("Shape", x)
+        parts = (
+            graph.op("Slice", shape, numbers(graph, 0), numbers(graph, axis)),
+            numbers(graph, 1),
+            graph.op("Slice", shape, numbers(graph, axis + 1), numbers(graph, 99)),
+        )
+        wanted = graph.op("Concat", *parts, axis_i=0)
+        return graph.op("GatherElements", x, graph.op("Expand", indices, wanted), axis_i=axis)
+
+    torch.onnx.register_custom_op_symbolic("aten::ravel", ravel, 9)
+    torch.onnx.register_custom_op_symbolic("aten::take_along_dim", take_along_dim, 11)
+
+
+@functools.cache
 def _teach_tf2onnx_erfc() -> None:
     """Register Erfc, which the exact GELU uses, as 1 - erf(x): ONNX has Erf only."""
-    try:
-        from tf2onnx.handler import tf_op
-        from tf2onnx.utils import make_name
-    except ImportError as error:
-        raise ImportError(
-            "The format 'onnx' needs the package tf2onnx: `pip install tf2onnx`."
-        ) from error
+    from tf2onnx.handler import tf_op
+    from tf2onnx.utils import make_name
 
     @tf_op("Erfc")
     class Erfc:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
@@ -41,7 +42,7 @@ class LiteModel:
             Efficient Integer-Arithmetic-Only Inference, section 2.1); "float32" changes nothing.
 
     Raises:
-        ValueError: "Export needs Keras's TensorFlow backend ...", "for_cpu takes a model in
+        ValueError: "for_cpu needs Keras's TensorFlow backend. ...", "for_cpu takes a model in
             float32. ..."
         ImportError: "for_cpu needs the package ai-edge-litert: ..."
     """
@@ -51,6 +52,12 @@ class LiteModel:
             raise ValueError(
                 "for_cpu takes a model in float32. Received: one whose backbone computes in "
                 f"{task.backbone.compute_dtype}. Load it with dtype='float32'."
+            )
+        if keras.config.backend() != "tensorflow":  # whose graphs are converted
+            raise ValueError(
+                "for_cpu needs Keras's TensorFlow backend. Received: a task on the backend "
+                f"{keras.config.backend()!r}. Save it with save_to_preset, and open it in a "
+                "process started with KERAS_BACKEND=tensorflow."
             )
         require(litert)
         options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}

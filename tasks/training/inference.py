@@ -16,6 +16,7 @@ from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
+from encoder_zoo.tasks.training.streams import as_stream
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
@@ -27,6 +28,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         batch_size: B.
         predict: Keras's `predict`, called with a dataset, or with arrays and the batch size.
     """
+    x = as_stream(x)
     in_dataset = is_dataset(x)
     prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
     if in_dataset and (prepared or not task.predicts_lists):

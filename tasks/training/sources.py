@@ -38,6 +38,7 @@ from encoder_zoo.tasks.training.prepared import (
     is_prepared,
 )
 from encoder_zoo.tasks.training.resuming import check_no_backup, checksum_of_examples
+from encoder_zoo.tasks.training.streams import Stream, StreamBatches, as_stream
 
 
 class PreparedArrays(TrainingData):
@@ -256,6 +257,9 @@ def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None)
         with logged_once():
             return EncodedTexts(task, plan, task.preprocess(x, y, sample_weight))
     check_dataset_alone(y, sample_weight)
+    if isinstance(x, Stream):
+        check_preprocessor(task, x)
+        return StreamBatches(task, plan, x)
     return own(task, plan) if own else DatasetBatches(task, plan, x)
 
 
@@ -269,6 +273,7 @@ def evaluation_data(task, x, y, sample_weight, batch_size: int):
 
 def separated(task, x, y) -> tuple:
     """Return the inputs and labels that `fit` or `evaluate` are given, checked."""
+    x = as_stream(x)
     check_inputs(task, x, y)
     task._check_given(y, x)
     x, y = task._separate(x, y)
@@ -303,6 +308,11 @@ def validation_data_of(task, data, batch_size: int):
     if data is None:
         return None
     data = data if isinstance(data, tuple) else (data,)
+    if isinstance(data[0], Iterator):
+        raise ValueError(
+            f"validation_data is a {type(data[0]).__name__}, which can be read only once. Expected "
+            "what every epoch can read: lists, a keras.utils.PyDataset or a DataLoader."
+        )
     return evaluation_data(task, *keras.utils.unpack_x_y_sample_weight(data), batch_size)
 
 
@@ -320,8 +330,7 @@ def check_preprocessor(task, x) -> None:
 
 
 def check_inputs(task, x, y) -> None:
-    """Raise a ValueError for an iterator, a path or splits as x, and a name as y."""
-    check_no_generator(x)
+    """Raise a ValueError for a path or splits as x, and a name as y."""
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
             f"x is {str(x)!r:.60}. Expected texts, not the name of a file or a single text. "
@@ -337,25 +346,8 @@ def check_inputs(task, x, y) -> None:
 
 
 def is_dataset(x) -> bool:
-    """Return whether an input is a `tf.data.Dataset`."""
+    """Return whether an input is a `tf.data.Dataset`, or a `Stream`."""
     return hasattr(x, "element_spec")
-
-
-def check_no_generator(x) -> None:
-    """Raise a ValueError for inputs that can be read only once.
-
-    Example:
-        >>> check_no_generator(text for text in ["good", "bad"])
-        Traceback (most recent call last):
-        ValueError: x is a generator, which can be read only once. Expected lists: ...
-    """
-    if isinstance(x, Iterator):
-        raise ValueError(
-            f"x is a {type(x).__name__}, which can be read only once. Expected lists: of pairs "
-            "(text, label), `texts, labels = zip(*x)` makes them; or a tf.data.Dataset, which need "
-            "not fit into memory: tf.data.Dataset.from_generator(function, output_signature=("
-            "tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.string)))."
-        )
 
 
 def check_not_empty(x) -> None:

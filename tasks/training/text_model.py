@@ -67,6 +67,7 @@ from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
+from encoder_zoo.tasks.training.streams import ending_quietly
 
 # Arguments of `compile` that Keras's gets unchanged.
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
@@ -277,7 +278,9 @@ class TextModel(keras.Model):
             x: raw inputs (list, array, tensor, column of pandas, polars, Arrow or datasets; for
                 pairs a tuple of two such, a list of pairs or a table of two columns), a
                 `tf.data.Dataset` of them (elements `x`, `(x, y)` or `(x, y, sample_weight)`,
-                batched or single; pairs of texts without labels as `((first, second),)`),
+                batched or single; pairs of texts without labels as `((first, second),)`), the
+                same from a `keras.utils.PyDataset`, a `DataLoader` of PyTorch, Grain, an
+                `IterableDataset` of `datasets` or, with `steps_per_epoch`, a generator,
                 prepared inputs `{"token_ids", ...}`, or, to pretrain, a `PretrainingCorpus`.
             y: labels; none with a dataset.
             batch_size: default 32.
@@ -337,6 +340,7 @@ class TextModel(keras.Model):
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
         refuse_in_fork()
+        x = sources.as_stream(x)
         given, (x, y) = (x, y), sources.separated(self, x, y)
         if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
             self._log_columns(*given)
@@ -460,7 +464,8 @@ class TextModel(keras.Model):
         data = sources.evaluation_data(self, x, y, sample_weight, size)
         if not isinstance(data, tuple):  # of arrays
             build_metrics(self, data)
-            return self._run(self._evaluate, data, **options)
+            with ending_quietly(x):
+                return self._run(self._evaluate, data, **options)
         x, y, sample_weight = data
         return self._run(self._evaluate, x, y, size, sample_weight=sample_weight, **options)
 
@@ -540,7 +545,8 @@ class TextModel(keras.Model):
         self._warn_new_head()
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}
         predict = functools.partial(self._run_whole, super().predict, **options)
-        return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
+        with ending_quietly(x):
+            return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     _predict_texts = predict_texts
 

@@ -1,5 +1,6 @@
 """Exports: the same answers in a process that has TensorFlow alone, in ONNX and in LiteRT."""
 
+import importlib.util
 import json
 import os
 import random
@@ -8,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from paths import CHECKPOINTS
+from paths import CHECKPOINTS, ROOT
 from processes import run
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
@@ -367,6 +368,7 @@ class TestErrors:
         [
             ({"path": "m", "format": "h5"}, "Unknown format 'h5'. Expected one of tf_saved_model"),
             ({"path": "m.pb", "format": "onnx"}, "must end in .onnx. Received: m.pb"),
+            ({"path": "m.bin", "format": "openvino"}, "must end in .xml. Received: m.bin"),
             ({"path": "m", "strategy": "last"}, "strategy is 'last'. Expected 'simple' or"),
         ],
     )
@@ -470,6 +472,93 @@ class TestIdsModels:
         inputs = ids_of(task, 3, 30)
         [found] = runtime.InferenceSession(tmp_path / "model.onnx").run(None, inputs)
         np.testing.assert_allclose(found, np.asarray(task(inputs)), atol=1e-5)
+
+
+ON_TORCH = """
+import json, sys
+
+sys.modules |= dict.fromkeys(["tensorflow", "jax"])  # to None: not to be imported
+import keras
+import numpy as np
+import encoder_zoo as ez
+
+folder, preset, task, texts, formats = json.load(sys.stdin)
+task = getattr(ez, task).from_preset(preset)
+for name in formats:
+    task.export(f"{folder}/{name}", {"onnx": "onnx", "xml": "openvino"}[name.split(".")[1]])
+found = task.predict(texts, verbose=0)
+print(json.dumps([np.asarray(rows).tolist() for rows in found]))
+"""
+CLIENT = """
+import json, sys
+
+blocked = ["encoder_zoo", "keras", "tensorflow", "jax", "torch"]
+sys.modules |= dict.fromkeys(blocked)
+texts, formats = json.load(sys.stdin)
+{}
+answered = [logits.tolist()]
+if "model.xml" in formats:
+    import openvino
+    model = openvino.compile_model("served/model.xml", "CPU")
+    answered.append(model(inputs)["logits"].tolist())
+print(json.dumps([answers, *answered]))
+"""
+
+
+class TestOnTorch:
+    """Exports of PyTorch, without TensorFlow, asked by the client in the documentation."""
+
+    @pytest.fixture
+    def client(self):
+        page = (ROOT / "docs/pages/topics/production.md").read_text()
+        [code] = [part for part in page.split("```") if "tokenizer.json" in part and "run(" in part]
+        return CLIENT.format(code.removeprefix("python"))
+
+    def test_a_client_that_has_a_runtime_alone_answers_alike(self, client, tmp_path):
+        for package in ("torch", "onnx", "onnxruntime"):
+            pytest.importorskip(package)
+        formats = ["model.onnx"]
+        formats += ["model.xml"] if importlib.util.find_spec("openvino") else []
+        (tmp_path / "served").mkdir()
+        preset = CHECKPOINTS / "Bert_ForSequenceClassification"
+        texts = [text for text in TEXTS[:12] if "\x00" not in text] + ["the cat sat " * 30]
+        request = [str(tmp_path / "served"), str(preset), "SequenceClassifier", texts, formats]
+        expected = json.loads(run(ON_TORCH, given=json.dumps(request), KERAS_BACKEND="torch"))
+        found = json.loads(run(client, given=json.dumps([texts, formats]), cwd=tmp_path))
+        answers, *outputs = found
+        for logits in outputs:
+            np.testing.assert_allclose(logits, expected, atol=1e-5)
+        labels = json.loads((preset / "config.json").read_text())["id2label"]
+        assert answers == [labels[str(np.argmax(row))] for row in expected]
+
+    def test_a_tokenizer_of_another_model_is_kept(self, tasks, tmp_path):
+        (tmp_path / "tokenizer.json").write_text("{}")
+        with pytest.raises(ValueError, match="was not written with model.tflite: it is kept"):
+            tasks["Bert SequenceClassifier"].export(tmp_path / "model.tflite", "litert")
+        assert (tmp_path / "tokenizer.json").read_text() == "{}"
+        assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["Bert SequenceClassifier", "Roberta TokenClassifier"])
+def test_openvino(tasks, name, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    for _ in range(2):  # the second replaces the first
+        tasks[name].export(tmp_path / "model.xml", format="openvino")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.bin",
+        "model.xml",
+        "tokenizer.json",
+    ]
+    read = openvino.Core().read_model(tmp_path / "model.xml")
+    labels = json.loads(read.get_rt_info(["encoder_zoo", "id2label"]).astype(str))
+    assert list(labels.values()) == tasks[name].labels
+    model = openvino.compile_model(read, "CPU")
+    for batch, length in ((1, 5), (3, 30)):
+        inputs = ids_of(tasks[name], batch, length)
+        found = model(inputs)["logits"]
+        np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
 
 
 def reference_answers(windows, n_best):

@@ -1,6 +1,5 @@
 """Tables with other columns than texts, rows that are missing, generators, arrays (n, 1)."""
 
-import itertools
 import re
 
 import numpy as np
@@ -154,13 +153,11 @@ class TestMissingRows:
             build(problem_type="regression").fit(TEXTS, y)
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate"])
-def test_a_generator_is_named_with_its_cure(classifier, method):
+def test_a_generator_is_named_with_its_cure(classifier):
     pairs = ((text, label) for text, label in zip(TEXTS, LABELS, strict=True))
-    for x in (pairs, map(str, TEXTS), itertools.chain(TEXTS)):
-        message = f"x is a {type(x).__name__}, which can be read only once. .*zip.*from_generator"
-        with pytest.raises(ValueError, match=message):
-            getattr(classifier, method)(x)
+    message = "x is a generator, which can be read only once. Say how many batches .*zip"
+    with pytest.raises(ValueError, match=message):
+        classifier.fit(pairs)
 
 
 def test_the_cure_for_generators_works(classifier):

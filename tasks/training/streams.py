@@ -1,0 +1,361 @@
+"""Streams: data that are read one after the other, without TensorFlow's datasets.
+
+They come from `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` of the
+library `datasets`, and generators, in batches or as single rows, and may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import keras
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops, in_numpy, tf
+from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch, take_examples
+from encoder_zoo.tasks.preprocessing.batching import (
+    ArrayBatches,
+    Plan,
+    epoch_order,
+    example_lengths,
+    megabatch_size,
+)
+from encoder_zoo.tasks.preprocessing.truncation import logged_once
+from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.distribution import data_parallel_devices
+from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
+
+LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
+LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns of a stream of dicts
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """The shape of a part of an element: () of single rows, (None,) of batches."""
+
+    shape: tuple
+
+
+class Stream:
+    """A source of raw inputs, as the dataset that tasks ask for its structure.
+
+    Args:
+        source: see `is_stream`.
+
+    Raises:
+        ValueError: "The stream is empty: ..."
+    """
+
+    def __init__(self, source):
+        self.source = source
+        self.is_read_once = isinstance(source, Iterator)
+        self._elements = self._read()
+        first = next(self._elements, None)
+        if first is None:
+            raise ValueError(f"The stream is empty: {source!r:.60}. Expected at least one text.")
+        if self.is_read_once:
+            self._elements = itertools.chain([first], self._elements)
+        self.is_single = _is_single(*first[:2])
+        spec = Spec(() if self.is_single else (None,))
+        x, y, weight = first
+        x = dict.fromkeys(x, spec) if isinstance(x, Mapping) else spec
+        given = [None if part is None else spec for part in (y, weight)]
+        self.element_spec = keras.utils.pack_x_y_sample_weight(x, *given)
+
+    def _read(self) -> Iterator[tuple]:
+        """Yield `(x, y, sample_weight)` of each element of a pass."""
+        if not isinstance(self.source, keras.utils.PyDataset):
+            return map(_parts, self.source)
+        return map(_parts, _batches_of(self.source))
+
+    def one_pass(self) -> Iterator[tuple]:
+        """Yield the elements of a pass; of a generator those that are left."""
+        return self._elements if self.is_read_once else self._read()
+
+    def end_pass(self) -> None:
+        """Tell a `PyDataset` that an epoch is over, after which it may be in another order."""
+        if isinstance(self.source, keras.utils.PyDataset):
+            self.source.on_epoch_end()
+
+    def chunks(self, rows: int) -> Iterator[tuple]:
+        """Yield the batches of a pass as they are, or single rows together, so many at a time."""
+        elements = self.one_pass()
+        if not self.is_single:
+            yield from elements
+            return
+        while chunk := list(itertools.islice(elements, rows)):
+            columns = zip(*chunk, strict=True)
+            yield tuple(None if part[0] is None else _together(part) for part in columns)
+
+    def count(self, batch_size: int) -> int:
+        """Return the number of batches of a pass, for which the source may have to be read."""
+        if self.is_read_once:
+            raise ValueError(
+                f"x is a {type(self.source).__name__}, which can be read only once. Say how many "
+                "batches an epoch has, steps_per_epoch=..., or pass what can be read again: a "
+                "keras.utils.PyDataset, a DataLoader, or lists, as `texts, labels = zip(*x)` makes."
+            )
+        if getattr(self.source, "num_batches", 0) is None:
+            raise ValueError("The PyDataset has no end. Say how long an epoch is: steps_per_epoch.")
+        try:
+            elements = len(self.source)
+        except TypeError:
+            elements = sum(1 for _ in self.one_pass())
+        return -(-elements // batch_size) if self.is_single else elements
+
+    def batch(self, batch_size: int) -> Iterator:
+        """Return the batches of a pass, as `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        return itertools.starmap(keras.utils.pack_x_y_sample_weight, self.chunks(batch_size))
+
+    def __iter__(self) -> Iterator:
+        return self.batch(1)
+
+
+def is_stream(x: object) -> bool:
+    """Return whether an input is read one after the other.
+
+    Example:
+        >>> is_stream(iter(["a", "b"])), is_stream(["a", "b"])
+        (True, False)
+    """
+    if isinstance(x, keras.utils.PyDataset | Iterator):
+        return True
+    modules = (cls.__module__ for cls in type(x).__mro__)
+    return hasattr(x, "__iter__") and any(name.startswith(LIBRARIES) for name in modules)
+
+
+def as_stream(x):
+    """Return a source as a `Stream`; all else unchanged."""
+    return Stream(x) if is_stream(x) else x
+
+
+def _batches_of(source: keras.utils.PyDataset) -> Iterator:
+    """Yield the batches of a pass in their order, made by the dataset's workers if it has some."""
+    numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
+    if source.workers <= 1:
+        yield from map(source.__getitem__, numbers)
+        return
+    numbers = iter(numbers)
+    with concurrent.futures.ThreadPoolExecutor(source.workers) as pool:
+        ahead = collections.deque()
+        while True:
+            for number in itertools.islice(numbers, source.max_queue_size - len(ahead)):
+                ahead.append(pool.submit(source.__getitem__, number))
+            if not ahead:
+                return
+            yield ahead.popleft().result()
+
+
+@contextlib.contextmanager
+def ending_quietly(x: object) -> Iterator[None]:
+    """Return a context without Keras's warning that the data have ended, for generators alone."""
+    with warnings.catch_warnings():
+        if isinstance(x, Iterator):
+            warnings.filterwarnings("ignore", "Your input ran out of data")
+        yield
+
+
+def _parts(element) -> tuple:
+    """Return an element as `(x, y, sample_weight)`."""
+    if isinstance(element, Mapping) and not is_prepared(element):
+        x = dict(element)
+        y = next((x.pop(name) for name in LABELS if name in x), None)
+        weight = x.pop(WEIGHTS, None)
+        element = x, y, weight
+    elif isinstance(element, list) and element and isinstance(element[0], str | bytes):
+        element = (element,)  # texts; other lists are the parts, as PyTorch puts them together
+    parts = keras.utils.unpack_x_y_sample_weight(element)
+    x, y, weight = keras.tree.map_structure(_in_memory, parts)
+    if isinstance(x, tuple) and isinstance(x[0], str | bytes) and not _is_single(x, y):
+        x = list(x)  # texts, not a pair
+    return x, y, weight
+
+
+def _in_memory(values):
+    return keras.ops.convert_to_numpy(values) if keras.ops.is_tensor(values) else values
+
+
+def _is_single(x, y) -> bool:
+    """Return whether an element is one row: its texts are strings."""
+    labels = 0 if y is None or isinstance(y, str | bytes | Mapping) else np.ndim(y)
+    if isinstance(x, tuple) and isinstance(x[0], str | bytes) and labels:
+        return False  # of PyTorch, whose batches of texts are tuples
+    while isinstance(x, Mapping | tuple):
+        x = next(iter(x.values() if isinstance(x, Mapping) else x))
+    return isinstance(x, str | bytes) or np.ndim(x) == 0
+
+
+def _together(rows: tuple):
+    """Return a part of some rows as columns."""
+    if isinstance(rows[0], Mapping):
+        return {name: [row[name] for row in rows] for name in rows[0]}
+    return tuple(map(list, zip(*rows, strict=True))) if isinstance(rows[0], tuple) else list(rows)
+
+
+class StreamBatches(TrainingData):
+    """A stream of raw inputs or of prepared batches, encoded as it is read.
+
+    Single rows are shuffled in a buffer of 50 batches, which are of like length. Batches come as
+    they are.
+
+    Args:
+        stream: of `x`, `(x, y)` or `(x, y, sample_weight)`.
+    """
+
+    def __init__(self, task, plan: Plan, stream: Stream):
+        super().__init__(task, plan)
+        self._stream = stream
+        self._is_prepared = is_prepared(inputs_of(stream.element_spec))
+        self._shuffles = plan.shuffle and stream.is_single
+
+    @functools.cached_property
+    def steps(self) -> int:
+        return self.plan.steps_per_epoch or self._stream.count(self.plan.batch_size)
+
+    def check(self) -> None:
+        preprocessor = self.task.preprocessor
+        if preprocessor is not None and preprocessor.packed_length:
+            raise ValueError("pack_texts needs all texts in memory. Received: a stream.")
+
+    def describe(self) -> dict:
+        order = {"batch_size": self.plan.batch_size, "shuffle": self._shuffles}
+        return {"stream": type(self._stream.source).__name__, **order}
+
+    def _batches(self, seed: int, done: int):
+        total = self.total_steps - done
+        batches = InOrder(lambda first: self._from(first + done, seed), total)
+        return _for_keras(batches, total)
+
+    def in_order(self, fills: bool = True):
+        def batches(first: int = 0) -> Iterator:
+            chunks = itertools.islice(self._stream.chunks(self.plan.batch_size), first, None)
+            for number, chunk in enumerate(chunks, first):
+                yield from self._cut(chunk, self._collated(fills), 0, number, shuffles=False)
+
+        if not self._stream.is_read_once:
+            return _for_keras(InOrder(batches, self.steps), self.steps)
+        return _as_dataset(batches()) if keras.config.backend() == "tensorflow" else batches()
+
+    def _from(self, first: int, seed: int) -> Iterator:
+        """Yield the batches of all epochs from a number on; those before are read, not encoded."""
+        plan, make = self.plan, self._collated(True)
+        rows = megabatch_size(plan.batch_size) if self._shuffles else plan.batch_size
+        number = 0
+        for _ in itertools.count():
+            before = number
+            for chunk in self._stream.chunks(rows):
+                count = -(-_length(chunk[0]) // plan.batch_size) if self._shuffles else 1
+                if number + count > first:
+                    cut = self._cut(chunk, make, seed, number, self._shuffles)
+                    yield from itertools.islice(cut, max(0, first - number), None)
+                number += count
+            self._stream.end_pass()
+            if self._stream.is_read_once or number == before:
+                return
+
+    def _cut(self, chunk: tuple, make: Callable, seed, number: int, shuffles: bool) -> Iterator:
+        """Yield the batches of a chunk, the first of which has that number."""
+        if self._is_prepared:
+            x, *labels = chunk
+            yield keras.utils.pack_x_y_sample_weight(checked_arrays(self.task, x), *labels)
+            return
+        try:
+            with in_numpy(), logged_once():
+                self.task._check_given(chunk[1], chunk[0])
+                examples = self.task.preprocess(*chunk)
+        except ValueError as error:
+            where = f"Batch {number} of the stream" + " and those after it" * shuffles
+            raise ValueError(f"{where}: {error}") from error
+        if not shuffles:
+            yield self._padded(examples, make, seed, number)
+            return
+        size, plan = self.plan.batch_size, self.plan
+        with in_numpy():
+            lengths = array_ops.cast(example_lengths(examples), array_ops.int32)
+            order = epoch_order(lengths, size, np.array([seed, number]), plan.group_lengths)
+        for start in range(0, len(order), size):
+            with in_numpy():
+                chosen = take_examples(examples, order[start : start + size])
+            yield self._padded(chosen, make, seed, number + start // size)
+
+    def _padded(self, examples: dict, make: Callable, seed, number: int):
+        with in_numpy():
+            batch = make(examples, np.array([seed, number]))
+        return keras.tree.map_structure(np.asarray, batch)
+
+    def _collated(self, fills: bool) -> Callable:
+        graphs = self.task.graphs
+        multiple = data_parallel_devices() if fills and graphs.fills() else None
+        collate, rows = graphs.collate(), self.plan.batch_size
+        return lambda examples, seed: filled_batch(collate, examples, seed, rows, multiple)
+
+
+class InOrder:
+    """The batches of a stream by their number, where one is asked after the other.
+
+    Args:
+        begin: makes an iterator of the batches from a number on.
+        total: number of batches.
+
+    Raises:
+        ValueError: "The stream ended after 3 batches. Expected 10: ..."
+    """
+
+    def __init__(self, begin: Callable[[int], Iterator], total: int):
+        self._begin, self._total = begin, total
+        self._iterator, self._last = None, (-1, None)
+
+    def __call__(self, number: int):
+        last, batch = self._last
+        if number == last:  # Keras looks at the first batch before it reads it
+            return batch
+        if self._iterator is None or number <= last:
+            self._iterator, last = self._begin(number), number - 1
+        for _ in range(last, number):
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                raise ValueError(
+                    f"The stream ended after {number} batches. Expected {self._total}: all epochs "
+                    "of steps_per_epoch."
+                ) from None
+        self._last = number, batch
+        return batch
+
+
+def _length(x) -> int:
+    while isinstance(x, Mapping | tuple):
+        x = next(iter(x.values() if isinstance(x, Mapping) else x))
+    return len(x)
+
+
+def _for_keras(batches: InOrder, total: int):
+    """Return batches as the trainer of Keras's backend takes them: in TensorFlow as a dataset."""
+    if keras.config.backend() != "tensorflow":
+        return ArrayBatches(batches, range(total))
+    dataset = _as_dataset([batches(0)], lambda: map(batches, range(total)))
+    return dataset.apply(tf.data.experimental.assert_cardinality(total))
+
+
+def _as_dataset(batches: Iterable, again: Callable[[], Iterator] | None = None) -> tf.data.Dataset:
+    """Return batches of any sizes as a dataset.
+
+    Args:
+        batches: of which the first is looked at.
+        again: begins with the first anew; None: the dataset can be read once.
+    """
+    batches = iter(batches)
+    first = next(batches)
+    # Keras's own adapter would fix the sizes that the first two batches have in common.
+    spec = keras.tree.map_structure(
+        lambda part: tf.TensorSpec([None] * np.ndim(part), part.dtype), first
+    )
+    read = again or (lambda: itertools.chain([first], batches))
+    return tf.data.Dataset.from_generator(read, output_signature=spec).prefetch(tf.data.AUTOTUNE)
