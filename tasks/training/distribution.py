@@ -220,9 +220,18 @@ class Distribution:
 
     Args:
         strategy: in whose scope the model was built, or None.
+
+    Raises:
+        ValueError: "Tasks do not train under a ParameterServerStrategy, ..."
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
+        if type(strategy).__name__.startswith("ParameterServerStrategy"):
+            raise ValueError(
+                "Tasks do not train under a ParameterServerStrategy, which Keras 3 has no trainer "
+                "for. Make them in the scope of a MirroredStrategy, or of a "
+                "MultiWorkerMirroredStrategy."
+            )
         self.strategy = strategy
 
     def scope(self) -> contextlib.AbstractContextManager:

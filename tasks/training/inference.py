@@ -14,6 +14,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
+from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
 from encoder_zoo.tasks.training.streams import as_stream
@@ -34,12 +35,23 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
     if in_dataset and (prepared or not task.predicts_lists):
         return predict(training_data(task, x, plan=Plan(batch_size)).in_order(fills=False))
     if prepared:
-        return predict(checked_arrays(task, x), batch_size)
+        return _predict_arrays(checked_arrays(task, x), batch_size, predict)
     check_preprocessor(task, x)
     if in_dataset:
         batches = map(inputs_of, task.preprocessor.batched(x, batch_size))
         return [row for b in batches for row in task._predict_texts(b, batch_size, predict)]
     return task._predict_texts(x, batch_size, predict)
+
+
+def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
+    """Return the outputs for prepared inputs, of batches that divide over all devices."""
+    count, devices = len(x["token_ids"]), data_parallel_devices()
+    if devices == 1 or not count:
+        return predict(x, batch_size)
+    rows = pad_indices(count, devices)
+    x = {name: keras.ops.convert_to_numpy(values)[rows] for name, values in x.items()}
+    outputs = predict(x, -(-batch_size // devices) * devices)
+    return keras.tree.map_structure(lambda output: output[:count], outputs)
 
 
 def predict_texts(task, x, batch_size: int, predict: functools.partial):

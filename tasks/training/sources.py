@@ -66,6 +66,7 @@ class PreparedArrays(TrainingData):
         return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(0, y, sample_weight))
 
     def in_order(self) -> tuple:
+        check_divisible(self.arrays[0], self.plan.batch_size)
         return self.arrays
 
     def split(self, share: float, batch_size: int) -> tuple:
@@ -84,6 +85,7 @@ class PreparedArrays(TrainingData):
     def fit_arguments(self, callbacks: list | None, verbose: int | str) -> dict:
         callbacks, plan = stopping_at_divergence(callbacks), self.plan
         check_no_backup(callbacks)
+        check_divisible(self.arrays[0], plan.batch_size)
         self.task.distribution.check_arrays(plan.shuffle)
         return {
             **dict(zip(("x", "y", "sample_weight"), self.arrays, strict=True)),

@@ -1379,6 +1379,7 @@ NOT_EXECUTED = {
     "This process was forked from one that had used TensorFlow": RACE,
     "Another worker of this training has gone": RACE,
     "in every worker on its own": DEVICES,
+    "Tasks do not train under a ParameterServerStrategy": DEVICES,
     "keras.distribution splits every batch over": DEVICES,
     "Several processes take parts of batches": DEVICES,
     "Under tf.distribute Keras's optimizers do not support": DEVICES,

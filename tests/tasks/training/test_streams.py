@@ -113,5 +113,5 @@ def test_streams_equal_the_same_data_in_memory(backend):
         assert found.get(name, 0) <= 1e-6, name
     assert {"PyDataset", "workers", "DataLoader", "generator"} <= set(found)
     assert "which can be read only once. Say how many batches an epoch has" in found["once"]
-    assert "Batch 1 of the stream: Row 1 " in found["missing"]
+    assert "Batch 1 of the stream: texts[1] is None" in found["missing"]
     assert (found["epochs"], found["shuffled"]) == (2, True)
