@@ -27,7 +27,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     example_lengths,
     megabatch_size,
 )
-from encoder_zoo.tasks.preprocessing.truncation import logged_once
+from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
