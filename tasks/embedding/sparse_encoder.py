@@ -629,6 +629,8 @@ class SparseEncoder(Embedder[SparseIndex]):
     @classmethod
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
         arguments = sparse_folder.encoder_arguments(checkpoint)
+        if given.get("pooling") == TOKEN_WEIGHTS:
+            arguments.pop("activation", None)  # of the logits that this model has no use for
         found = None if "query_encoder" in given else sparse_folder.query_table(checkpoint)
         if found is not None:
             family = checkpoint.family
