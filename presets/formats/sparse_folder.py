@@ -248,7 +248,8 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
     """
     settings, path = theirs.model_settings(files), files.path / MODEL_SETTINGS
     similarity, most = settings.get("similarity_fn_name"), settings.get("max_active_dims")
-    similarity = None if similarity in of_others else similarity
+    if similarity in of_others and settings.get("model_type") != "SparseEncoder":
+        similarity = None
     if similarity not in (None, *SIMILARITIES):
         raise ValueError(
             f"{path}: similarity_fn_name is {shown(similarity)}. Expected one of "
