@@ -122,7 +122,7 @@ class HybridEmbedder:
         >>> model = HybridEmbedder(dense, terms, tokens)
         >>> vectors = model.embed(["A cat.", "The law."])
         >>> vectors.dense.shape, vectors.terms.shape[0], [v.shape for v in vectors.tokens]
-        ((2, 256), 2, [(3, 16), (3, 16)])
+        ((2, 256), 2, [(4, 16), (4, 16)])
     """
 
     @validate_arguments

@@ -55,7 +55,7 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
     Example:
         >>> from encoder_zoo import BertTokenizer
         >>> table = TermTable(BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
-        >>> table.weight.assign([0.0, 0.1, 0.0, 0.0, 0.0, 0.5])
+        >>> _ = table.weight.assign([0.0, 0.1, 0.0, 0.0, 0.0, 0.5])
         >>> table.embed(["a b a"]).toarray().round(1).tolist()
         [[0.0, 0.10000000149011612, 0.0, 0.0, 0.0, 0.5]]
     """

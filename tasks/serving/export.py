@@ -411,7 +411,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         else:
             _write_onnx(task, new.with_suffix(".onnx"), description, options)
         if format == "openvino":
-            weights, is_ours = path.with_suffix(".bin"), path.exists() and _is_marked(path)
+            weights, is_ours = path.with_suffix(".bin"), _is_marked(path)
             replaced = replacing_file(weights, lambda _: is_ours)
             _convert_to_openvino(task, new, files.enter_context(replaced), description)
         if tokenizer is not None:
@@ -583,19 +583,25 @@ def _tokenizer_json(task: Task) -> bytes | None:
 
 def _check_beside(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
     """Raise a ValueError if there is a tokenizer.json that no export to this path has written."""
-    if not beside.exists():
+    if not os.path.lexists(beside):
         return
-    there = beside.read_bytes()
-    digest = hashlib.sha256(there).hexdigest()
-    if there != tokenizer and not (path.exists() and digest.encode() in path.read_bytes()):
+    there = _content(beside)
+    digest = hashlib.sha256(there or b"").hexdigest()
+    is_ours = there is not None and digest.encode() in (_content(path) or b"")
+    if there != tokenizer and not is_ours:
         raise ValueError(
             f"{beside} is there and was not written with {path.name}: it is kept. Export into a "
             f"folder of its own, such as {path.parent / path.stem / path.name}."
         )
 
 
+def _content(path: pathlib.Path) -> bytes | None:
+    """Return what a file holds; None of a link, a pipe, or a folder, which are not read."""
+    return path.read_bytes() if path.is_file() and not path.is_symlink() else None
+
+
 def _is_marked(path: pathlib.Path) -> bool:
-    return MARK.encode() in path.read_bytes()
+    return MARK.encode() in (_content(path) or b"")
 
 
 def _describe_litert(path: pathlib.Path, description: str) -> None:

@@ -22,7 +22,7 @@ LISTED = {row.source.removeprefix("hf://"): row for row in ez.list_presets()}
 # Why the others do not open.
 REASONS = {
     "tohoku-nlp/bert-base-japanese": "'BertJapaneseTokenizer', which is not implemented",
-    "urchade/gliner_base": "config.json: file not found",
+    "urchade/gliner_base": "gliner_config.json only names its encoder",
     **{
         repository["repository"]: f"model_type is '{repository['model_type']}'"
         for repository in REPOSITORIES

@@ -467,7 +467,7 @@ def test_fields_that_cannot_be_are_refused_by_name(copied, field, value):
         ("format", 2),
         ("learning_rate", "fast"),
         ("learning_rate", -1.0),
-        ("preprocessor", {"sequence_length": {"a": 1}}),
+        ("preprocessor", {"thresholds": {"a": {"b": 1}}}),
         ("files", ["config.json"]),
         ("files", {"config.json": "abc"}),
     ],

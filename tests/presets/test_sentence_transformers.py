@@ -191,7 +191,6 @@ class TestRefused:
             "sentence_transformers_evil.models.Pooling",
             "sentence_transformers.models.LSTM",
             "sentence_transformers.models.CLIPModel",
-            "sentence_transformers.base.modules.router.Router",
             "sentence_transformers.models.Normalize.__class__",
             7,
             None,

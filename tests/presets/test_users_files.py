@@ -105,7 +105,8 @@ def write(request, parts, monkeypatch):
         export, "write_warm_up", lambda folder, _: (folder / "assets.extra").mkdir()
     )
     monkeypatch.setattr(keras.Model, "export", _write_model)
-    for name in ("_teach_tf2onnx_erfc", "_name_output", "name_parts", "_of_texts", "_of_ids"):
+    stubs = "_teach_tf2onnx_erfc", "_describe_onnx", "_describe_litert", "_of_texts", "_of_ids"
+    for name in stubs:
         monkeypatch.setattr(export, name, lambda *_: None)
     monkeypatch.setattr(export, "_warm_up", lambda *_: [])
     return lambda folder: WRITERS[request.param](parts, folder)

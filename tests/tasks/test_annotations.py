@@ -520,6 +520,7 @@ class TestFit:
         tags = [["B-PER", "M-PER", "E-PER", "O", "S-PER"]]
         for _ in range(2):
             tagger._adapt([["ann", "is", "in", "rome", "."]], tags)
+            tagger._before_training([["ann", "is", "in", "rome", "."]], tags)
         assert caplog.text.count("Tags follow BMES, such as 'M-PER'") == 1
         assert tagger.labels == ["O", "B-PER", "M-PER", "E-PER", "S-PER"]
         assert tagger.valid_tags is True
