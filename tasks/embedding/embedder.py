@@ -379,7 +379,7 @@ class Embedder(Task, Generic[IndexKind]):
             ('x#1', 'The law of taxes is', 14)
         """
         check_preprocessor(self, documents)
-        most = self.preprocessor.max_sequence_length - 2
+        most = self.preprocessor.document_room
         if length > most:
             raise ValueError(
                 f"length={length} is more than the {most} tokens that the model reads of a text. "

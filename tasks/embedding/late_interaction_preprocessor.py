@@ -145,6 +145,12 @@ class LateInteractionPreprocessor(SeparateTexts):
         return min(length or self.max_sequence_length, self.max_sequence_length)
 
     @property
+    def document_room(self) -> int:
+        """Return how many tokens of a document are read, behind its prompt and its marker."""
+        [prompt] = self.tokenizer.tokenize([self.prompts.get(DOCUMENT, "")]).row_lengths()
+        return self.longest(DOCUMENT) - 2 - (self._marker_ids[DOCUMENT] is not None) - int(prompt)
+
+    @property
     def expanded_length(self) -> int:
         """Return the number of tokens up to which queries are filled; 0 for no expansion."""
         if not self.expand_queries:

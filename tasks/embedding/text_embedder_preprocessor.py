@@ -159,6 +159,12 @@ class TextEmbedderPreprocessor(SeparateTexts):
     def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
         return embedding_folder.preprocessor_arguments(preset, tokenizer)
 
+    @property
+    def document_room(self) -> int:
+        """Return how many tokens of a document are read, behind its prompt."""
+        [prompt] = self.tokenizer.tokenize([self.prompt_text("document")]).row_lengths()
+        return self.max_sequence_length - 2 - int(prompt)
+
     def prompt_text(self, prompt: str | None) -> str:
         """Return the text of a prompt, by its name; see `TextEmbedder.embed`."""
         return prompt_text(self.prompts, prompt, self.default_prompt)

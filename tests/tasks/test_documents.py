@@ -455,6 +455,18 @@ class TestChunks:
         index.add(embedder.chunks(["A dog barks."], 12, ids=["dog"], metadata=[{"year": 2000}]))
         assert index.search("dogs", top_k=1)[0]["id"] == "dog#0"
 
+    def test_a_prompt_takes_room(self):
+        prompts = {"document": "the: "}  # two tokens
+        embedder = ez.TextEmbedder.from_preset(
+            "bert_nano_en_uncased_embedder", prompts=prompts, sequence_length=32
+        )
+        assert embedder.preprocessor.document_room == 28
+        with pytest.raises(ValueError, match="length=29 is more than the 28 tokens"):
+            embedder.chunks([self.TEXT], 29)
+        colbert = ez.LateInteraction.from_preset("bert_nano_en_uncased", document_length=20)
+        with pytest.raises(ValueError, match="length=19 is more than the 1[78] tokens"):
+            colbert.chunks([self.TEXT], 19)
+
     def test_refusals(self, embedder):
         with pytest.raises(ValueError, match="length=600 is more than the [0-9]+ tokens"):
             embedder.chunks(["a"], 600)
