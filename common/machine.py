@@ -1,4 +1,4 @@
-"""What the process may use of the machine."""
+"""Tells what the process may use of the machine."""
 
 import os
 

@@ -29,7 +29,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
 )
 from encoder_zoo.encoders.tokenizers.files.steps import special_added_token
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
-from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
+from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

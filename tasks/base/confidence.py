@@ -33,7 +33,7 @@ Thresholds = Annotated[
 
 
 class Calibration(TypedDict):
-    """What `calibrate` found.
+    """The result of `calibrate`.
 
     Attributes:
         temperature: by which logits are divided from now on.

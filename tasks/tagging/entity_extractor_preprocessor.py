@@ -63,7 +63,7 @@ class WordsOfTexts(NamedTuple):
 
 
 class Prompts(NamedTuple):
-    """What is read before each text.
+    """The tokens that are read before each text.
 
     Attributes:
         ids: ragged (N, None) int32: for every label its marker and its tokens, then the separator.

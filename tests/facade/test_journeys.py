@@ -362,7 +362,7 @@ class TestWordsInWordsOut:
         assert model.strategy == strategy
         model.save_to_preset(tmp_path / "preset")
         again = ez.TokenClassifier.from_preset(tmp_path / "preset")
-        pieces = model.preprocessor.tokens([self.TEXT])
+        pieces = model.preprocessor.tokens([self.TEXT], model.split_symbols)
         logits = np.zeros((pieces.ids.flat_values.shape[0], 2), "float32")
         logits[:, 1] = [1, -2, -2, -2, -2, -2, -2, 1, -2, -2, 1, -2, -2, -2, 1, -2, -2]
         if all_pieces:

@@ -34,7 +34,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     write_model,
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
-from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
+from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 from encoder_zoo.presets.config import check_config, check_sizes

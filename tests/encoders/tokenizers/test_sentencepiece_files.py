@@ -27,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import (
     write_model,
 )
 from encoder_zoo.encoders.tokenizers.sentencepiece import DebertaV2Tokenizer
-from encoder_zoo.encoders.tokenizers.text.precompiled import read_charsmap
+from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
 

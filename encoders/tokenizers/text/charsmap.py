@@ -1,0 +1,84 @@
+"""Parses SentencePiece's precompiled charsmap, a trie of byte strings."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+MAX_GRAPHEME_BYTES = 5  # of graphemes that are replaced as a whole
+
+
+MAX_CHARSMAP_BYTES = 2**26
+
+
+LABELS = np.arange(1, 256)
+
+
+LABEL_MASK = 1 << 31 | 0xFF
+
+
+def read_charsmap(content: bytes, name: str) -> dict[str, str]:
+    """Parse a charsmap to the replacements of characters and of short sequences of them.
+
+    Args:
+        content: the size of a double-array trie, its units of 32 bits, and the replacements, each
+            with a zero at its end.
+        name: of the file and field, for error messages.
+
+    Returns:
+        {text: replacement}, for keys of up to `MAX_GRAPHEME_BYTES` bytes: `PrecompiledNormalizer`
+        never looks up longer ones.
+
+    Raises:
+        ValueError: "NAME: a trie of 400 bytes is announced, but 12 are there"
+
+    Source: Yata, "Darts-clone", a double-array trie; SentencePiece's builder of normalisations.
+    """
+    if len(content) < 4 or len(content) > MAX_CHARSMAP_BYTES:
+        raise ValueError(f"{name}: {len(content)} bytes; expected 4 to {MAX_CHARSMAP_BYTES}")
+    size = struct.unpack_from("<I", content)[0]
+    if size % 4 or size < 4 or size > len(content) - 4:
+        raise ValueError(
+            f"{name}: a trie of {size} bytes is announced, but {len(content) - 4} are there"
+        )
+    units = np.frombuffer(content, "<u4", size // 4, 4)
+    replacements = content[4 + size :]
+    found = {}
+    for key, value in _entries(units, name):
+        end = replacements.find(b"\0", value)
+        if value >= len(replacements) or end < 0:
+            raise ValueError(f"{name}: the replacement of {key!r} lies outside the file")
+        try:
+            found[key.decode("utf-8")] = replacements[value:end].decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}: the rule of {key!r} is not UTF-8") from None
+    return found
+
+
+def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
+    """Return (key, value) of the keys of up to `MAX_GRAPHEME_BYTES` bytes."""
+    units = np.append(units, np.zeros(256, units.dtype))  # units beyond the end have no label
+    found = []
+    waiting = [(b"", _offset(int(units[0])))]
+    for _ in range(len(units)):  # a bound, since nodes may be shared in circles
+        if not waiting:
+            return found
+        key, base = waiting.pop()
+        children = np.minimum(base ^ LABELS, len(units) - 1)
+        for i in np.flatnonzero((units[children] & LABEL_MASK) == LABELS).tolist():
+            label, unit = i + 1, int(units[children[i]])
+            child = int(children[i]) ^ _offset(unit)
+            if unit >> 8 & 1:
+                if child >= len(units):
+                    raise ValueError(f"{name}: the trie leads to unit {child} of {len(units)}")
+                found.append((key + bytes([label]), int(units[child]) & 2**31 - 1))
+            if len(key) + 1 < MAX_GRAPHEME_BYTES:
+                waiting.append((key + bytes([label]), child))
+    raise ValueError(
+        f"{name}: the trie of {len(units)} units holds too many keys to be one of text"
+    )
+
+
+def _offset(unit: int) -> int:
+    return (unit >> 10) << ((unit & 1 << 9) >> 6)
