@@ -105,7 +105,6 @@ def unsorted_segment_max(values, segment_ids, num_segments) -> Array:
     values = as_array(values)
     limits = np.finfo if values.dtype.kind == "f" else np.iinfo
     found = np.full((int(num_segments), *values.shape[1:]), limits(values.dtype).min, values.dtype)
-    found = found.astype(values.dtype)
     np.maximum.at(found, np.asarray(segment_ids), values)
     return as_array(found)
 

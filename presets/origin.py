@@ -1,4 +1,4 @@
-"""Where a backbone's weights come from: their preset, and the vocabulary of their checkpoint."""
+"""Finds where a backbone's weights come from: their preset, and their checkpoint's vocabulary."""
 
 from __future__ import annotations
 

@@ -207,20 +207,25 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
         raise ValueError(f"{path}: structure: {name} is {shown(ids)}. Expected names of modules.")
     for i, module in enumerate(ids):
         kind = config.get("types", {}).get(module) if isinstance(module, str) else None
-        matched = _TYPE.fullmatch(kind) if isinstance(kind, str) else None
-        if matched is None or matched[1] not in ROUTED:
-            raise ValueError(
-                f"{path}: types: {shown(module)} is {shown(kind)}. Expected sentence_transformers' "
-                f"{', '.join(ROUTED)}. Others are not implemented, and code that a folder brings "
-                "along is never run."
-            )
+        kind = _checked_kind(kind, ROUTED, f"{path}: types: {shown(module)}")
         if not (is_plain(module) or (module == "" and i == 0)):
             raise ValueError(
                 f"{path}: structure: {name} has {shown(module)}. Expected a subfolder such as "
-                f"'{role}_{i}_{matched[1]}'."
+                f"'{role}_{i}_{kind}'."
             )
-        modules.append(Module(matched[1], module))
+        modules.append(Module(kind, module))
     return modules
+
+
+def _checked_kind(given: object, known: Sequence[str], what: str) -> str:
+    """Return the kind of a module by the name of its class, which must be one of the known."""
+    matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
+    if matched is None or matched[1] not in known:
+        raise ValueError(
+            f"{what} is {shown(given)}. Expected sentence_transformers' {', '.join(known)}. Others "
+            "are not implemented, and code that a folder brings along is never run."
+        )
+    return matched[1]
 
 
 def read_modules(files: FolderFiles) -> list[Module]:
@@ -237,20 +242,13 @@ def read_modules(files: FolderFiles) -> list[Module]:
         field = f"{files.path / MODULES}: [{i}]"
         if not isinstance(entry, dict):
             raise ValueError(f"{field} is {shown(entry)}. Expected an object with type and path.")
-        kind, path = entry.get("type"), entry.get("path")
-        matched = _TYPE.fullmatch(kind) if isinstance(kind, str) else None
-        if matched is None or matched[1] not in KINDS:
+        kind, path = _checked_kind(entry.get("type"), KINDS, f"{field}: type"), entry.get("path")
+        path = "" if path == "." and kind == STATIC else path
+        if not (is_plain(path) or (path == "" and kind in (*ENCODERS, STATIC, "Router"))):
             raise ValueError(
-                f"{field}: type is {shown(kind)}. Expected sentence_transformers' "
-                f"{', '.join(KINDS)}. Others are not implemented, and code that a folder brings "
-                "along is never run."
+                f"{field}: path is {shown(path)}. Expected a subfolder such as '{i}_{kind}'."
             )
-        path = "" if path == "." and matched[1] == STATIC else path
-        if not (is_plain(path) or (path == "" and matched[1] in (*ENCODERS, STATIC, "Router"))):
-            raise ValueError(
-                f"{field}: path is {shown(path)}. Expected a subfolder such as '{i}_{matched[1]}'."
-            )
-        modules.append(Module(matched[1], path))
+        modules.append(Module(kind, path))
     return modules
 
 

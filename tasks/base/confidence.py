@@ -75,9 +75,8 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
     temperature = _fit_temperature(logits, targets, activation)
     losses, errors = [], []
     for scaled in (logits, logits / temperature):
-        probabilities = sigmoid(scaled) if activation == "sigmoid" else softmax(scaled)
         losses.append(_loss(scaled, targets, activation))
-        errors.append(_error(probabilities, targets, activation))
+        errors.append(_error(_probabilities(scaled, activation), targets, activation))
     if temperature in (COLDEST, HOTTEST):
         logger.warning(
             "The temperature is %g, the last that is looked at: the held-out examples are %s.",
@@ -93,12 +92,15 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
     )
 
 
+def _probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
+    return sigmoid(logits) if activation == "sigmoid" else softmax(logits)
+
+
 def _fit_temperature(logits: np.ndarray, targets: np.ndarray, activation: str) -> float:
     """Return the best temperature, by bisection: the loss is convex in its inverse."""
 
     def slope(inverse: float) -> float:
-        scaled = logits * inverse
-        probabilities = sigmoid(scaled) if activation == "sigmoid" else softmax(scaled)
+        probabilities = _probabilities(logits * inverse, activation)
         return float(np.sum((probabilities - targets) * logits))
 
     low, high = 1 / HOTTEST, 1 / COLDEST
@@ -231,3 +233,20 @@ def threshold_of_each(
                 f"thresholds name the unknown label {label!r}. Expected some of {names}."
             )
     return np.array([known.get(name, default) for name in names], "float32")
+
+
+def above_thresholds(order: np.ndarray, scores: np.ndarray, least: np.ndarray) -> list[np.ndarray]:
+    """Return for each text the labels whose score is not lower than their threshold, in order.
+
+    Args:
+        order: (N, C), the labels of each text, in the order in which they are given.
+        scores: (N, C).
+        least: (C,), from `threshold_of_each`.
+
+    Example:
+        >>> scores = np.array([[0.25, 0.75, 0.5]])
+        >>> above_thresholds(np.argsort(-scores), scores, np.array([0.5, 0.5, 0.5]))[0].tolist()
+        [1, 2]
+    """
+    kept = scores >= least
+    return [row[kept_of_text[row]] for row, kept_of_text in zip(order, kept, strict=True)]

@@ -21,7 +21,7 @@ from encoder_zoo.tasks.base.attributions import (
     warn_incomplete,
     weighted_sum,
 )
-from encoder_zoo.tasks.base.classes import label_indices, sigmoid, softmax
+from encoder_zoo.tasks.base.classes import label_indices
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
@@ -136,6 +136,4 @@ def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> fl
     """Return the probability of a class; of a regression its number."""
     if classifier.problem_type == "regression":
         return float(logits[index])
-    logits = logits / classifier.temperature
-    several = classifier.problem_type == "multi_label_classification"
-    return float((sigmoid if several else softmax)(logits)[index])
+    return float(classifier._probabilities_of(logits)[index])

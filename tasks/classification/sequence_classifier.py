@@ -39,6 +39,7 @@ from encoder_zoo.tasks.base.classes import (
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     Thresholds,
+    above_thresholds,
     threshold_of_each,
 )
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
@@ -367,7 +368,11 @@ class SequenceClassifier(LabelledTask):
             raise ValueError(
                 "predict_proba is of classes, and this classifier predicts numbers. Use predict."
             )
-        logits = self.predict(texts, batch_size, verbose=0) / np.float32(self.temperature)
+        return self._probabilities_of(self.predict(texts, batch_size, verbose=0))
+
+    def _probabilities_of(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the classes, by their logits (..., C) and the temperature."""
+        logits = logits / np.float32(self.temperature)
         return sigmoid(logits) if self._is_multi_label() else softmax(logits)
 
     @overload
@@ -454,8 +459,7 @@ class SequenceClassifier(LabelledTask):
         if given is not None and top_k is None and not several:
             order = (scores[:, 1:] >= self._least_scores(given)).astype(int)
         elif top_k is None and several:
-            kept = scores >= self._least_scores(given)
-            order = [row[kept[i][row]] for i, row in enumerate(order)]
+            order = above_thresholds(order, scores, self._least_scores(given))
         ranked = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
@@ -490,9 +494,8 @@ class SequenceClassifier(LabelledTask):
     def _scores_of_labels(self, x, y, batch_size) -> tuple:
         least = self._least_scores(None)
         logits, targets = self._held_out_logits(x, y, batch_size)
-        logits = logits / self.temperature
-        scores = sigmoid(logits) if self._is_multi_label() else softmax(logits)
-        scores, right = scores[:, -len(least) :], targets[:, -len(least) :] > 0.5
+        scores = self._probabilities_of(logits)[:, -len(least) :]
+        right = targets[:, -len(least) :] > 0.5
         names = list(self.class_names)[-len(least) :]
         return names, scores.T, right.T, right.sum(axis=0)
 

@@ -21,6 +21,7 @@ from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     Thresholds,
+    above_thresholds,
     threshold_of_each,
     tuned_thresholds,
 )
@@ -230,7 +231,7 @@ class ZeroShotClassifier:
         order = np.argsort(-scores, axis=1, kind="stable")
         if multi_label and top_k is None:
             least = threshold_of_each(threshold, labels, DEFAULT_THRESHOLD)
-            order = [row[scores[i][row] >= least[row]] for i, row in enumerate(order)]
+            order = above_thresholds(order, scores, least)
         ranked = labels_in_order(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]

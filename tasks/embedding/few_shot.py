@@ -41,6 +41,7 @@ from encoder_zoo.tasks.base.classes import (
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     Thresholds,
+    above_thresholds,
     threshold_of_each,
     tuned_thresholds,
 )
@@ -488,7 +489,7 @@ class FewShotClassifier(TextEmbedder):
         order = np.argsort(-scores, axis=1, kind="stable")
         if top_k is None and self._takes_several:
             least = threshold_of_each(self.thresholds, self.class_names, DEFAULT_THRESHOLD)
-            order = [row[scores[i][row] >= least[row]] for i, row in enumerate(order)]
+            order = above_thresholds(order, scores, least)
         rows = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in rows]

@@ -192,8 +192,12 @@ class Recipe:
             settings["gradient_accumulation_steps"] = None
         learning_rate_multiplier = layerwise(task.backbone, settings.pop("layer_decay"))
         if shares := task.learning_rate_shares():
-            of_others = learning_rate_multiplier or (lambda weight: 1.0)
-            learning_rate_multiplier = lambda w: shares.get(id(w)) or of_others(w)  # noqa: E731
+            of_others = learning_rate_multiplier
+
+            def learning_rate_multiplier(weight):
+                other = 1.0 if of_others is None else of_others(weight)
+                return shares.get(id(weight), other)
+
         optimizer = fine_tuning_optimizer(
             1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
         )
