@@ -84,6 +84,7 @@ def pytest_runtest_setup(item):
     import tensorflow as tf
 
     tf.config.run_functions_eagerly(item.get_closest_marker("eager") is not None)
+    logging.getLogger("encoder_zoo").setLevel(logging.NOTSET)  # an example of the docs silences it
 
 
 @pytest.hookimpl(tryfirst=True)
