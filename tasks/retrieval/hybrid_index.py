@@ -7,7 +7,7 @@ import functools
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
@@ -180,11 +180,17 @@ class HybridIndex(Index):
         """Return the bytes of memory that the indexes take."""
         return sum(getattr(index, "nbytes", 0) for index in self.indexes)
 
-    def _find(self, queries: list[str], top_k: int, among: np.ndarray | None = None):
+    def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
+        others = {name: value for name, value in options.items() if name != "batch_size"}
+        super()._check_options(reranker, candidates, others)
+
+    def _find(
+        self, queries: list[str], top_k: int, among: np.ndarray | None = None, **options: Any
+    ) -> Iterator[tuple[Sequence[int], Sequence[float]]]:
         self._check_counts()
         depth, found = max(top_k, self.depth), []
         if self.weights is not None:
-            yield from self._find_by_scores(queries, top_k, depth, among)
+            yield from self._find_by_scores(queries, top_k, depth, among, **options)
             return
         for index in self.indexes:
             if not isinstance(index, Index):
@@ -193,18 +199,23 @@ class HybridIndex(Index):
                 found.append(index.search(queries, depth))
                 continue
             most = min(depth, len(index) if among is None else len(among))
-            rankings = index._find(queries, most, among)
+            rankings = index._find(queries, most, among, **options)
             found.append([index._hits(*ranking) for ranking in rankings])
         for rankings in zip(*found, strict=True):
             best = fuse(*rankings, k=self.rank_constant)[:top_k]
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
     def _find_by_scores(
-        self, queries: list[str], top_k: int, depth: int, among: np.ndarray | None
+        self,
+        queries: list[str],
+        top_k: int,
+        depth: int,
+        among: np.ndarray | None,
+        **options: Any,
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the documents with the largest weighted sums of scores, as of `_find`."""
         stores = [index._store for index in self.indexes]
-        asked = [index._embed_queries(queries) for index in self.indexes]
+        asked = [index._embed_queries(queries, **options) for index in self.indexes]
         most = min(depth, len(self) if among is None else len(among))
         best = [s.nearest(q, most, among)[0] for s, q in zip(stores, asked, strict=True)]
         for i, rankings in enumerate(zip(*best, strict=True)):

@@ -116,6 +116,8 @@ class Index:
         types: {precision: types of the arrays of the store}.
         optional_types: of arrays of which a file has all or none.
         rules: of the attributes that stand in the manifest.
+        of_documents: the attributes that are options of `_embed` for further documents.
+        reads_contexts: whether the embedder reads chunks in their contexts.
 
     Example:
         >>> class Longest(Index):
@@ -134,6 +136,8 @@ class Index:
     types: ClassVar[Mapping[str | None, Types]] = {None: {}}
     optional_types: ClassVar[Types] = {}
     rules: ClassVar[Mapping[str, Rule]] = {}
+    of_documents: ClassVar[tuple[str, ...]] = ("prompt",)
+    reads_contexts: ClassVar[bool] = False
     embedder: Any = None
     documents: Documents
     prompt: str | None
@@ -240,7 +244,7 @@ class Index:
                 book, say, the one that is nearest.
             offset: leave out so many of the first, for the pages after the first.
             **options: of the embedder's `embed`: `prompt`, default "query", `batch_size`, and of a
-                `SparseEncoder` `max_terms`.
+                `SparseEncoder` `max_terms`; of a `HybridIndex` `batch_size` alone.
 
         Returns:
             Of a single query a list of `{"index", "score", "text"}`, with "id" and "metadata" where
@@ -423,11 +427,62 @@ class Index:
 
     # -- vectors -------------------------------------------------------------------------------
 
-    def _embed(self, texts: list[str], name: str, **options: Any) -> Any:
+    @classmethod
+    def _built(
+        cls,
+        embedder: Any,
+        documents: Documents,
+        keep_texts: bool,
+        embedding: Mapping[str, Any],
+        storing: Mapping[str, Any],
+        **settings: object,
+    ) -> Self:
+        """Return an index of documents that are embedded now.
+
+        Args:
+            embedder: of the documents and of queries.
+            documents: N of them.
+            keep_texts: whether the index has their texts.
+            embedding: options of `_embed` for these documents alone.
+            storing: options of `_stored`.
+            **settings: options of `_embed` for these and for further documents.
+        """
+        vectors = cls._embed_documents(embedder, documents, **embedding, **settings)
+        kept = documents if keep_texts else documents.without_texts()
+        return cls._of(embedder, vectors, kept, storing, **settings)
+
+    @classmethod
+    def _of(
+        cls,
+        embedder: Any,
+        vectors: Any,
+        documents: Documents,
+        storing: Mapping[str, Any],
+        **settings: object,
+    ) -> Self:
+        """Return an index of vectors as `_embed` returns them, and of their documents."""
+        store = cls._stored(vectors, embedder.similarity_function, **storing)
+        return cls(embedder, store, documents, **settings)
+
+    @staticmethod
+    def _stored(vectors: Any, function: str, **storing: Any) -> Store:
+        """Return the store of vectors.
+
+        Args:
+            vectors: of N documents, as `_embed` returns them.
+            function: the similarity.
+            **storing: such as the precision.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def _embed(embedder: Any, texts: list[str] | Documents, name: str, **options: Any) -> Any:
         """Return the vectors of texts as the store takes them, checked.
 
         Args:
-            texts: queries or documents.
+            embedder: None where the store takes texts.
+            texts: queries or documents; the documents themselves if they are chunks whose contexts
+                are read.
             name: of the vectors, for errors.
             **options: of `embed`.
         """
@@ -435,11 +490,14 @@ class Index:
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Any:
         """Return the vectors of queries as `Store.nearest` takes them, checked."""
-        return self._embed(queries, "The vectors of queries", **{"prompt": "query", **options})
+        options = {"prompt": "query", **options}
+        return self._embed(self.embedder, queries, "The vectors of queries", **options)
 
-    def _embed_documents(self, documents: Documents, batch_size: int | None) -> Any:
-        """Return the vectors of further documents as the store takes them, checked."""
-        return self._embed(documents.texts, "vectors", prompt=self.prompt, batch_size=batch_size)
+    @classmethod
+    def _embed_documents(cls, embedder: Any, documents: Documents, **options: Any) -> Any:
+        """Return the vectors of documents as the store takes them, checked."""
+        texts = documents if cls.reads_contexts and documents.contexts else documents.texts
+        return cls._embed(embedder, texts, "vectors", **options)
 
     @classmethod
     def _fingerprint_of(cls, embedder: Any, width: int) -> np.ndarray:
@@ -536,7 +594,9 @@ class Index:
             indices: of the documents that they replace; None: they go behind those that are there.
         """
         self._check_embedder()
-        vectors = self._embed_documents(new, batch_size)
+        options = {name: getattr(self, name) for name in self.of_documents}
+        options["batch_size"] = batch_size
+        vectors = self._embed_documents(self.embedder, new, **options)
 
         def put() -> None:
             with self._lock:

@@ -52,7 +52,6 @@ from encoder_zoo.tasks.retrieval.token_vectors import (
     TOKEN_STORES,
     TokenVectors,
     hierarchy,
-    pooled,
     prepared_tokens,
 )
 from encoder_zoo.tasks.retrieval.vectors import (
@@ -129,6 +128,8 @@ class VectorIndex(Index):
     types: ClassVar = {precision: store.types for precision, store in VECTOR_STORES.items()}
     optional_types: ClassVar = GRAPH_TYPES
     rules: ClassVar = {"precision": one_of(*VECTOR_STORES)}
+    of_documents = ("prompt", "dim")
+    reads_contexts = True
 
     @classmethod
     @validate_arguments
@@ -171,11 +172,9 @@ class VectorIndex(Index):
         """
         check_engine(engine, precision, embedder.similarity_function)
         given = Documents.of(documents, ids, metadata, text_column)
-        texts = given.texts if given.contexts is None else given
-        vectors = embedder.embed(texts, prompt=prompt, dim=dim, batch_size=batch_size)
-        vectors = made_of(texts, np.asarray(vectors), dim)
-        kept = given if keep_texts else given.without_texts()
-        return cls._of(embedder, np.array(vectors, "float32"), kept, precision, prompt, engine)
+        embedding = {"dim": dim, "batch_size": batch_size}
+        storing = {"precision": precision, "engine": engine}
+        return cls._built(embedder, given, keep_texts, embedding, storing, prompt=prompt)
 
     @classmethod
     @validate_arguments
@@ -211,15 +210,14 @@ class VectorIndex(Index):
         """
         check_engine(engine, precision, embedder.similarity_function)
         vectors = checked_vectors(vectors, embedder.embedding_dim)
+        vectors = checked_and_normalized(vectors, embedder.similarity_function, "vectors")
         documents = _of_vectors(texts, ids, metadata, len(vectors), "vectors")
-        return cls._of(embedder, vectors, documents, precision, prompt, engine)
+        storing = {"precision": precision, "engine": engine}
+        return cls._of(embedder, vectors, documents, storing, prompt=prompt)
 
-    @classmethod
-    def _of(cls, embedder, vectors, documents, precision, prompt, engine) -> Self:
-        function = embedder.similarity_function
-        vectors = checked_and_normalized(vectors, function, "vectors")
-        store = with_engine(VECTOR_STORES[precision].of(vectors, function), engine)
-        return cls(embedder, store, documents, prompt=prompt)
+    @staticmethod
+    def _stored(vectors, function, precision, engine) -> Float32Vectors:
+        return with_engine(VECTOR_STORES[precision].of(vectors, function), engine)
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -245,14 +243,14 @@ class VectorIndex(Index):
         similarity is "cosine", and rounded where the precision is lower."""
         return self._store.rows(slice(None))
 
-    def _embed(self, texts: Any, name: str, **options: Any) -> np.ndarray:
-        found = np.asarray(self.embedder.embed(texts, dim=self.dim, **options))
-        vectors = np.array(made_of(texts, found, self.dim), "float32")
-        return checked_and_normalized(vectors, self.embedder.similarity_function, name)
+    @staticmethod
+    def _embed(embedder, texts, name, dim=None, **options) -> np.ndarray:
+        found = np.asarray(embedder.embed(texts, dim=dim, **options))
+        vectors = np.array(made_of(texts, found, dim), "float32")
+        return checked_and_normalized(vectors, embedder.similarity_function, name)
 
-    def _embed_documents(self, documents: Documents, batch_size: int | None) -> np.ndarray:
-        texts = documents.texts if documents.contexts is None else documents
-        return self._embed(texts, "vectors", prompt=self.prompt, batch_size=batch_size)
+    def _embed_queries(self, queries: list[str], **options: Any) -> np.ndarray:
+        return super()._embed_queries(queries, dim=self.dim, **options)
 
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
@@ -352,6 +350,7 @@ class MultiVectorIndex(Index):
         p: {**store.types, "ends": ("int64", 1)} for p, store in TOKEN_STORES.items()
     }
     rules: ClassVar = {"precision": one_of(*TOKEN_STORES), "pool_factor": integer_from(1)}
+    of_documents = ("prompt", "pool_factor")
     pool_factor: int
 
     @classmethod
@@ -379,25 +378,16 @@ class MultiVectorIndex(Index):
                 these documents, and used for those that are added later, too.
             pool_factor: so many tokens of a document become one vector; 1 leaves them as they are.
             prompt, batch_size: of `embed`.
-            keep_texts: whether results have the text itself; without it, "text" is None.
-            ids: one for each document, a text or an integer; of a table the name of a column, "id"
-                if it has that.
-            metadata: a dict of fields for each document, or a table of them; of a table of
-                documents the names of columns, in place of all others.
-            text_column: of a table, the column of texts, if that is not "text".
+            keep_texts, ids, metadata, text_column: as of `VectorIndex.build`.
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
             ImportError: "pool_factor needs the package scipy: ..."
         """
         given = Documents.of(documents, ids, metadata, text_column)
-        if pool_factor > 1:
-            require(hierarchy)
-        vectors = embedder.embed(given.texts, prompt=prompt, batch_size=batch_size)
-        vectors = made_of(given.texts, list(vectors))
-        vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
-        kept = given if keep_texts else given.without_texts()
-        return cls._of(embedder, vectors, kept, precision, prompt, pool_factor)
+        embedding, storing = {"batch_size": batch_size}, {"precision": precision}
+        settings = {"prompt": prompt, "pool_factor": pool_factor}
+        return cls._built(embedder, given, keep_texts, embedding, storing, **settings)
 
     @classmethod
     @validate_arguments
@@ -425,12 +415,12 @@ class MultiVectorIndex(Index):
         """
         vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
         documents = _of_vectors(texts, ids, metadata, len(vectors), "documents")
-        return cls._of(embedder, vectors, documents, precision, prompt, pool_factor)
+        settings = {"prompt": prompt, "pool_factor": pool_factor}
+        return cls._of(embedder, vectors, documents, {"precision": precision}, **settings)
 
-    @classmethod
-    def _of(cls, embedder, vectors, documents, precision, prompt, pool_factor) -> Self:
-        store = TokenVectors.of(vectors, precision)
-        return cls(embedder, store, documents, prompt=prompt, pool_factor=pool_factor)
+    @staticmethod
+    def _stored(vectors, function, precision) -> TokenVectors:
+        return TokenVectors.of(vectors, precision)
 
     def __repr__(self) -> str:
         kind = "documents" if self.texts is None else "texts"
@@ -455,17 +445,16 @@ class MultiVectorIndex(Index):
         pooled, and rounded where the precision is lower."""
         return [self._store.document(i) for i in range(len(self))]
 
-    def _embed(self, texts: list[str], name: str, **options: Any) -> list[np.ndarray]:
-        found = list(self.embedder.embed(texts, **options))
-        return prepared_tokens(made_of(texts, found), self.dim)
+    @staticmethod
+    def _embed(embedder, texts, name, pool_factor=1, **options) -> list[np.ndarray]:
+        if pool_factor > 1:
+            require(hierarchy)
+        found = list(embedder.embed(texts, **options))
+        return prepared_tokens(made_of(texts, found), embedder.embedding_dim, pool_factor)
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Sequence[np.ndarray]:
         vectors = super()._embed_queries(queries, **options)
         return queries_for(vectors, self.embedder.similarity_function)
-
-    def _embed_documents(self, documents: Documents, batch_size: int | None) -> list[np.ndarray]:
-        found = super()._embed_documents(documents, batch_size)
-        return [pooled(vectors, self.pool_factor) for vectors in found]
 
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
@@ -513,6 +502,7 @@ class SparseIndex(Index):
     kind = "sparse_index"
     types: ClassVar = {None: Postings.types}
     rules: ClassVar = {"max_terms": rule_of(PositiveInt | None)}
+    of_documents = ("prompt", "max_terms")
     max_terms: int | None
 
     @classmethod
@@ -536,21 +526,14 @@ class SparseIndex(Index):
             embedder: a `SparseEncoder`.
             documents: a list, array or column of texts, a table, or rows that are dicts.
             prompt, batch_size, max_terms: of `embed`.
-            keep_texts: whether results have the text itself; without it, "text" is None.
-            ids: one for each document, a text or an integer; of a table the name of a column, "id"
-                if it has that.
-            metadata: a dict of fields for each document, or a table of them; of a table of
-                documents the names of columns, in place of all others.
-            text_column: of a table, the column of texts, if that is not "text".
+            keep_texts, ids, metadata, text_column: as of `VectorIndex.build`.
 
         Raises:
             ValueError: "documents is empty. ...", "documents[3] is empty. ..."
         """
         given = Documents.of(documents, ids, metadata, text_column)
-        vectors = embedder.embed(given.texts, prompt, max_terms, batch_size)
-        vectors = made_of(given.texts, vectors, embedder.embedding_dim)
-        kept = given if keep_texts else given.without_texts()
-        return cls._of(embedder, vectors, kept, prompt, max_terms)
+        embedding, settings = {"batch_size": batch_size}, {"prompt": prompt, "max_terms": max_terms}
+        return cls._built(embedder, given, keep_texts, embedding, {}, **settings)
 
     @classmethod
     @validate_arguments
@@ -591,12 +574,12 @@ class SparseIndex(Index):
                 f"vectors is {vectors!r:.80}. Expected a sparse matrix (N, {width}), as of embed."
             )
         documents = _of_vectors(texts, ids, metadata, vectors.shape[0], "vectors")
-        return cls._of(embedder, vectors, documents, prompt, max_terms)
+        vectors = normalized_for(vectors, embedder.similarity_function)
+        return cls._of(embedder, vectors, documents, {}, prompt=prompt, max_terms=max_terms)
 
-    @classmethod
-    def _of(cls, embedder, vectors, documents, prompt, max_terms) -> Self:
-        store = Postings.of(normalized_for(vectors, embedder.similarity_function))
-        return cls(embedder, store, documents, prompt=prompt, max_terms=max_terms)
+    @staticmethod
+    def _stored(vectors, function) -> Postings:
+        return Postings.of(vectors)
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -615,13 +598,10 @@ class SparseIndex(Index):
         """Return the vectors (N, V), of unit length where the similarity is "cosine"."""
         return self._store.vectors
 
-    def _embed(self, texts: list[str], name: str, **options: Any) -> csr_array:
-        vectors = made_of(texts, self.embedder.embed(texts, **options), self.embedder.embedding_dim)
-        return normalized_for(vectors, self.embedder.similarity_function)
-
-    def _embed_documents(self, documents: Documents, batch_size: int | None) -> csr_array:
-        options = {"prompt": self.prompt, "max_terms": self.max_terms, "batch_size": batch_size}
-        return self._embed(documents.texts, "vectors", **options)
+    @staticmethod
+    def _embed(embedder, texts, name, **options) -> csr_array:
+        vectors = made_of(texts, embedder.embed(texts, **options), embedder.embedding_dim)
+        return normalized_for(vectors, embedder.similarity_function)
 
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
@@ -658,6 +638,7 @@ class BM25Index(Index):
     """
 
     kind = "bm25_index"
+    of_documents = ()
 
     @validate_arguments
     def __init__(
@@ -674,11 +655,9 @@ class BM25Index(Index):
     def __repr__(self) -> str:
         return f"<BM25Index: {len(self):,} texts>"
 
-    def _embed(self, texts: list[str], name: str = "", **options: Any) -> list[str]:
+    @staticmethod
+    def _embed(embedder, texts, name, **options) -> list[str]:
         return texts
-
-    def _embed_documents(self, documents: Documents, batch_size: int | None) -> list[str]:
-        return documents.texts
 
     @classmethod
     @validate_arguments

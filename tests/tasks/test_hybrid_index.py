@@ -23,6 +23,9 @@ DOCUMENTS = [
 ]  # fmt: skip
 
 
+TEXTS = ["a cat", "tax law", "a dog"]
+
+
 class Fixed:
     """An index that finds always the same documents."""
 
@@ -86,6 +89,26 @@ class TestFusion:
         assert len({hit["score"] for hit in index.search("q")}) == 1
         for relevant in range(9):
             assert index.evaluate(["q"], [relevant])["recall@1"] == pytest.approx(1 / 9)
+
+    @pytest.mark.parametrize("weights", [None, [1.0, 0.5]])
+    def test_the_batch_size_is_that_of_every_embedder(self, weights):
+        sizes = []
+
+        class Counting(Embedder):
+            def embed(self, texts, prompt=None, dim=None, batch_size=None):
+                sizes.append(batch_size)
+                return super().embed(texts)
+
+        index = HybridIndex(
+            [VectorIndex.build(Counting(), TEXTS), BM25Index(TEXTS)], weights=weights
+        )
+        expected = index.search(TEXTS[1])
+        sizes.clear()
+        assert index.search(TEXTS[1], batch_size=7) == expected
+        assert sizes == [7]
+        assert index.evaluate([TEXTS[1]], [1], batch_size=7)["recall@1"] == 1
+        with pytest.raises(TypeError, match="HybridIndex embeds no queries. Received: prompt"):
+            index.search(TEXTS[1], batch_size=7, prompt="query")
 
     def test_the_constant_and_the_depth(self):
         first, second = Fixed([0, 1, 2]), Fixed([2, 1, 0])
