@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, TypedDict
+from typing import Annotated, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -46,6 +46,24 @@ class Calibration(TypedDict):
     loss: float
     error_before: float
     error: float
+
+
+class ScoredLabels(NamedTuple):
+    """The answers of a model to held-out examples, at any score, and whether they are right.
+
+    Attributes:
+        names: of the C labels that have thresholds.
+        scores: of each label (N,), from 0 to 1; N may differ from label to label.
+        right: of each label (N,) bool, whether the answer with this score is right.
+        counts: of each label, how many right answers there are, found or not.
+        thresholds: of each label the least score at which it is answered now.
+    """
+
+    names: Sequence[str]
+    scores: Sequence[np.ndarray]
+    right: Sequence[np.ndarray]
+    counts: Sequence[int]
+    thresholds: Sequence[float]
 
 
 def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Calibration:
@@ -163,13 +181,9 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
         >>> best_threshold(np.array([0.9, 0.4, 0.3, 0.1]), np.array([1, 1, 0, 0]) > 0, 2)
         (0.35, 1.0)
     """
-    order = np.argsort(-scores, kind="stable")
-    scores, right = scores[order].astype("float64"), right[order]
-    given = np.arange(1, len(scores) + 1)
-    f1 = 2 * np.cumsum(right) / (given + count)
-    below = np.append(scores[1:], 0.0)
-    ends = below < scores  # equal scores are given together
-    f1, lows, highs = f1[ends], below[ends], scores[ends]
+    highs, given, hits = answers_at_scores(scores, right)
+    lows = np.append(highs[1:], 0.0)
+    f1 = 2 * hits / (given + count)
     if not len(f1) or f1.max() == 0:
         return DEFAULT_THRESHOLD, 0.0
     best = f1 == f1.max()
@@ -181,22 +195,38 @@ def best_threshold(scores: np.ndarray, right: np.ndarray, count: int) -> tuple[f
     return round(float(middles[nearest]), 12), float(f1.max())
 
 
-def tuned_thresholds(
-    labels: Iterable[str], scores: Sequence[np.ndarray], right: Sequence[np.ndarray], counts
-) -> dict[str, float]:
-    """Return the best threshold of each label; a label without examples keeps 0.5, which is logged.
+def answers_at_scores(
+    scores: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return each score above 0, the highest first, and what it gives as a threshold.
 
     Args:
-        labels: C names.
-        scores, right: of each label, see `best_threshold`.
-        counts: (C,), how many right answers there are of each.
+        scores, right: see `best_threshold`.
+
+    Returns:
+        The scores, each once; how many answers have at least this score; how many of these are
+        right.
+
+    Example:
+        >>> found = answers_at_scores(np.array([0.25, 0.75, 0.25]), np.array([1, 1, 0]) > 0)
+        >>> [values.tolist() for values in found]
+        [[0.75, 0.25], [1, 3], [1, 2]]
     """
-    labels = [str(label) for label in labels]
+    order = np.argsort(-scores, kind="stable")
+    scores, right = scores[order].astype("float64"), right[order]
+    ends = np.append(scores[1:], 0.0) < scores  # equal scores are given together
+    return scores[ends], np.arange(1, len(scores) + 1)[ends], np.cumsum(right)[ends]
+
+
+def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
+    """Return each label's best threshold; a label without examples keeps 0.5, which is logged."""
+    labels = [str(label) for label in answers.names]
+    of_labels = zip(answers.scores, answers.right, answers.counts, strict=True)
     found = {
         label: best_threshold(*of_label)[0]
-        for label, *of_label in zip(labels, scores, right, counts, strict=True)
+        for label, of_label in zip(labels, of_labels, strict=True)
     }
-    absent = [label for label, count in zip(labels, counts, strict=True) if not count]
+    absent = [label for label, count in zip(labels, answers.counts, strict=True) if not count]
     if absent:
         logger.warning(
             "No held-out example has %s: the threshold stays %g.",

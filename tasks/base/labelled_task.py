@@ -25,7 +25,12 @@ from encoder_zoo.tasks.base.classes import (
     validated_labels,
     weighted,
 )
-from encoder_zoo.tasks.base.confidence import Calibration, calibration, tuned_thresholds
+from encoder_zoo.tasks.base.confidence import (
+    Calibration,
+    ScoredLabels,
+    calibration,
+    tuned_thresholds,
+)
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
@@ -267,11 +272,13 @@ class LabelledTask(Task):
             >>> list(classifier.tune_thresholds(texts, ["positive", "negative", "negative"]))
             ['positive']
         """
-        self._check_classes_to_tune("tune_thresholds", x)
-        x, y = self._held_out(x, y)
-        names, scores, right, counts = self._scores_of_labels(x, y, batch_size)
-        self.thresholds = tuned_thresholds(names, scores, right, counts)
+        self.thresholds = tuned_thresholds(self.scored_labels(x, y, batch_size))
         return dict(self.thresholds)
+
+    def scored_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
+        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
+        self._check_classes_to_tune("tune_thresholds", x)
+        return self._scores_of_labels(*self._held_out(x, y), batch_size)
 
     def _check_classes_to_tune(self, method: str, x) -> None:
         self._check_labels_known()
@@ -290,9 +297,8 @@ class LabelledTask(Task):
         """Return the logits of all labelled things and their targets, both (M, C)."""
         raise NotImplementedError
 
-    def _scores_of_labels(self, x, y, batch_size: int | None) -> tuple:
-        """Return the names of labels with thresholds and of each the scores and whether they are
-        right, and how many right answers there are."""
+    def _scores_of_labels(self, x, y, batch_size: int | None) -> ScoredLabels:
+        """Return the answers to checked examples, of each label with a threshold."""
         raise NotImplementedError
 
     # -- checkpoints ---------------------------------------------------------------------------

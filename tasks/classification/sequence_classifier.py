@@ -38,6 +38,7 @@ from encoder_zoo.tasks.base.classes import (
 )
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
+    ScoredLabels,
     Thresholds,
     above_thresholds,
     threshold_of_each,
@@ -491,13 +492,13 @@ class SequenceClassifier(LabelledTask):
             )
         return logits, targets
 
-    def _scores_of_labels(self, x, y, batch_size) -> tuple:
-        least = self._least_scores(None)
+    def _scores_of_labels(self, x, y, batch_size) -> ScoredLabels:
+        least = self._least_scores(self.thresholds)
         logits, targets = self._held_out_logits(x, y, batch_size)
         scores = self._probabilities_of(logits)[:, -len(least) :]
         right = targets[:, -len(least) :] > 0.5
         names = list(self.class_names)[-len(least) :]
-        return names, scores.T, right.T, right.sum(axis=0)
+        return ScoredLabels(names, scores.T, right.T, right.sum(axis=0), least)
 
     @property
     def class_names(self) -> Sequence:

@@ -20,6 +20,7 @@ from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
+    ScoredLabels,
     Thresholds,
     above_thresholds,
     threshold_of_each,
@@ -264,21 +265,21 @@ class ZeroShotClassifier:
             ValueError: "Row 3 has the unknown label 'sport'. ...", "Expected one list of labels for
                 each text. ..."
         """
+        options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
+        return tuned_thresholds(self.scored_labels(texts, right, labels, **options))
+
+    def scored_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
+        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
         labels = validated_labels(labels)
-        scores = self.predict_proba(
-            texts,
-            labels,
-            hypothesis_template=hypothesis_template,
-            multi_label=True,
-            batch_size=batch_size,
-        )
+        scores = self.predict_proba(texts, labels, multi_label=True, **options)
         hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0
         if len(hot) != len(scores):
             raise ValueError(
                 f"Expected one list of labels for each text. Received: {len(scores)} texts, "
                 f"{len(hot)} lists."
             )
-        return tuned_thresholds(labels, scores.T, hot.T, hot.sum(axis=0))
+        least = threshold_of_each(None, labels, DEFAULT_THRESHOLD)
+        return ScoredLabels(labels, scores.T, hot.T, hot.sum(axis=0), least)
 
     # -- exports -------------------------------------------------------------------------------
 

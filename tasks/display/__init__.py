@@ -2,7 +2,8 @@
 
 `entities`, `answer`, `explanation`, `errors`, `fill_mask`, `attention`, `neighbours`, `matches` and
 `terms` return a `Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a
-page. `learning_curves` and `confusion_matrix` draw with matplotlib and return its axes.
+page. `learning_curves`, `thresholds` and `confusion_matrix` draw with matplotlib and return its
+axes.
 
 Example:
     >>> import encoder_zoo as ez
@@ -12,7 +13,7 @@ Example:
 """
 
 from encoder_zoo.tasks.display.bars import fill_mask, neighbours, terms
-from encoder_zoo.tasks.display.charts import confusion_matrix, errors, learning_curves
+from encoder_zoo.tasks.display.charts import confusion_matrix, errors, learning_curves, thresholds
 from encoder_zoo.tasks.display.marks import answer, attention, entities, explanation
 from encoder_zoo.tasks.display.matches import matches
 from encoder_zoo.tasks.display.picture import Picture
@@ -30,4 +31,5 @@ __all__ = [
     "matches",
     "neighbours",
     "terms",
+    "thresholds",
 ]

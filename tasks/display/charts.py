@@ -1,4 +1,4 @@
-"""Learning curves and confusion matrices, drawn by matplotlib; tables of mistakes."""
+"""Learning curves, thresholds and confusion matrices, by matplotlib; tables of mistakes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.lazy import LazyModule
+from encoder_zoo.tasks.base.confidence import answers_at_scores, best_threshold
 from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
+    from encoder_zoo.tasks.classification.zero_shot import ZeroShotClassifier
     from encoder_zoo.tasks.embedding.few_shot import FewShotClassifier
+    from encoder_zoo.tasks.tagging.entity_extractor import EntityExtractor
+    from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier
 
 plt = LazyModule(
     "matplotlib.pyplot",
     "Charts are drawn by matplotlib, which is not installed: `pip install matplotlib`.",
 )
-GREY, BLUE = "#9aa5b1", "#1f6feb"
+GREY, BLUE, ORANGE = "#9aa5b1", "#1f6feb", "#d9730d"
 IN_A_ROW = 2  # more would be too small to read on a page
 
 
@@ -51,13 +55,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
         raise ValueError(f"Expected the history of fit, with its losses. Received: {history!r}")
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
-    columns = min(len(names), IN_A_ROW)
-    rows = -(-len(names) // columns)
-    size = (5.5 * columns, 4 * rows)
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    for axis in axes.flat[len(names) :]:
-        figure.delaxes(axis)
-    axes = axes.flat[: len(names)]
+    axes = _axes(len(names))
     for axis, name in zip(axes, names, strict=True):
         curves = {"training": (values[name], GREY)}
         if f"val_{name}" in values:
@@ -67,10 +65,99 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
         axis.set(xlabel="epoch")
         axis.set_title(name.replace("_", " "), parse_math=False)
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="y", alpha=0.3)
         axis.legend(frameon=False)
     return axes
+
+
+def _axes(count: int) -> np.ndarray:
+    """Return (count,) axes of a new figure, some beside each other."""
+    columns = min(count, IN_A_ROW)
+    rows = -(-count // columns)
+    size = (5.5 * columns, 4 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[count:]:
+        figure.delaxes(axis)
+    for axis in axes.flat[:count]:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", alpha=0.3)
+    return axes.flat[:count]
+
+
+def thresholds(
+    model: SequenceClassifier
+    | FewShotClassifier
+    | ZeroShotClassifier
+    | TokenClassifier
+    | EntityExtractor,
+    x: object,
+    y: object,
+    labels: Sequence[str] | Mapping[str, str] | None = None,
+) -> np.ndarray:
+    """Plot the precision and the recall of each label over the least score that is answered.
+
+    A grey line is the threshold as it is, a dotted one that with the best F1, which
+    `tune_thresholds` of the same examples would set.
+
+    Args:
+        model: a classifier of several labels a text or of two classes, or a model of entities.
+        x, y: examples with their labels, as for `fit`, that it was not trained on; in memory.
+        labels: those to look for, of a `ZeroShotClassifier` or an `EntityExtractor`.
+
+    Returns:
+        (C,) axes of matplotlib, one for each label: `axes[0].figure.savefig("thresholds.png")`. Of
+        two classes the second one's.
+
+    Raises:
+        ValueError: "Thresholds are of several labels a text, of two classes or of entities. ..."
+        ImportError: where matplotlib is not installed.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+        >>> texts = ["Great!", "A fine film.", "Awful."]
+        >>> axes = thresholds(classifier, texts, ["positive", "positive", "negative"])
+        >>> [line.get_label() for line in axes[0].lines][:2]
+        ['precision', 'recall']
+    """
+    scored = model.scored_labels(x, y, **({} if labels is None else {"labels": labels}))
+    axes = _axes(len(scored.names))
+    for axis, name, scores, right, count, now in zip(axes, *scored, strict=True):
+        levels, precision, recall = _precision_and_recall(scores, right, count)
+        for label, curve, color in (("precision", precision, BLUE), ("recall", recall, ORANGE)):
+            axis.plot(levels, curve, color=color, label=label, drawstyle="steps-pre")
+        best, f1 = best_threshold(scores, right, count)
+        axis.axvline(now, color=GREY, label=f"now {now:.2f}")
+        axis.axvline(best, color="black", linestyle=":", label=f"best F1 {f1:.2f} at {best:.2f}")
+        axis.set(xlabel="threshold", xlim=(-0.02, 1.02), ylim=(-0.02, 1.05))
+        axis.set_title(f"{name}: {count} held out", parse_math=False)
+        axis.legend(frameon=False)
+    return axes
+
+
+def _precision_and_recall(
+    scores: np.ndarray, right: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ascending thresholds from 0 to 1, and what each gives; up to it from the one before.
+
+    Where nothing is answered, there is no precision, and of no right answers no recall: NaN.
+
+    Args:
+        scores, right, count: see `best_threshold`.
+
+    Example:
+        >>> values = _precision_and_recall(np.array([0.75, 0.25]), np.array([1, 0]) > 0, 2)
+        >>> [value.tolist() for value in values]
+        [[0.0, 0.25, 0.75, 1.0], [0.5, 0.5, 1.0, nan], [0.5, 0.5, 0.5, 0.0]]
+    """
+    levels, given, hits = (values[::-1] for values in answers_at_scores(scores, right))
+    everything = [len(scores)], [right.sum()]
+    given, hits = (
+        np.concatenate([first, values, [0]]).astype("float64")
+        for first, values in zip(everything, (given, hits), strict=True)
+    )
+    with np.errstate(invalid="ignore"):
+        precision, recall = hits / given, hits / np.float64(count)
+    return np.concatenate([[0.0], levels, [1.0]]), precision, recall
 
 
 def confusion_matrix(

@@ -40,6 +40,7 @@ from encoder_zoo.tasks.base.classes import (
 )
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
+    ScoredLabels,
     Thresholds,
     above_thresholds,
     threshold_of_each,
@@ -435,6 +436,11 @@ class FewShotClassifier(TextEmbedder):
         Raises:
             ValueError: "Thresholds are of several labels a text. ..."
         """
+        self.thresholds = tuned_thresholds(self.scored_labels(texts, labels, batch_size))
+        return dict(self.thresholds)
+
+    def scored_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
+        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
         if not self._takes_several:
             raise ValueError(
                 "Thresholds are of several labels a text. Received: "
@@ -443,9 +449,8 @@ class FewShotClassifier(TextEmbedder):
         texts, labels = self._labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
         right = self._hot(len(scores), labels, self.labels, self.num_classes) > 0
-        of_labels = scores.T, right.T, right.sum(axis=0)
-        self.thresholds = tuned_thresholds(self.class_names, *of_labels)
-        return dict(self.thresholds)
+        least = threshold_of_each(self.thresholds, self.class_names, DEFAULT_THRESHOLD)
+        return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 
     @overload
     def classify(

@@ -31,6 +31,7 @@ from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks.base.classes import validated_labels
+from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -45,7 +46,7 @@ from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     SpanWindows,
     WordsOfTexts,
 )
-from encoder_zoo.tasks.tagging.entity_metrics import score_entities
+from encoder_zoo.tasks.tagging.entity_metrics import score_entities, scored_entities
 from encoder_zoo.tasks.tagging.span_decoding import Candidates, choose, entity_columns, in_texts
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
@@ -498,16 +499,23 @@ class EntityExtractor(Task):
         Returns:
             `{"precision", "recall", "f1", "per_type": {label: {..., "support"}}}`.
         """
-        x, y = self._separate(x, y)
-        y = token_labels.label_lists(y)
-        labels = labels or self.labels or sorted({span["label"] for row in y for span in row})
+        x, true, labels = self._true_entities(x, y, labels)
         options = (threshold, nested, multi_label, batch_size)
-        found = self.extract_entities(x, labels, *options)
-        spans = [
-            [{(e["label"], e["start"], e["end"]) for e in row} for row in examples]
-            for examples in (y, found)
-        ]
-        return score_entities(*spans)
+        return score_entities(true, _triples(self.extract_entities(x, labels, *options)))
+
+    def scored_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
+        """Return what `display.thresholds` counts; options as for `extract_entities`."""
+        x, true, labels = self._true_entities(x, y, labels)
+        # Spans are chosen by score, so that those of a threshold are those above it of all.
+        found = self.extract_entities(x, labels, threshold=0.0, **options)
+        names = list(labels)
+        return scored_entities(true, found, names, [THRESHOLD] * len(names))
+
+    def _true_entities(self, x, y, labels) -> tuple:
+        """Return texts, their entities (label, start, end), and the labels to look for."""
+        x, y = self._separate(x, y)
+        true = _triples(token_labels.label_lists(y))
+        return x, true, labels or self.labels or sorted({e[0] for row in true for e in row})
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 
@@ -519,6 +527,11 @@ class EntityExtractor(Task):
 
     def tiny_questions(self) -> tuple:
         return self.tiny_data().x, [["a", "c"]] * 4
+
+
+def _triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
+    """Return the entities of texts as (label, start, end)."""
+    return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
 
 
 def _with_scores(found: Candidates, threshold: float) -> Candidates:

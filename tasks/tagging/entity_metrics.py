@@ -5,7 +5,7 @@ Comment letters: B batch, L sequence, C tags, T types.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -13,6 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
+from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
@@ -231,6 +232,41 @@ def score_entities(true: Sequence[set[tuple]], predicted: Sequence[set[tuple]]) 
     metric.counts.assign(counts)
     scores = {name: float(value) for name, value in metric.result().items()}
     return {**scores, "per_type": metric.report()}
+
+
+def scored_entities(
+    true: Sequence[set[tuple]],
+    found: Sequence[Sequence[Mapping]],
+    names: Sequence[str],
+    thresholds: Sequence[float],
+) -> ScoredLabels:
+    """Return the scores of found entities by type, and whether they are right.
+
+    Args:
+        true: the right entities of every text, (type, start, end).
+        found: as many lists of entities with their scores.
+        names: of the types.
+        thresholds: one for each type.
+
+    Example:
+        >>> entity = {"label": "PER", "start": 0, "end": 4, "score": 0.75}
+        >>> scored = scored_entities([{("PER", 0, 4), ("PER", 5, 8)}], [[entity]], ["PER"], [0.5])
+        >>> scored.scores[0].tolist(), scored.right[0].tolist(), scored.counts
+        ([0.75], [True], [2])
+    """
+    scores, right = ({name: [] for name in names} for _ in range(2))
+    for entities, of_text in zip(found, true, strict=True):
+        for entity in entities:
+            label = entity["label"]
+            scores[label].append(entity["score"])
+            right[label].append((label, entity["start"], entity["end"]) in of_text)
+    return ScoredLabels(
+        names,
+        [np.array(scores[name]) for name in names],
+        [np.array(right[name], bool) for name in names],
+        [sum(label == name for of_text in true for label, *_ in of_text) for name in names],
+        thresholds,
+    )
 
 
 def _scores(correct, predicted, true) -> dict:

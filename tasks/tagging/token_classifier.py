@@ -28,7 +28,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.classes import count_and_names, softmax
-from encoder_zoo.tasks.base.confidence import Thresholds, threshold_of_each
+from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, threshold_of_each
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.records import padded_columns, records
@@ -519,19 +519,11 @@ class TokenClassifier(LabelledTask):
         labels, labelled = (np.asarray(v) for v in self.preprocessor.labels_of(x, tokens, y))
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
-    def _scores_of_labels(self, x, y, batch_size) -> tuple:
-        true = self._true_entities(x, y)
+    def _scores_of_labels(self, x, y, batch_size) -> ScoredLabels:
         found = self.extract_entities(x, batch_size=batch_size, threshold=0.0)
-        names = self._entity_names("simple")
-        scores, right = ({name: [] for name in names} for _ in range(2))
-        for entities, of_text in zip(found, true, strict=True):
-            for entity in entities:
-                label = entity["label"]
-                scores[label].append(entity["score"])
-                right[label].append((label, entity["start"], entity["end"]) in of_text)
-        counts = [sum(label == name for of_text in true for label, *_ in of_text) for name in names]
-        scores, right = ([np.array(v[name]) for name in names] for v in (scores, right))
-        return names, scores, [v.astype(bool) for v in right], counts
+        names, least = self._entity_names("simple"), self._least_scores(None, "simple")
+        least = np.zeros(len(names)) if least is None else least
+        return entity_metrics.scored_entities(self._true_entities(x, y), found, names, least)
 
     def _true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
         """Return the entities (type, start, end) of texts, or of words with a space between them,

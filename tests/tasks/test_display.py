@@ -278,6 +278,77 @@ def test_learning_curves_of_a_history():
         ez.display.learning_curves({"accuracy": [1.0]})
 
 
+def at(axis, threshold: float) -> list[float]:
+    """Return the precision and recall that curves show at a threshold."""
+    lines = {line.get_label(): line for line in axis.lines}
+    shown = []
+    for name in ("precision", "recall"):
+        line = lines[name]
+        assert line.get_drawstyle() == "steps-pre"  # a value holds up to its threshold
+        index = np.searchsorted(line.get_xdata(), threshold)
+        shown.append(float(line.get_ydata()[index]))
+    return shown
+
+
+def test_thresholds_of_several_labels(tiny):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    metrics = pytest.importorskip("sklearn.metrics")
+    family = ez.BertBackbone.family
+    preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
+    kind = {"labels": ["O", "P"], "problem_type": "multi_label_classification"}
+    model = ez.SequenceClassifier(tiny.backbone(family), preprocessor, **kind)
+    texts, true = ["a b", "c", "d e f", "b a", "c d"], [["O"], ["O", "P"], [], ["P"], ["O"]]
+    model.thresholds = {"P": 0.25}
+    axes = ez.display.thresholds(model, texts, true)
+    assert [axis.get_title() for axis in axes] == ["O: 3 held out", "P: 2 held out"]
+    assert [axis.lines[2].get_label() for axis in axes] == ["now 0.50", "now 0.25"]
+    tuned = model.tune_thresholds(texts, true)
+    assert [axis.lines[3].get_xdata()[0] for axis in axes] == [*tuned.values()]
+    for axis, label in zip(axes, "OP", strict=True):
+        right = [label in row for row in true]
+        for threshold in np.linspace(0.01, 1, 50):
+            rows = model.classify(texts, threshold=float(threshold))
+            found = [any(row["label"] == label for row in answers) for answers in rows]
+            precision, recall = at(axis, threshold)
+            assert recall == pytest.approx(metrics.recall_score(right, found))
+            if any(found):
+                assert precision == pytest.approx(metrics.precision_score(right, found))
+            else:
+                assert np.isnan(precision)
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_thresholds_of_entities_are_those_of_what_is_chosen(tiny, nested):
+    """Spans that overlap compete: the curve must be that of `extract_entities`."""
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    model = tiny.task(ez.BertBackbone.family, "EntityExtractor")
+    data = model.tiny_data()
+    scored = model.scored_labels(data.x, data.y, nested=nested)
+    for threshold in (0.0, 0.3, 0.45, 0.5, 0.55, 0.7):
+        right = model.evaluate_entities(data.x, data.y, threshold=threshold, nested=nested)
+        of_labels = zip(*scored[:4], strict=True)
+        for name, scores, hits, count in of_labels:
+            expected = right["per_type"].get(name, {"precision": 0, "recall": 0, "support": 0})
+            kept = scores > threshold
+            assert hits[kept].sum() == pytest.approx(expected["precision"] * kept.sum())
+            assert hits[kept].sum() == pytest.approx(expected["recall"] * count)
+            assert count == expected["support"]
+    axes = ez.display.thresholds(model, data.x, data.y, labels=["c"])
+    assert [axis.get_title() for axis in axes] == ["c: 2 held out"]
+    tagger = tiny.task(ez.BertBackbone.family, "TokenClassifier")
+    texts, spans = ["a b"], [[(0, 1, tagger.labels[1][2:])]]
+    [axis, *_] = ez.display.thresholds(tagger, texts, spans)
+    assert axis.lines[2].get_label() == "now 0.00"  # entities of any score are answered
+    pyplot.close("all")
+
+
+def test_thresholds_of_models_without(tiny):
+    model = tiny.task(ez.BertBackbone.family, "SequenceClassifier")
+    with pytest.raises(ValueError, match="Thresholds are of several labels a text, of two classes"):
+        ez.display.thresholds(model, ["a"] * 3, model.labels[:3])
+
+
 def test_a_confusion_matrix_counts_true_labels_down():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     answers = [{"label": label} for label in ("b", "a", "b", "b")]

@@ -127,6 +127,7 @@ CALLS = {
         "extract_entities": lambda t: t.extract_entities(TEXTS, **SMALL),
         "predict_tags": lambda t: t.predict_tags([text.split() for text in TEXTS], **SMALL),
         "evaluate_entities": lambda t: t.evaluate_entities(*rows_of(t), **SMALL),
+        "display.thresholds": lambda t: display.thresholds(t, *rows_of(t)),
         "calibrate": lambda t: t.calibrate(*rows_of(t), **SMALL),
         "explain": lambda t: t.explain(TEXTS, **EXACT),
         "evaluate": lambda t: t.evaluate(*rows_of(t), 2, verbose=0),
