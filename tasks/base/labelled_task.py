@@ -272,13 +272,13 @@ class LabelledTask(Task):
             >>> list(classifier.tune_thresholds(texts, ["positive", "negative", "negative"]))
             ['positive']
         """
-        self.thresholds = tuned_thresholds(self.scored_labels(x, y, batch_size))
+        self.thresholds = tuned_thresholds(self._scored_labels(x, y, batch_size))
         return dict(self.thresholds)
 
-    def scored_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
+    def _scored_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
         """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
         self._check_classes_to_tune("tune_thresholds", x)
-        return self._scores_of_labels(*self._held_out(x, y), batch_size)
+        return self._scores_of_examples(*self._held_out(x, y), batch_size)
 
     def _check_classes_to_tune(self, method: str, x) -> None:
         self._check_labels_known()
@@ -297,7 +297,7 @@ class LabelledTask(Task):
         """Return the logits of all labelled things and their targets, both (M, C)."""
         raise NotImplementedError
 
-    def _scores_of_labels(self, x, y, batch_size: int | None) -> ScoredLabels:
+    def _scores_of_examples(self, x, y, batch_size: int | None) -> ScoredLabels:
         """Return the answers to checked examples, of each label with a threshold."""
         raise NotImplementedError
 

@@ -492,7 +492,7 @@ class SequenceClassifier(LabelledTask):
             )
         return logits, targets
 
-    def _scores_of_labels(self, x, y, batch_size) -> ScoredLabels:
+    def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
         least = self._least_scores(self.thresholds)
         logits, targets = self._held_out_logits(x, y, batch_size)
         scores = self._probabilities_of(logits)[:, -len(least) :]

@@ -266,9 +266,9 @@ class ZeroShotClassifier:
                 each text. ..."
         """
         options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
-        return tuned_thresholds(self.scored_labels(texts, right, labels, **options))
+        return tuned_thresholds(self._scored_labels(texts, right, labels, **options))
 
-    def scored_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
+    def _scored_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
         """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
         labels = validated_labels(labels)
         scores = self.predict_proba(texts, labels, multi_label=True, **options)

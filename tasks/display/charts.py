@@ -119,7 +119,7 @@ def thresholds(
         >>> [line.get_label() for line in axes[0].lines][:2]
         ['precision', 'recall']
     """
-    scored = model.scored_labels(x, y, **({} if labels is None else {"labels": labels}))
+    scored = model._scored_labels(x, y, **({} if labels is None else {"labels": labels}))
     axes = _axes(len(scored.names))
     for axis, name, scores, right, count, now in zip(axes, *scored, strict=True):
         levels, precision, recall = _precision_and_recall(scores, right, count)

@@ -436,10 +436,10 @@ class FewShotClassifier(TextEmbedder):
         Raises:
             ValueError: "Thresholds are of several labels a text. ..."
         """
-        self.thresholds = tuned_thresholds(self.scored_labels(texts, labels, batch_size))
+        self.thresholds = tuned_thresholds(self._scored_labels(texts, labels, batch_size))
         return dict(self.thresholds)
 
-    def scored_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
+    def _scored_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
         """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
         if not self._takes_several:
             raise ValueError(

@@ -503,7 +503,7 @@ class EntityExtractor(Task):
         options = (threshold, nested, multi_label, batch_size)
         return score_entities(true, _triples(self.extract_entities(x, labels, *options)))
 
-    def scored_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
+    def _scored_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
         """Return what `display.thresholds` counts; options as for `extract_entities`."""
         x, true, labels = self._true_entities(x, y, labels)
         # Spans are chosen by score, so that those of a threshold are those above it of all.

@@ -519,7 +519,7 @@ class TokenClassifier(LabelledTask):
         labels, labelled = (np.asarray(v) for v in self.preprocessor.labels_of(x, tokens, y))
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
-    def _scores_of_labels(self, x, y, batch_size) -> ScoredLabels:
+    def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
         found = self.extract_entities(x, batch_size=batch_size, threshold=0.0)
         names, least = self._entity_names("simple"), self._least_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least
