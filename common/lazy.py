@@ -23,6 +23,8 @@ NO_TENSORFLOW = (
     "train and answer on JAX and PyTorch with texts, lists and arrays in memory."
 )
 
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+
 
 class LazyModule(types.ModuleType):
     """Imports a module when one of its attributes is first used.
@@ -140,23 +142,27 @@ else:
     array_ops = ArrayOperations("array_ops")
 
 
-_user: int | None = None  # the process in which TensorFlow began to work
+_user: int | None = None  # the process in which the backend began to work
 
 
 def refuse_in_fork() -> None:
-    """Record which process uses TensorFlow; raise an error in a fork of it.
+    """Record which process uses the backend; raise an error in a fork of it.
 
-    TensorFlow works with threads, which a fork does not have: it would wait for them for ever.
+    TensorFlow, JAX and PyTorch work with threads, which a fork does not have: it would wait for
+    them for ever.
 
     Raises:
         RuntimeError: "This process was forked from one that had used TensorFlow ..."
     """
     global _user
+    if keras.config.backend() == "numpy":
+        return
     if _user is None:
         _user = os.getpid()
     elif _user != os.getpid():
+        backend = BACKENDS.get(keras.config.backend(), keras.config.backend())
         raise RuntimeError(
-            "This process was forked from one that had used TensorFlow, whose threads are not "
+            f"This process was forked from one that had used {backend}, whose threads are not "
             "here: it would wait for them for ever. Start processes anew, with "
             "multiprocessing.get_context('spawn') or 'forkserver', or load the model after the "
             "fork, and in the first process not at all."

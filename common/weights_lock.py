@@ -15,6 +15,8 @@ from typing import ParamSpec, TypeVar
 
 import keras
 
+from encoder_zoo.common.lazy import refuse_in_fork
+
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=keras.Model)
@@ -117,7 +119,12 @@ def weights_lock(model: keras.Model) -> WeightsLock:
         >>> model = keras.Sequential()
         >>> weights_lock(model) is weights_lock(model)
         True
+
+    Raises:
+        RuntimeError: in a forked process, see `refuse_in_fork`; the lock, too, may be taken there
+            by a thread that does not exist.
     """
+    refuse_in_fork()
     known = vars(getattr(model, "backbone", model))
     # A new one only at first, and then in one step for all threads.
     return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())

@@ -21,7 +21,7 @@ from encoder_zoo.common.keras_private import (
     layers_in,
     opens_training,
 )
-from encoder_zoo.common.lazy import loading, pushing, saving
+from encoder_zoo.common.lazy import loading, pushing, refuse_in_fork, saving
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.common.weights_lock import (
@@ -100,6 +100,7 @@ class _BuiltAtOnce(type(keras.Model)):
     """Metaclass that applies a class's `defaults`, and builds a model after the last `__init__`."""
 
     def __call__(cls, *args, **kwargs):
+        refuse_in_fork()
         with variables_named_alike():
             model = super().__call__(*args, **{**cls.defaults, **kwargs})
             model.build((None, None))

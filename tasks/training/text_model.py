@@ -25,7 +25,6 @@ from encoder_zoo.common.keras_private import (
     strategy_of,
     update_compiled_metrics,
 )
-from encoder_zoo.common.lazy import refuse_in_fork
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -339,7 +338,6 @@ class TextModel(keras.Model):
 
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
-        refuse_in_fork()
         x = sources.as_stream(x)
         given, (x, y) = (x, y), sources.separated(self, x, y)
         if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
@@ -380,8 +378,7 @@ class TextModel(keras.Model):
     # -- answers ---------------------------------------------------------------------------------
 
     def _make_ready(self) -> None:
-        """Compile if needed; raise in a forked process, in which TensorFlow would hang."""
-        refuse_in_fork()
+        """Compile if needed."""
         if not self.compiled:
             self.compile()
 
@@ -540,7 +537,6 @@ class TextModel(keras.Model):
             window onto its context, or with a beam (1 + start_n_top * end_n_top, 4). Of a
             regression they are the numbers themselves, and of `TextEmbedder` the vectors.
         """
-        refuse_in_fork()
         self._check_answers(x)
         self._warn_new_head()
         options = {"verbose": verbose, "steps": steps, "callbacks": callbacks}

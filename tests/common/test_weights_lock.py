@@ -1,12 +1,14 @@
 """The lock of a model's weights: readers together, a writer alone and first."""
 
 import copy
+import os
 import pickle
 import threading
 
 import keras
 import numpy as np
 import pytest
+from processes import run
 
 from encoder_zoo.common.weights_lock import WeightsLock, trains, weights_lock
 
@@ -182,3 +184,85 @@ def test_what_reads_or_changes_weights_holds_the_lock(kind, of, tiny, monkeypatc
         if hasattr(model, name):
             with pytest.raises(Held, match=kind):
                 call(model, inputs)
+
+
+# In a fork of a process that has a model, calls all that asks, changes or makes one, and prints the
+# errors. A call that waits for threads which are not there ends the fork.
+FORKED = """
+import os, signal, sys, warnings
+import numpy as np
+import encoder_zoo as ez
+from encoder_zoo.testing import tiny
+
+warnings.simplefilter("ignore")  # of Python and JAX, about forks
+family, asked = ez.BertBackbone.family, sys.argv[2] == "asked"
+model = tiny.task(family, ez.SequenceClassifier)
+embedder = tiny.task(family, ez.TextEmbedder)
+model.save_to_preset(sys.argv[1])
+inputs, index = tiny.examples(family), None
+if asked:
+    model.classify(["a b"])
+    index = embedder.index(["a b", "c"])
+calls = {
+    "classify": lambda: model.classify(["a b"]),
+    "predict": lambda: model.predict(inputs, verbose=0),
+    "predict_on_batch": lambda: model.predict_on_batch(inputs),
+    "call": lambda: model(inputs),
+    "backbone": lambda: model.backbone(inputs),
+    "backbone.predict": lambda: model.backbone.predict(inputs, verbose=0),
+    "fit": lambda: model.fit(["a", "b"], [0, 1], verbose=0),
+    "train_on_batch": lambda: model.train_on_batch(inputs, np.array([0, 1, 0])),
+    "evaluate": lambda: model.evaluate(["a", "b"], [0, 1], verbose=0),
+    "explain": lambda: model.explain(["a"]),
+    "save": lambda: model.save_to_preset(sys.argv[1]),
+    "load": lambda: ez.SequenceClassifier.from_preset(sys.argv[1]),
+    "construct": lambda: tiny.backbone(family),
+    "embed": lambda: embedder.embed(["a"]),
+    "index": lambda: embedder.index(["a"]),
+}
+if asked:
+    calls["search"] = lambda: index.search("a")
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]) % 256)
+signal.alarm(120)
+for name, call in calls.items():
+    try:
+        call()
+    except RuntimeError as error:
+        print(name, error, flush=True)
+if os.environ["KERAS_BACKEND"] != "tensorflow":  # texts are read without it
+    print("tokens", model.preprocessor.tokenizer.tokenize(["a b"]).to_list())
+os._exit(0)
+"""
+CALLS_IN_FORKS = 15
+
+
+@pytest.mark.slow(every=True)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+@pytest.mark.parametrize("asked", ["asked", "made"])
+@pytest.mark.parametrize(
+    ("backend", "name"), [("tensorflow", "TensorFlow"), ("jax", "JAX"), ("torch", "PyTorch")]
+)
+def test_a_fork_refuses_every_model_at_once(backend, name, asked, tmp_path):
+    lines = run(FORKED, tmp_path / "preset", asked, KERAS_BACKEND=backend).splitlines()
+    refused = [line for line in lines if f"forked from one that had used {name}, whose" in line]
+    assert len(refused) == CALLS_IN_FORKS + (asked == "asked"), lines
+    assert ("tokens [[5, 6]]" in lines) == (backend != "tensorflow")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_a_fork_may_make_the_first_model(backend):
+    code = """
+import os, warnings
+import encoder_zoo as ez
+
+warnings.simplefilter("ignore")
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]) % 256)
+model = ez.SequenceClassifier.from_preset("bert_nano_en_uncased", num_classes=2)
+print(len(model.classify(["a b"])), flush=True)
+os._exit(0)
+"""
+    assert run(code, KERAS_BACKEND=backend).splitlines()[-1] == "1"

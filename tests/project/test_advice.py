@@ -1376,7 +1376,7 @@ NOT_EXECUTED = {
     "was replaced while it was loaded. Load it again": RACE,
     "this SavedModel was replaced while it was loaded": RACE,
     "was replaced while the training was continued": RACE,
-    "This process was forked from one that had used TensorFlow": RACE,
+    "This process was forked from one that had used": RACE,
     "Another worker of this training has gone": RACE,
     "in every worker on its own": DEVICES,
     "Tasks do not train under a ParameterServerStrategy": DEVICES,

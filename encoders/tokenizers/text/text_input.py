@@ -36,7 +36,8 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
         >>> as_text_tensor(["naïve", "b"]).shape
         TensorShape([2])
     """
-    refuse_in_fork()
+    if in_tensorflow():  # elsewhere texts are read without the backend, in workers of a loader too
+        refuse_in_fork()
     if isinstance(texts, array_ops.Tensor):
         return _checked_tensor(texts, name)
     if isinstance(texts, str | bytes):
