@@ -2,11 +2,15 @@
 
 import ast
 import collections
+import html
 import importlib
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
+import urllib.request
 
 import numpy as np
 import pytest
@@ -93,6 +97,33 @@ def test_many_texts_go_on_after_a_kill(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "killed; 2 shards are there" in done.stdout
     assert "3000 rows, each once and in order: True" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_search_page_answers_and_escapes(monkeypatch):
+    pytest.importorskip("bm25s")
+    monkeypatch.syspath_prepend(GUIDES)
+    guide = importlib.import_module("search_page")
+
+    def get(question: str) -> str:
+        query = urllib.parse.urlencode({"q": question})
+        with urllib.request.urlopen(f"{guide.ADDRESS}?{query}") as response:
+            assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+            return response.read().decode()
+
+    try:
+        assert guide.ADDRESS.startswith("http://127.0.0.1:")
+        page = get("Can it go on after a crash?")
+        assert page.count("<mark>") == page.count("<h3>") == 5 and "crash" in page
+        assert get("") == guide.page("") and "<h3>" not in get("")
+        nasty = "\"><script>alert('x')</script> & <mark>"
+        page = get(nasty)
+        value = re.search('value="([^"]*)"', page)[1]
+        assert html.unescape(value) == nasty
+        assert "<script" not in page and page.count("<mark>") == page.count("<h3>")
+    finally:
+        guide.server.shutdown()
+        guide.server.server_close()
 
 
 @pytest.fixture
