@@ -44,6 +44,7 @@ from encoder_zoo.common.validation import (
     rules_of,
 )
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
+from encoder_zoo.tasks.embedding.pair_columns import TEXTS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
 from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name, log_odd_labels
@@ -398,19 +399,23 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Load the preset.
 
         Args:
-            X, y: not used, as nothing is trained.
+            X: texts, which are checked; they may be left out, as nothing is trained.
+            y: not used.
 
         Returns:
             The estimator.
         """
         self._check_parameters()
+        if X is not None:
+            TEXTS.read(X)
         self.model_ = TextEmbedder.from_preset(self.preset, **self._preset_arguments())
         return self
 
     def transform(self, X: Any) -> np.ndarray:
         """Return the vectors (N, D) float32 of N texts."""
         check_is_fitted(self)
-        return self.model_.embed(X, batch_size=self.batch_size)
+        (texts,) = TEXTS.read(X)
+        return self.model_.embed(texts, batch_size=self.batch_size)
 
     @property
     def _n_features_out(self) -> int:

@@ -163,7 +163,7 @@ def _single_column(y):
     """Return the only column of a table or of an array (B, 1); other values unchanged."""
     if isinstance(y, dict):
         return next(iter(y.values())) if len(y) == 1 else y
-    return y if isinstance(y, list) else single_column(y)
+    return single_column(y)
 
 
 def _matrix(y, labels: list[str] | None):

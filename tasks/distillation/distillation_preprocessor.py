@@ -131,10 +131,9 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
     """
     answer = isinstance(teacher, Task) and isinstance(student, Task)
     usual = ["soft_labels"] if answer else ["relations"]
-    objectives = usual if given is None else list(given)
+    objectives = usual if given is None else list(given) if isinstance(given, list | tuple) else []
     unknown = [name for name in objectives if name not in OBJECTIVES]
-    repeated = len(set(objectives)) != len(objectives)
-    if unknown or repeated or not objectives or isinstance(given, str):
+    if unknown or not objectives or len(set(objectives)) != len(objectives):
         raise ValueError(
             f"objectives is {given!r}. Expected a list of one or more of {', '.join(OBJECTIVES)}."
         )
@@ -152,6 +151,12 @@ def _check_same_answers(teacher, student) -> None:
             f"{type(teacher).__name__} and {type(student).__name__}."
         )
     if not student.has_classes:
+        sizes = [backbone_of(model).vocabulary_size for model in (teacher, student)]
+        if sizes[0] != sizes[1]:
+            raise ValueError(
+                f"The teacher scores {sizes[0]} tokens, the student {sizes[1]}. Expected equally "
+                "many for soft_labels: build the student with the teacher's vocabulary_size."
+            )
         return
     _take_over_classes(teacher, student)
     for name in ("num_classes", "labels", "problem_type"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import keras
 import numpy as np
 
+from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import with_type
@@ -39,10 +40,14 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
         ValueError: "prompts['query'] is 3. Expected a text.", "default_prompt is 'q'. Expected one
             of query, passage."
     """
+    if not isinstance(prompts, Mapping | None):
+        raise ValueError(f"prompts is {with_type(prompts)}. Expected a dict of names and texts.")
     prompts = dict(prompts or {})
     for name, text in prompts.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise ValueError(f"prompts[{name!r}] is {text!r}. Expected names and texts.")
+        check_writable(name, "A name of prompts")
+        check_writable(text, f"prompts[{name!r}]")
     if default_prompt is not None and default_prompt not in prompts:
         raise ValueError(
             f"default_prompt is {default_prompt!r}. Expected one of {', '.join(prompts)}."
@@ -64,7 +69,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
 
     Raises:
         ValueError: "There is no prompt 'qeury'. Expected query, document, ... or the text itself,
-            such as 'query: '."
+            such as 'query: '.", "prompt is 7 (int). Expected its name, or its text."
 
     Example:
         >>> prompts = {"query": "query: ", "passage": "passage: "}
@@ -76,6 +81,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
         return ""
     if not isinstance(name, str):
         raise ValueError(f"prompt is {with_type(name)}. Expected its name, or its text.")
+    check_writable(name, "prompt")
     for known in (name, *(DOCUMENT_NAMES if name in DOCUMENT_NAMES else ())):
         if known in prompts:
             return prompts[known]

@@ -134,21 +134,15 @@ def categories(values) -> list | None:
 
 
 def single_column(values):
-    """Return the texts of an array or list with one in each row, (n, 1), as (n,); else unchanged.
+    """Return an array or tensor with one entry in each row, (n, 1), as (n,); others unchanged.
 
     Example:
         >>> single_column(np.array([["good"], ["bad"]])).tolist(), single_column([["good"]])
-        (['good', 'bad'], ['good'])
+        (['good', 'bad'], [['good']])
     """
     if hasattr(values, "shape"):  # an array or a tensor
         shape = array_ops.TensorShape(values.shape)
         return values[:, 0] if shape.rank == 2 and shape[1] == 1 else values
-    if (
-        isinstance(values, list)
-        and values
-        and all(isinstance(row, ROWS) and len(row) == 1 for row in values)
-    ):
-        return [row[0] for row in values]
     return values
 
 

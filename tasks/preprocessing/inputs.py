@@ -222,7 +222,7 @@ class Inputs:
             names, x = None, tuple([] for _ in range(self._least))
         else:
             names, x = None, self._tuple_of(x)
-        if x and self._columns[-1].repeated and _holds_rows(x[-1]):
+        if len(x) > 1 and self._columns[-1].repeated and _holds_rows(x[-1]):
             x = (*x[:-1], *_transposed(x[-1], "the last column"))
         if not self._least <= len(x) <= self._most:
             raise ValueError(self._expected(f"{len(x)} columns"))
@@ -234,7 +234,7 @@ class Inputs:
         """Return the columns of a tuple, of rows, or of texts alone."""
         if isinstance(x, tuple):
             return x
-        if _holds_rows(x):
+        if _holds_rows(x) and (self._least > 1 or len(x[0]) != 1):
             return tuple(_transposed(x, "x"))
         if self._least > 1:
             raise ValueError(self._expected(with_type(x)))

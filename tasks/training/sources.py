@@ -355,7 +355,8 @@ def is_dataset(x) -> bool:
 def check_not_empty(x) -> None:
     """Raise a ValueError if there are no texts to train or evaluate on."""
     first = x[0] if isinstance(x, tuple) and x else x
-    if hasattr(first, "__len__") and not len(first):
+    sized = hasattr(first, "__len__") and not hasattr(first, "nnz")  # of scipy.sparse, which raise
+    if sized and not len(first):
         raise ValueError(f"x is empty: {x!r}. Expected at least one text.")
 
 

@@ -435,6 +435,15 @@ def test_two_backbones_learn_from_texts_in_half_precision():
         model.fit(texts, [0] * 16)
 
 
+def of_itself(model):
+    return ez.Distillation(model, model)
+
+
+def masked_lm(tokens):
+    preprocessor = ez.MaskedLMPreprocessor(ez.BertTokenizer(tokens))
+    return ez.MaskedLM(ez.BertBackbone(len(tokens), 1, 2, 8, 16), preprocessor)
+
+
 def of_one_backbone(teacher, student):
     shared = backbone()
     return ez.Distillation(teacher(shared), student(shared), objectives=["relations"])
@@ -455,6 +464,19 @@ def of_one_backbone(teacher, student):
         (lambda: of_one_backbone(lambda backbone: backbone, lambda backbone: backbone), "share"),
         (lambda: of_one_backbone(ez.MaskedLM, lambda backbone: backbone), "the teacher would ch"),
         (lambda: ez.Distillation(classifier(), classifier(), objectives="relations"), "a list of"),
+        (lambda: ez.Distillation(classifier(), classifier(), objectives=7), "objectives is 7"),
+        (lambda: of_itself(classifier()), "share .* weights"),
+        (lambda: of_itself(tagger()), "share .* weights"),
+        (lambda: of_itself(ez.MaskedLM(backbone())), "share .* weights"),
+        (lambda: of_itself(backbone()), "share .* weights"),
+        (
+            lambda: ez.Distillation(masked_lm(TOKENS), masked_lm(TOKENS[::-1])),
+            "different tokenizer",
+        ),
+        (
+            lambda: ez.Distillation(masked_lm(TOKENS), masked_lm([*TOKENS, "x"])),
+            "scores 20 tokens, the student 21",
+        ),
         (lambda: ez.Distillation(classifier(), "student"), "a task or a backbone"),
         (
             lambda: ez.Distillation(classifier(labels=["good", "bad"]), classifier()),

@@ -61,7 +61,9 @@ def test_optional_repeated_and_either():
     texts = Inputs(Text("texts"), Text("second texts", optional=True))
     assert lists(texts.read(TITLES)) == [TITLES]
     assert lists(texts.read(np.array([TITLES, NOTES]).T)) == [TITLES, NOTES]
-    assert lists(texts.read([[text] for text in TITLES])) == [TITLES]
+    for nested in ([[text] for text in TITLES], [(text,) for text in TITLES]):
+        with pytest.raises(ValueError, match=r"texts\[0\] is .*; expected a string, not"):
+            texts.read(nested)
     assert lists(texts.read([])) == [[]]
     several = Inputs(Text("anchors"), Text("others", optional=True, repeated=True))
     expected = [["q", "r"], ["a", "b"], ["n", "o"], ["m", "p"]]
