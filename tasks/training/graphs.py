@@ -11,7 +11,7 @@ import os
 import pathlib
 import platform
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -35,8 +35,7 @@ from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 
 if TYPE_CHECKING:
-    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-    from encoder_zoo.tasks.training.distribution import Distribution
+    from encoder_zoo.tasks.training.text_model import TextModel
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -94,7 +93,7 @@ METRICS = ("keras.", "encoder_zoo.")
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 
 
-def can_be_filled(task: TracedModel) -> bool:
+def can_be_filled(task: TextModel) -> bool:
     """Return whether rows that only fill a batch can be left out of a task's loss and metrics."""
     loss = task.loss
     known = isinstance(loss, str) or (
@@ -173,15 +172,6 @@ def weights_of_metrics(real, y_pred, sample_weight):
     return real if sample_weight is None else real * ops.cast(sample_weight, "float32")
 
 
-class TracedModel(Protocol):
-    """The parts that are traced of a `keras.Model`, beside its steps; see `TextModel`."""
-
-    preprocessor: Preprocessor | None
-    distribution: Distribution
-    packs_batches: bool
-    fills_batches: bool
-
-
 class GraphCache:
     """The graphs that a task has traced: of batches, steps and answers.
 
@@ -189,7 +179,7 @@ class GraphCache:
         task: whose preprocessor and steps are traced.
     """
 
-    def __init__(self, task: TracedModel):
+    def __init__(self, task: TextModel):
         self._task = task
         self._graphs = {}
         self._lengths = None  # that batches are padded to where every shape is compiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -23,9 +23,7 @@ from encoder_zoo.tasks.training.logit_metrics import loss_on_logits, metrics_on_
 from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.backbone import Backbone
-    from encoder_zoo.tasks.training.distribution import Distribution
-    from encoder_zoo.tasks.training.graphs import GraphCache
+    from encoder_zoo.tasks.training.text_model import TextModel
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -33,26 +31,6 @@ logger = logging.getLogger("encoder_zoo")
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
 # Arguments until a `compile` names them.
 DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "jit_compile": "auto"}
-
-
-class TrainedModel(Protocol):
-    """The parts that a recipe needs of the `keras.Model` that it compiles; see `TextModel`."""
-
-    backbone: Backbone
-    distribution: Distribution
-    graphs: GraphCache
-    learning_rate: float
-    default_learning_rate: float
-    default_warmup: float
-    pretrains: bool
-    labels_tokens: bool
-    output_activation: str | None
-    traced_settings: tuple
-
-    def default_loss(self) -> keras.losses.Loss: ...
-    def default_metrics(self) -> list: ...
-    def metric_by_name(self, name: str): ...
-    def learning_rate_shares(self) -> dict[int, float]: ...
 
 
 class Recipe:
@@ -66,7 +44,7 @@ class Recipe:
         options: further arguments of `compile`, which are Keras's, likewise.
     """
 
-    def __init__(self, task: TrainedModel):
+    def __init__(self, task: TextModel):
         self._task = task
         self.arguments, self.options = {}, {}
         self._frozen = FrozenLayers()
@@ -377,7 +355,7 @@ def _sets_rate(callback) -> bool:
     )
 
 
-def build_metrics(task: TrainedModel, dataset: tf.data.Dataset) -> None:
+def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     """Make the variables of loss and metrics before the first trace.
 
     Args:
