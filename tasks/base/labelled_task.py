@@ -35,7 +35,6 @@ from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
-from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
@@ -52,13 +51,11 @@ class LabelledTask(Task):
     Attributes:
         labels: names of the classes, or None.
         num_classes: C; None before they are known.
-        expected_labels: description of the y of `fit`, for errors.
         temperature, thresholds: see `calibrate` and `tune_thresholds`.
         given_head: the layer that is the head, instead of the family's; None: the family's.
     """
 
     has_classes = True
-    expected_labels: str
     temperature: float = 1.0
     thresholds: Mapping[str, float] | None = None
     given_head: keras.layers.Layer | None = None
@@ -148,14 +145,6 @@ class LabelledTask(Task):
         """Return texts and labels of rows that hold both, see `read_annotations`."""
         several = getattr(self, "problem_type", None) == "multi_label_classification"
         return texts_and_labels(x, y, self.labels, several)
-
-    def _check_labels(self, x, y) -> None:
-        if is_dataset(x) and y is None:
-            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-        if y is None:
-            raise ValueError(
-                f"The labels are missing. Expected y: {self.expected_labels}.{columns_advice(x)}"
-            )
 
     def _before_training(self, x, y) -> None:
         if self.temperature != 1 or self.thresholds:

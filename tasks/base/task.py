@@ -300,7 +300,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
         if y is None:
             raise ValueError(
-                f"The labels are missing. Expected y: {values.expected}.{columns_advice(x)}"
+                f"The {values.name}s are missing. Expected y: {values.expected}.{columns_advice(x)}"
             )
 
     @reads_weights

@@ -176,7 +176,6 @@ class SequenceClassifier(LabelledTask):
     packs_batches = True
     answer_type = LabelScore
     answer_settings = ("window_pooling", "temperature", "thresholds")
-    expected_labels = "one label for each text"
 
     @validate_arguments
     def __init__(

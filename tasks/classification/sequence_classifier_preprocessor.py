@@ -19,6 +19,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     regression_targets,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
@@ -77,6 +78,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
 
     task_name = "sequence_classifier"
     inputs = Inputs(Text("texts"), Text("second texts", optional=True), named=True)
+    label_values = Labels("one label for each text")
 
     @validate_arguments
     def __init__(

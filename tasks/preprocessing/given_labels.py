@@ -32,12 +32,30 @@ class LabelValues(Protocol):
     """The labels of a task, declared once by its preprocessor.
 
     Attributes:
+        name: of a label, for errors.
         expected: description of y, for errors.
     """
 
     @property
+    def name(self) -> str: ...
+    @property
     def expected(self) -> str: ...
     def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor: ...
+
+
+class Labels(NamedTuple):
+    """Labels that the preprocessor reads itself, in its `encode` or `encode_labels`.
+
+    Attributes:
+        expected, name: as of `LabelValues`.
+    """
+
+    expected: str
+    name: str = "label"
+
+    def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
+        """Return labels as they are given, as a tensor."""
+        return array_ops.convert_to_tensor(y)
 
 
 class Numbers(NamedTuple):
@@ -94,6 +112,7 @@ class Index(NamedTuple):
     Attributes:
         among: one of these things, for errors.
         of: an example, for errors.
+        name: of an index, for errors.
 
     Example:
         >>> import tensorflow as tf
@@ -104,6 +123,7 @@ class Index(NamedTuple):
 
     among: str
     of: str
+    name: str = "label"
 
     @property
     def expected(self) -> str:

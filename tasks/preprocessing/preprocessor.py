@@ -75,7 +75,7 @@ class Preprocessor(ConfigFromSignature):
     inputs: Inputs = Inputs(Text("texts"), Text("second texts", optional=True))
     # Names of these columns in tables with others beside them, where it has such an argument.
     text_columns: Sequence[str] | None = None
-    # The labels of the task, such as `Numbers()`; None: the task reads them itself, or has none.
+    # The labels of the task, such as `Numbers()`; None: it has none, or may do without.
     label_values: LabelValues | None = None
     # Arguments that a student takes over from its teacher's preprocessor.
     distilled_settings: tuple[str, ...] = ()

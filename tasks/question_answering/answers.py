@@ -15,14 +15,16 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import is_span, plain
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
-NO_LABELS = (
-    "The answers are missing. Expected y, or examples with 'answers'; a question without an answer "
-    "has an empty list of them."
+ANSWERS = Labels(
+    "for each question its answers, of which one without an answer has an empty list; or examples "
+    "with 'answers'",
+    "answer",
 )
+NO_LABELS = f"The answers are missing. Expected y: {ANSWERS.expected}."
 NullThreshold = Annotated[
     float,
     Rule(lambda v: type(v) in (int, float) and not math.isnan(v), "a number, perhaps infinite"),

@@ -25,7 +25,7 @@ from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.preprocessing.columns import columns_advice, plain, text_of
+from encoder_zoo.tasks.preprocessing.columns import plain, text_of
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
@@ -260,8 +260,8 @@ class SpanQA(Task):
         check_given(y, x, none_is_answer=True)
 
     def _check_labels(self, x, y) -> None:
-        if y is None and not (is_dataset(x) or holds_answers(x)):
-            raise ValueError(f"{NO_LABELS}{columns_advice(x)}")
+        if not (is_dataset(x) or holds_answers(x)):
+            super()._check_labels(x, y)
 
     # -- answers -----------------------------------------------------------------------------------
 

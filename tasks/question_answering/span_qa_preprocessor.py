@@ -21,6 +21,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weight
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
 from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
 from encoder_zoo.tasks.question_answering.answers import (
+    ANSWERS,
     INPUTS,
     check_answers,
     split_examples,
@@ -95,6 +96,7 @@ class SpanQAPreprocessor(Preprocessor):
 
     task_name = "span_qa"
     inputs = INPUTS
+    label_values = ANSWERS
     marks_answers = False  # for a beam, see `attach`
 
     @validate_arguments

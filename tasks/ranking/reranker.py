@@ -29,7 +29,6 @@ from encoder_zoo.tasks.losses.ranking import ABSENT, RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
@@ -275,15 +274,6 @@ class Reranker(ListScores):
         loss = self.recipe.arguments["loss"]
         of_probabilities = is_auto(loss) or isinstance(loss, keras.losses.BinaryCrossentropy)
         return [PairAccuracy()] if of_probabilities else []
-
-    def _check_labels(self, x, y) -> None:
-        if is_dataset(x) and y is None:
-            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-        if y is None:
-            raise ValueError(
-                "The scores are missing. Expected y: one score for each pair, or for each query a "
-                f"list of scores, one for each of its texts.{columns_advice(x)}"
-            )
 
     def _adapt(self, x, y) -> None:
         """Choose between the default losses and metrics of pairs and of lists."""

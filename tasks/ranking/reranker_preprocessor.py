@@ -18,7 +18,7 @@ from encoder_zoo.tasks.losses.ranking import ABSENT
 from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
-from encoder_zoo.tasks.preprocessing.given_labels import Numbers, check_given
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, TextOrTexts, are_lists
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
@@ -159,6 +159,10 @@ class RerankerPreprocessor(Preprocessor):
     task_name = "reranker"
     inputs = Inputs(
         Text("queries", "query", filled=True), TextOrTexts("texts", "text", filled=True)
+    )
+    label_values = Labels(
+        "one score for each pair, or for each query a list of scores, one for each of its texts",
+        "score",
     )
     one_example_per_text = True
     truncation_advice = "Split long texts into passages, and rank these."

@@ -265,13 +265,6 @@ class EntityExtractor(Task):
             return x, y
         return token_labels.separated(x, y)
 
-    def _check_labels(self, x, y) -> None:
-        if y is None and not hasattr(x, "element_spec"):
-            raise ValueError(
-                "The labels are missing. Expected y: for every text a list of spans, "
-                "{'start', 'end', 'label'}."
-            )
-
     def _adapt(self, x, y) -> None:
         if isinstance(x, dict) or self.labels is not None:
             return

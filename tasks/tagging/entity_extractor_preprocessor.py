@@ -27,6 +27,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.tasks.base.classes import label_indices
 from encoder_zoo.tasks.preprocessing.checks import check_each
+from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
@@ -119,6 +120,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     task_name = "entity_extractor"
     inputs = Inputs(Text("texts", "text"), Texts("labels", optional=True))
+    label_values = Labels("for every text a list of spans, {'start', 'end', 'label'}")
     max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # of the task
 
     @validate_arguments

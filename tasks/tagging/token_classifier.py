@@ -146,7 +146,6 @@ class TokenClassifier(LabelledTask):
     _logged_notation: str | None = None
     answer_settings = ("strategy", "valid_tags", "split_symbols", "temperature", "thresholds")
     distilled_settings = ("strategy", "valid_tags", "split_symbols")
-    expected_labels = "for every text a list of spans, or for every list of words a list of tags"
 
     @validate_arguments
     def __init__(

@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.tasks.preprocessing.columns import plain
+from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, as_column
 from encoder_zoo.tasks.preprocessing.preprocessor import (
     Preprocessor,
@@ -77,6 +78,9 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     task_name = "token_classifier"
     inputs = Inputs(Text("texts"))
+    label_values = Labels(
+        "for every text a list of spans, or for every list of words a list of tags"
+    )
     distilled_settings = ("label_all_tokens",)
 
     @validate_arguments

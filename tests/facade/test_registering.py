@@ -17,7 +17,7 @@ from encoder_zoo.encoders.layers import LayerNorm
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task, TinyData
-from encoder_zoo.tasks.preprocessing.given_labels import Numbers
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.testing import tiny
 
@@ -227,6 +227,35 @@ class TestInputsOfAStrangersTask:
         for method in (scorer.fit, scorer.evaluate):
             with pytest.raises(ValueError, match=message):
                 method(x, y, verbose=0)
+
+
+@pytest.fixture(scope="module")
+def colours():
+    class ColoursPreprocessor(ScorerPreprocessor):
+        label_values = Labels("a colour for each text", "colour")
+
+        def encode_labels(self, y):
+            return super().encode_labels([float(len(colour)) for colour in y])
+
+    class Colours(Scorer):
+        preprocessor_class = ColoursPreprocessor
+
+    return tiny.task(get_family("bert"), Colours)
+
+
+class TestLabelsThatAStrangersTaskReads:
+    """Its preprocessor names them, and reads them itself."""
+
+    def test_they_are_needed(self, colours):
+        x, message = ["a b", "c"], "The colours are missing. Expected y: a colour for each text."
+        for method in (colours.fit, colours.evaluate):
+            with pytest.raises(ValueError, match=message):
+                method(x, verbose=0)
+            with pytest.raises(ValueError, match="Row 1 has no label: it is None"):
+                method(x, ["red", None], verbose=0)
+
+    def test_they_are_read(self, colours):
+        assert np.isfinite(colours.evaluate(["a b", "c"], ["red", "blue"], verbose=0))
 
 
 class TestNamesThatAreTaken:
