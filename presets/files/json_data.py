@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from encoder_zoo.common.escaping import check_writable
@@ -70,6 +71,19 @@ def json_bytes(value: object) -> bytes:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     check_writable(text, "A setting")
     return text.encode()
+
+
+def json_files(files: Mapping[str, object]) -> dict[str, bytes]:
+    """Return the contents of files: bytes as they are, all else as JSON.
+
+    Args:
+        files: {name: content}.
+
+    Example:
+        >>> json_files({"a.json": [1], "b": b"2"})
+        {'a.json': b'[\\n  1\\n]\\n', 'b': b'2'}
+    """
+    return {n: v if isinstance(v, bytes) else json_bytes(v) for n, v in files.items()}
 
 
 def parse_object(

@@ -11,27 +11,23 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.embedding_modules import (
     POOLING_FLAGS,
     check_normalize,
-    check_weights,
-    dense_config,
-    dense_weights,
+    dense_files,
     load_dense,
-    read_dense,
+    read_dense_layers,
     read_pooling,
 )
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MODEL_SETTINGS,
     MODULES,
-    SAFETENSORS,
     TRANSFORMER_SETTINGS,
 )
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_files
@@ -42,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+_TYPES = "sentence_transformers.models."
 # Of `TextEmbedder` and its preprocessor, that these files hold.
 ARGUMENTS = ("pooling", "dense", "normalize", "dim", "similarity_function")
 ARGUMENTS += ("max_length", "prompts", "default_prompt", "include_prompt")
@@ -77,32 +74,21 @@ def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> d
         theirs.check_transformer(checkpoint.files, "feature-extraction")
         pooling, _ = read_pooling(files, pooling_module, width)
         width *= 1 if isinstance(pooling, str) else len(pooling)
-    dense, normalize = [], False
-    for module in others:
-        if module.kind == "Normalize":
-            check_normalize(files, module)
-            normalize = True
-        else:
-            dense.append(read_dense(files, module, width))
-            check_weights(files, module, dense[-1], width)
-            width = dense[-1]["units"]
-    arguments = {"pooling": pooling, "dense": dense, "normalize": normalize}
+    dense = read_dense_layers(files, others, width)
+    width = dense[-1]["units"] if dense else width
+    normalizing = theirs.of_kind(others, "Normalize")
+    for module in normalizing:
+        check_normalize(files, module)
+    arguments = {"pooling": pooling, "dense": dense, "normalize": bool(normalizing)}
     arguments |= checkpoint.own_arguments() if is_static else {}
     return {**arguments, **_model_arguments(files, width)}
 
 
 def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
-    settings, path = theirs.model_settings(files), files.path / MODEL_SETTINGS
-    similarity, dim = settings.get("similarity_fn_name"), settings.get("truncate_dim")
-    if similarity is not None and similarity not in SIMILARITIES:
-        raise ValueError(
-            f"{path}: similarity_fn_name is {shown(similarity)}. Expected one of "
-            f"{', '.join(SIMILARITIES)}."
-        )
-    if dim is not None and (type(dim) is not int or dim < 1):
-        raise ValueError(f"{path}: truncate_dim is {shown(dim)}. Expected an integer of 1 or more.")
+    similarity = theirs.read_similarity(files, SIMILARITIES)
+    dim = theirs.read_count(files, "truncate_dim")
     dim = None if dim is None or dim >= width else dim
-    return {"similarity_function": similarity or "cosine", "dim": dim}
+    return {"similarity_function": similarity, "dim": dim}
 
 
 def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
@@ -139,7 +125,7 @@ def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
         ValueError: naming the file and what is expected there.
     """
     files = checkpoint.files.root
-    if MODULES in files and any(m.kind == "Pooling" for m in theirs.read_modules(files)):
+    if MODULES in files and theirs.of_kind(theirs.read_modules(files), "Pooling"):
         embedder_arguments(checkpoint, {})
         preprocessor_arguments(checkpoint, tokenizer)
 
@@ -165,8 +151,7 @@ def restore_dense(
         return
     files = checkpoint.files.root
     modules = theirs.embedding_modules(files) if task.dense_layers else []
-    dense = [module for module in modules if module.kind == "Dense"]
-    for layer, module in zip(task.dense_layers, dense, strict=True):
+    for layer, module in zip(task.dense_layers, theirs.of_kind(modules, "Dense"), strict=True):
         load_dense(layer, files, module, allow_nonfinite)
 
 
@@ -185,40 +170,28 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
     """
     is_static = isinstance(task.backbone, TokenTable)
     kinds = [theirs.STATIC] if is_static else ["Transformer", "Pooling"]
-    first_dense = len(kinds)
     kinds += ["Dense"] * len(task.dense_layers) + ["Normalize"] * task.normalize
     paths = ["." if is_static else "", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(zip(kinds, paths, strict=True))
-    ]
-    preprocessor = task.preprocessor
-    length = (preprocessor or task.backbone).max_sequence_length
-    files: dict[str, object] = {MODULES: modules, MODEL_SETTINGS: embedder_settings(task)}
+    modules = [(path, f"{_TYPES}{kind}") for kind, path in zip(kinds, paths, strict=True)]
+    files: dict[str, object] = {
+        MODULES: theirs.written_modules(modules),
+        MODEL_SETTINGS: embedder_settings(task),
+    }
     if is_static:
         files |= static_files(task, dtype)
     else:
-        files[TRANSFORMER_SETTINGS[0]] = {"max_seq_length": length, "do_lower_case": False}
+        length = (task.preprocessor or task.backbone).max_sequence_length
+        files[TRANSFORMER_SETTINGS[0]] = theirs.written_length(length)
         files[f"{paths[1]}/{CONFIG}"] = _pooling_config(task)
     width = task.backbone.hidden_dim * len(_as_list(task.pooling))
-    for i, layer in enumerate(task.dense_layers):
-        path = paths[first_dense + i]
-        files[f"{path}/{CONFIG}"] = dense_config(layer, width, f"dense[{i}]")
-        files[f"{path}/{SAFETENSORS.file}"] = dense_weights(layer, dtype)
-        width = layer.units
-    return {name: v if isinstance(v, bytes) else json_bytes(v) for name, v in files.items()}
+    of_dense = [path for path in paths if path.endswith("_Dense")]
+    files |= dense_files(task.dense_layers, of_dense, width, "dense", dtype)
+    return json_files(files)
 
 
 def embedder_settings(task: keras.Model) -> dict[str, object]:
     """Return the fields of `config_sentence_transformers.json` for a `TextEmbedder`."""
-    preprocessor = task.preprocessor
-    return {
-        "model_type": "SentenceTransformer",
-        "prompts": preprocessor.prompts if preprocessor else {},
-        "default_prompt_name": preprocessor.default_prompt if preprocessor else None,
-        "similarity_fn_name": task.similarity_function,
-        **({"truncate_dim": task.dim} if task.dim else {}),
-    }
+    return theirs.written_settings(task, "SentenceTransformer", truncate_dim=task.dim)
 
 
 def _pooling_config(task: keras.Model) -> dict[str, object]:

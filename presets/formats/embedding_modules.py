@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -23,8 +23,8 @@ from encoder_zoo.presets.formats.checkpoint import (
     stored_array,
 )
 from encoder_zoo.presets.formats.huggingface import open_weights
-from encoder_zoo.presets.formats.preset_files import CONFIG
-from encoder_zoo.presets.formats.sentence_transformers import Module
+from encoder_zoo.presets.formats.preset_files import CONFIG, SAFETENSORS
+from encoder_zoo.presets.formats.sentence_transformers import Module, of_kind
 
 # In the order in which the pooled vectors are concatenated.
 POOLING_FLAGS = {
@@ -125,6 +125,27 @@ def read_dense(
     }
 
 
+def read_dense_layers(
+    files: FolderFiles, modules: Sequence[Module], width: int, embedding: str = SENTENCE
+) -> list[dict[str, object]]:
+    """Read the configurations of the Dense among modules, and check the shapes of their weights.
+
+    Args:
+        files: of the whole folder.
+        modules: each reads the vectors of the one before it.
+        width, embedding: as of `read_dense`, of the first.
+
+    Returns:
+        Entries of `dense` of `TextEmbedder`.
+    """
+    found = []
+    for module in of_kind(modules, "Dense"):
+        found.append(read_dense(files, module, width, embedding))
+        _check_weights(files, module, found[-1], width)
+        width = found[-1]["units"]
+    return found
+
+
 def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     """Read the configuration of a SpladePooling.
 
@@ -222,6 +243,7 @@ def _check_names(config: Mapping, names: tuple[str, ...], path: object, embeddin
 
 
 # {attribute of a projection: name in its weights}
+PT = {"format": "pt"}  # what transformers expects in a file of safetensors
 _LAYERS = {"dense": "linear", "residual_dense": "residual"}
 
 
@@ -245,7 +267,7 @@ class ModuleCheckpoint(Checkpoint):
         return file.read(name)
 
 
-def check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
+def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: int) -> None:
     """Check the shapes of a Dense before a layer is made by its configuration.
 
     Args:
@@ -285,28 +307,53 @@ def load_dense(
     Raises:
         ValueError: "...: linear.weight is (4, 8), expected (4, 16). ..."
     """
-    weights = ModuleCheckpoint(files, module)
+    advice = (
+        " The pooling given is not the one that its dense layers take: leave it out, or pass "
+        "dense=() as well."
+    )
+    _load(layer, ModuleCheckpoint(files, module), allow_nonfinite, advice)
+
+
+def _load(
+    layer: keras.layers.Layer, weights: Checkpoint, allow_nonfinite: bool, advice: str = ""
+) -> None:
+    """Assign weights to a `Projection`; advice is the end of the error if they do not fit."""
     matched, misfits = match(weights, layer, _LAYERS)
     if misfits:
         found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
-        raise ValueError(
-            f"{weights.folder}: {found}. The pooling given is not the one that its dense "
-            "layers take: leave it out, or pass dense=() as well."
-        )
+        raise ValueError(f"{weights.folder}: {found}.{advice}")
     copy(weights, matched, allow_nonfinite)
 
 
-def dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
-    """Return the configuration of a Dense.
+def dense_files(
+    layers: Sequence[keras.layers.Layer],
+    paths: Sequence[str],
+    width: int,
+    name: str,
+    dtype: object,
+) -> dict[str, object]:
+    """Return the files of Dense, one behind the other.
 
     Args:
-        layer: a `Projection`.
-        width: of the vectors before it.
-        name: of the argument, for the error.
+        layers: of `Projection`.
+        paths: the subfolder of each.
+        width: of the vectors before the first.
+        name: of the argument that they are of, for the error.
+        dtype: of their weights; None stores them in their own.
 
     Raises:
         ValueError: "dense[0]: activation is 'gelu_new', which sentence-transformers does not ..."
     """
+    files: dict[str, object] = {}
+    for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
+        files[f"{path}/{CONFIG}"] = _dense_config(layer, width, f"{name}[{i}]")
+        files[f"{path}/{SAFETENSORS.file}"] = save(_arrays(layer, dtype), metadata=PT)
+        width = layer.units
+    return files
+
+
+def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, object]:
+    """Return the configuration of a Dense; `name` is for the error."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in ACTIVATIONS:
         raise ValueError(
@@ -322,15 +369,14 @@ def dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str, 
     }
 
 
-def dense_weights(layer: keras.layers.Layer, dtype: object) -> bytes:
-    """Return the file of a Dense's weights."""
+def _arrays(layer: keras.layers.Layer, dtype: object) -> dict[str, np.ndarray]:
+    """Return the weights of a `Projection` by their names in files."""
     for path in _LAYERS:
         check_not_quantized(layer, path)
-    arrays = {
+    return {
         name: stored_array(weight, transposed, dtype)
         for name, weight, transposed in named_weights(layer, _LAYERS)
     }
-    return save(arrays, metadata={"format": "pt"})
 
 
 class LinearFile(Checkpoint):
@@ -392,20 +438,10 @@ class LinearFile(Checkpoint):
         Raises:
             ValueError: "...: linear.weight is (1, 8), expected (1, 16)."
         """
-        matched, misfits = match(self, layer, _LAYERS)
-        if misfits:
-            found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
-            raise ValueError(f"{self._file.path}: {found}.")
-        copy(self, matched, allow_nonfinite)
+        _load(layer, self, allow_nonfinite)
 
 
 def linear_bytes(layer: keras.layers.Layer, dtype: object) -> bytes:
     """Return the file of torch.save for the linear layer of a `Projection`."""
-    for path in _LAYERS:
-        check_not_quantized(layer, path)
-    return pytorch_bytes(
-        {
-            name.removeprefix("linear."): stored_array(weight, transposed, dtype)
-            for name, weight, transposed in named_weights(layer, _LAYERS)
-        }
-    )
+    arrays = _arrays(layer, dtype)
+    return pytorch_bytes({name.removeprefix("linear."): a for name, a in arrays.items()})

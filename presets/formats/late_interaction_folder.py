@@ -17,7 +17,7 @@ import keras
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import json_bytes, json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, copy, match
 from encoder_zoo.presets.formats.colbert_settings import (
@@ -33,20 +33,16 @@ from encoder_zoo.presets.formats.embedding_modules import (
     TOKENS,
     LinearFile,
     check_normalize,
-    check_weights,
-    dense_config,
-    dense_weights,
+    dense_files,
     linear_bytes,
     load_dense,
-    read_dense,
+    read_dense_layers,
 )
 from encoder_zoo.presets.formats.preset_files import (
     COLBERT_LINEAR,
     COLBERT_SETTINGS,
-    CONFIG,
     MODEL_SETTINGS,
     MODULES,
-    SAFETENSORS,
     SPARSE_LINEAR,
     TRANSFORMER_SETTINGS,
 )
@@ -121,7 +117,7 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
     if form == _PYLATE:
         return of_pylate(files, tokenizer)
     if form == _ST:
-        masks = [m for m in theirs.read_modules(files.root) if m.kind == "MultiVectorMask"]
+        masks = theirs.of_kind(theirs.read_modules(files.root), "MultiVectorMask")
         return of_sentence_transformers(files, masks, tokenizer)
     return of_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
 
@@ -148,8 +144,11 @@ def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict
     elif MODULES in checkpoint.files.root:
         theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
         modules = _modules(checkpoint.files.root, form)
-        projections = _projections(checkpoint, modules, SENTENCE if form == _ENCODER else TOKENS)
-        normalize = form != _ST or any(module.kind == "Normalize" for module in modules)
+        width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
+        embedding = SENTENCE if form == _ENCODER else TOKENS
+        dense = read_dense_layers(checkpoint.files.root, modules, width, embedding)
+        projections = [_settings_of_projection(**one) for one in dense]
+        normalize = form != _ST or bool(theirs.of_kind(modules, "Normalize"))
     arguments = {"normalize": normalize, "similarity_function": similarity}
     if not projections or "projections" in given:
         return arguments
@@ -218,23 +217,9 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
             f"Transformer, and behind it some of {', '.join(sorted(allowed))}."
         )
-    for module in modules:
-        if module.kind == "Normalize":
-            check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
+    for module in theirs.of_kind(modules, "Normalize"):
+        check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
     return modules
-
-
-def _projections(checkpoint: Checkpoint, modules: list[Module], embedding: str) -> list[dict]:
-    """Return the entries of `projections` for the Dense among the modules."""
-    files, found = checkpoint.files.root, []
-    width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
-    for module in modules:
-        if module.kind == "Dense":
-            dense = read_dense(files, module, width, embedding)
-            check_weights(files, module, dense, width)
-            found.append(_settings_of_projection(**dense))
-            width = dense["units"]
-    return found
 
 
 def restore_projections(
@@ -260,7 +245,7 @@ def restore_projections(
         return set()
     has_modules = MODULES in files and form != _BGE_M3
     modules = _modules(files, form) if has_modules and "projections" not in given else []
-    dense = [module for module in modules if module.kind == "Dense"]
+    dense = theirs.of_kind(modules, "Dense")
     if not dense and task.projection_layers:
         message = "%s: the projection starts from random weights. Fine-tune before use."
         logger.warning(message, checkpoint.folder.name)
@@ -291,26 +276,17 @@ def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str,
     if task.preprocessor is not None and not task.preprocessor.score_first:
         return _bge_m3_files(task, dtype)
     layers = task.projection_layers
+    paths = [f"{i}_Dense" for i in range(1, 1 + len(layers))]
     modules = [("", "sentence_transformers.models.Transformer")]
-    modules += [(f"{i}_Dense", "pylate.models.Dense.Dense") for i in range(1, 1 + len(layers))]
-    entries = [
-        {"idx": i, "name": str(i), "path": path, "type": kind}
-        for i, (path, kind) in enumerate(modules)
-    ]
+    modules += [(path, "pylate.models.Dense.Dense") for path in paths]
     settings = _pylate_settings(task)
-    length = settings["document_length"]
-    files: dict[str, object] = {
-        MODULES: entries,
+    files = {
+        MODULES: theirs.written_modules(modules),
         MODEL_SETTINGS: settings,
-        TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
+        TRANSFORMER_SETTINGS[0]: theirs.written_length(settings["document_length"]),
     }
-    width = task.backbone.hidden_dim
-    for i, layer in enumerate(layers):
-        path = f"{i + 1}_Dense"
-        files[f"{path}/{CONFIG}"] = dense_config(layer, width, f"projections[{i}]")
-        files[f"{path}/{SAFETENSORS.file}"] = dense_weights(layer, dtype)
-        width = layer.units
-    return {name: v if isinstance(v, bytes) else json_bytes(v) for name, v in files.items()}
+    files |= dense_files(layers, paths, task.backbone.hidden_dim, "projections", dtype)
+    return json_files(files)
 
 
 def hybrid_files(
@@ -372,11 +348,8 @@ def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
         "similarity_fn_name": task.similarity_function,
     }
     length = max(preprocessor.longest("query"), preprocessor.longest("document"))
-    return {
-        MODEL_SETTINGS: json_bytes(settings),
-        TRANSFORMER_SETTINGS[0]: json_bytes({"max_seq_length": length, "do_lower_case": False}),
-        COLBERT_LINEAR: linear_bytes(first, dtype),
-    }
+    files = {MODEL_SETTINGS: settings, TRANSFORMER_SETTINGS[0]: theirs.written_length(length)}
+    return json_files({**files, COLBERT_LINEAR: linear_bytes(first, dtype)})
 
 
 def _pylate_settings(task: keras.Model) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Reads the folders of sentence-transformers, of all its versions.
+"""Reads the folders of sentence-transformers, of all its versions, and writes what they share.
 
 `modules.json` lists the modules: an encoder, a pooling, dense layers, a normalization, each with
 its files in the root or in a subfolder. The classes that it names are never imported.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder, is_plain
@@ -21,6 +21,9 @@ from encoder_zoo.presets.formats.preset_files import (
     TRANSFORMER_SETTINGS,
 )
 from encoder_zoo.presets.formats.stored_tokenizer import checked_length
+
+if TYPE_CHECKING:
+    import keras
 
 ENCODERS = ("Transformer", "MLMTransformer")  # the second up to version 5.3
 KINDS = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -356,11 +359,19 @@ def read_length(files: FolderFiles) -> int | None:
             return checked_length(length, f"{files.path / name}: {field}: model_max_length")
     if (length := settings.get("max_seq_length")) is not None:
         return checked_length(length, f"{files.path / name}: max_seq_length")
+    return tokenizer_length(files)
+
+
+def tokenizer_length(files: FolderFiles) -> int | None:
+    """Return the number of tokens in `tokenizer_config.json`; None if it has none.
+
+    Args:
+        files: of the encoder, or of a table.
+    """
     name = "tokenizer_config.json"
     length = files.read_json(name).get("model_max_length") if name in files else None
-    return (
-        None if length is None else checked_length(length, f"{files.path / name}: model_max_length")
-    )
+    field = f"{files.path / name}: model_max_length"
+    return None if length is None else checked_length(length, field)
 
 
 def check_case(files: FolderFiles, tokenizer) -> None:
@@ -425,3 +436,81 @@ def model_settings(files: FolderFiles) -> dict:
                 f"vectors. Expected {', '.join(MODEL_FIELDS)}."
             )
     return settings
+
+
+def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
+    """Return the similarity in `config_sentence_transformers.json`; without it the first known.
+
+    Args:
+        files: of the whole folder.
+        known: those that the model has.
+
+    Raises:
+        ValueError: "...: similarity_fn_name is 'sum'. Expected one of cosine, dot."
+    """
+    found = model_settings(files).get("similarity_fn_name")
+    if found not in (None, *known):
+        raise ValueError(
+            f"{files.path / MODEL_SETTINGS}: similarity_fn_name is {shown(found)}. Expected one of "
+            f"{', '.join(known)}."
+        )
+    return found or known[0]
+
+
+def read_count(files: FolderFiles, field: str) -> int | None:
+    """Return a number in `config_sentence_transformers.json`; None if it has none.
+
+    Args:
+        files: of the whole folder.
+        field: "truncate_dim" or "max_active_dims".
+
+    Raises:
+        ValueError: "...: truncate_dim is 0. Expected an integer of 1 or more."
+    """
+    found = model_settings(files).get(field)
+    if found is not None and (type(found) is not int or found < 1):
+        raise ValueError(
+            f"{files.path / MODEL_SETTINGS}: {field} is {shown(found)}. Expected an integer of 1 "
+            "or more."
+        )
+    return found
+
+
+def of_kind(modules: Sequence[Module], kind: str) -> list[Module]:
+    """Return the modules of a kind."""
+    return [module for module in modules if module.kind == kind]
+
+
+def written_modules(modules: Sequence[tuple[str, str]]) -> list[dict[str, object]]:
+    """Return the contents of `modules.json`.
+
+    Args:
+        modules: the path and the class of each.
+    """
+    return [
+        {"idx": i, "name": str(i), "path": path, "type": kind}
+        for i, (path, kind) in enumerate(modules)
+    ]
+
+
+def written_length(length: int) -> dict[str, object]:
+    """Return the contents of `sentence_bert_config.json`."""
+    return {"max_seq_length": length, "do_lower_case": False}
+
+
+def written_settings(task: keras.Model, model_type: str, **counts: int | None) -> dict[str, object]:
+    """Return the contents of `config_sentence_transformers.json`.
+
+    Args:
+        task: with a `similarity_function`.
+        model_type: name of its class.
+        **counts: see `read_count`; None is left out.
+    """
+    preprocessor = task.preprocessor
+    return {
+        "model_type": model_type,
+        "prompts": preprocessor.prompts if preprocessor else {},
+        "default_prompt_name": preprocessor.default_prompt if preprocessor else None,
+        "similarity_fn_name": task.similarity_function,
+        **{name: count for name, count in counts.items() if count},
+    }

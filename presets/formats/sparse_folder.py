@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
-from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.files.json_data import json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -27,6 +27,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     stored_array,
 )
 from encoder_zoo.presets.formats.embedding_modules import (
+    PT,
     LinearFile,
     ModuleCheckpoint,
     linear_bytes,
@@ -43,7 +44,6 @@ from encoder_zoo.presets.formats.preset_files import (
     TRANSFORMER_SETTINGS,
 )
 from encoder_zoo.presets.formats.sentence_transformers import Module
-from encoder_zoo.presets.formats.stored_tokenizer import checked_length
 
 if TYPE_CHECKING:
     from encoder_zoo.presets.opening import TokenizerPreset
@@ -77,7 +77,7 @@ def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
     """
     files = checkpoint.files.root
     modules = _modules_of(checkpoint)
-    if not any(module.kind == "SpladePooling" for module in modules):
+    if not theirs.of_kind(modules, "SpladePooling"):
         if SPARSE_LINEAR not in checkpoint.files:
             return {}
         _token_weights(checkpoint)
@@ -142,18 +142,6 @@ def query_table(checkpoint: Checkpoint) -> QueryTable | None:
             f"{files.path / path / CONFIG}: frozen is {shown(frozen)}. Expected true or false."
         )
     return QueryTable(inner, routes.query[0], not frozen)
-
-
-def query_length(files: FolderFiles) -> int | None:
-    """Return the number of tokens to which queries of a table are truncated; None for no limit.
-
-    Args:
-        files: of the table.
-    """
-    name = "tokenizer_config.json"
-    length = files.read_json(name).get("model_max_length") if name in files else None
-    field = f"{files.path / name}: model_max_length"
-    return None if length is None else checked_length(length, field)
 
 
 def query_model(checkpoint: Checkpoint) -> FolderFiles | None:
@@ -246,20 +234,12 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
         files: of the whole folder.
         of_others: similarities of other vectors of the same folder, which say nothing of these.
     """
-    settings, path = theirs.model_settings(files), files.path / MODEL_SETTINGS
-    similarity, most = settings.get("similarity_fn_name"), settings.get("max_active_dims")
-    if similarity in of_others and settings.get("model_type") != "SparseEncoder":
-        similarity = None
-    if similarity not in (None, *SIMILARITIES):
-        raise ValueError(
-            f"{path}: similarity_fn_name is {shown(similarity)}. Expected one of "
-            f"{', '.join(SIMILARITIES)}."
-        )
-    if most is not None and (type(most) is not int or most < 1):
-        raise ValueError(
-            f"{path}: max_active_dims is {shown(most)}. Expected an integer of 1 or more."
-        )
-    return {"max_terms": most, "similarity_function": similarity or "dot"}
+    settings, similarity = theirs.model_settings(files), SIMILARITIES[0]
+    found, model_type = (settings.get(n) for n in ("similarity_fn_name", "model_type"))
+    if found not in of_others or model_type == "SparseEncoder":
+        similarity = theirs.read_similarity(files, SIMILARITIES)
+    most = theirs.read_count(files, "max_active_dims")
+    return {"max_terms": most, "similarity_function": similarity}
 
 
 def _token_weights(checkpoint: Checkpoint) -> LinearFile:
@@ -343,37 +323,26 @@ def encoder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         {path in the folder: contents}.
     """
     preprocessor = task.preprocessor
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{_TYPES}{kind}"}
-        for i, (kind, path) in enumerate(
-            [("MLMTransformer", ""), ("SpladePooling", "1_SpladePooling")]
-        )
-    ]
-    settings = {
-        "model_type": "SparseEncoder",
-        "prompts": preprocessor.prompts if preprocessor else {},
-        "default_prompt_name": preprocessor.default_prompt if preprocessor else None,
-        "similarity_fn_name": task.similarity_function,
-        **({"max_active_dims": task.max_terms} if task.max_terms else {}),
-    }
     length = (preprocessor or task.backbone).max_sequence_length
-    of_encoder = {
-        MODEL_SETTINGS: settings,
-        TRANSFORMER_SETTINGS[0]: {"max_seq_length": length, "do_lower_case": False},
+    files: dict[str, object] = {
+        MODEL_SETTINGS: theirs.written_settings(
+            task, "SparseEncoder", max_active_dims=task.max_terms
+        ),
+        TRANSFORMER_SETTINGS[0]: theirs.written_length(length),
     }
     if task.pooling == TOKEN_WEIGHTS:
-        files = {name: json_bytes(value) for name, value in of_encoder.items()}
-        return {**files, SPARSE_LINEAR: linear_bytes(task.head, dtype)}
+        return json_files({**files, SPARSE_LINEAR: linear_bytes(task.head, dtype)})
     if task.query_encoder is None:
-        files = {MODULES: modules, **of_encoder, f"1_SpladePooling/{CONFIG}": _pooling(task)}
-        return {name: json_bytes(value) for name, value in files.items()}
-    files = {**of_encoder, f"document_1_SpladePooling/{CONFIG}": _pooling(task)}
+        modules = [("", f"{_TYPES}MLMTransformer"), ("1_SpladePooling", f"{_TYPES}SpladePooling")]
+        files[MODULES] = theirs.written_modules(modules)
+        return json_files({**files, f"1_SpladePooling/{CONFIG}": _pooling(task)})
+    files[f"document_1_SpladePooling/{CONFIG}"] = _pooling(task)
     of_queries, others = _query_files(task, dtype)
     document = ["", "document_1_SpladePooling"]
     kinds = {name: name.split("_")[-1] or "MLMTransformer" for name in (*of_queries, *document)}
     is_default = preprocessor is not None and preprocessor.default_prompt == "query"
     files |= {
-        MODULES: [{"idx": 0, "name": "0", "path": "", "type": _ROUTER}],
+        MODULES: theirs.written_modules([("", _ROUTER)]),
         ROUTER: {
             "types": {name: f"{_TYPES}{kind}" for name, kind in kinds.items()},
             "structure": {"query": of_queries, "document": document},
@@ -383,7 +352,7 @@ def encoder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
             },
         },
     }
-    return {**{name: json_bytes(value) for name, value in files.items()}, **others}
+    return json_files({**files, **others})
 
 
 def _pooling(task: keras.Model) -> dict[str, object]:
@@ -394,28 +363,22 @@ def _pooling(task: keras.Model) -> dict[str, object]:
     }
 
 
-def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, bytes]]:
+def _query_files(task: keras.Model, dtype: object) -> tuple[list[str], dict[str, object]]:
     """Return the folders of the modules of queries, and their files, but for a second encoder's
     configuration, weights and tokenizer."""
     queries = task.query_encoder
     if isinstance(queries, keras.Model):
         length = queries.preprocessor.max_sequence_length
-        files = {
-            f"{QUERY_MODEL}/{TRANSFORMER_SETTINGS[0]}": {
-                "max_seq_length": length,
-                "do_lower_case": False,
-            },
+        return [QUERY_MODEL, "query_1_SpladePooling"], {
+            f"{QUERY_MODEL}/{TRANSFORMER_SETTINGS[0]}": theirs.written_length(length),
             f"query_1_SpladePooling/{CONFIG}": _pooling(queries),
         }
-        names = [QUERY_MODEL, "query_1_SpladePooling"]
-        return names, {name: json_bytes(value) for name, value in files.items()}
     name = "query_0_SparseStaticEmbedding"
-    files = {CONFIG: json_bytes({"frozen": not queries.trainable})}
+    files: dict[str, object] = {CONFIG: {"frozen": not queries.trainable}}
     weight = {"weight": stored_array(queries.weight, False, dtype)}
-    files[SAFETENSORS.file] = save(weight, metadata={"format": "pt"})
+    files[SAFETENSORS.file] = save(weight, metadata=PT)
     for file, content in queries.tokenizer.to_files().items():
         if file == "tokenizer_config.json" and queries.max_length:
-            settings = {**json.loads(content), "model_max_length": queries.max_length}
-            content = json_bytes(settings)
+            content = {**json.loads(content), "model_max_length": queries.max_length}
         files[file] = content.encode("utf-8") if isinstance(content, str) else content
     return [name], {f"{name}/{file}": content for file, content in files.items()}

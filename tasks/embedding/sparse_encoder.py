@@ -26,7 +26,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.inputs import CANDIDATE, with_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
-from encoder_zoo.presets.formats import sparse_folder
+from encoder_zoo.presets.formats import sentence_transformers, sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.task import Task, TinyData
@@ -636,7 +636,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             family = checkpoint.family
             arguments["query_encoder"] = TermTable(
                 loading.tokenizer_of_files(found.files, family),
-                sparse_folder.query_length(found.files),
+                sentence_transformers.tokenizer_length(found.files),
                 checkpoint.config[family.config_keys["vocabulary_size"]],
                 trainable=found.is_trained,
             )
