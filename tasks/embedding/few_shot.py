@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 import keras
 import numpy as np
@@ -358,10 +358,36 @@ class FewShotClassifier(TextEmbedder):
         _check_counts(texts, classes)
         return np.eye(count)[classes]
 
+    @overload
+    def evaluate(
+        self,
+        texts: object,
+        labels: object = None,
+        batch_size: int | None = None,
+        *,
+        return_dict: Literal[True] = True,
+        verbose: Verbosity = "auto",
+    ) -> dict[str, float]: ...
+    @overload
+    def evaluate(
+        self,
+        texts: object,
+        labels: object = None,
+        batch_size: int | None = None,
+        *,
+        return_dict: Literal[False],
+        verbose: Verbosity = "auto",
+    ) -> list[float]: ...
     @validate_arguments
     def evaluate(
-        self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
-    ) -> dict[str, float]:
+        self,
+        texts: object,
+        labels: object = None,
+        batch_size: PositiveInt | None = None,
+        *,
+        return_dict: bool = True,
+        verbose: Verbosity = "auto",
+    ) -> dict[str, float] | list[float]:
         """Return the share of the texts that get their class, {"accuracy"}.
 
         With several labels a text, the share of the right ones of all decisions, and "f1", the mean
@@ -370,6 +396,8 @@ class FewShotClassifier(TextEmbedder):
         Args:
             texts, labels: as for `fit`.
             batch_size: default 32.
+            return_dict: whether to return {name: value}, and not a list.
+            verbose: as of other tasks; there is no progress to show.
         """
         texts, labels = self._labelled(texts, labels)
         logits = self.predict(texts, batch_size)
@@ -382,18 +410,25 @@ class FewShotClassifier(TextEmbedder):
             right = logits.argmax(axis=1) == hot.argmax(axis=1)
             results = {"accuracy": float(np.mean(right))}
         self._remember(results)
-        return results
+        return results if return_dict else list(results.values())
 
     # -- answers -------------------------------------------------------------------------------
 
     @validate_arguments
     @reads_weights
-    def predict(self, texts: object, batch_size: PositiveInt | None = None) -> np.ndarray:
+    def predict(
+        self,
+        texts: object,
+        batch_size: PositiveInt | None = None,
+        *,
+        verbose: Verbosity = "auto",
+    ) -> np.ndarray:
         """Return the logits of the classes of each text, (N, C) float32.
 
         Args:
             texts: as for `fit`.
             batch_size: default 32.
+            verbose: as of other tasks; there is no progress to show.
 
         Raises:
             ValueError: "This FewShotClassifier has no classes yet. ..."

@@ -89,6 +89,8 @@ class TestFit:
         gap = [s[alike].mean() - s[~alike].mean() for s in (before, after)]
         assert gap[1] > gap[0] + 0.3
         assert classifier.evaluate(TEXTS, LABELS) == {"accuracy": 1.0}
+        assert classifier.evaluate(TEXTS, LABELS, return_dict=False, verbose=0) == [1.0]
+        assert (classifier.predict(TEXTS, verbose=0) == classifier.predict(TEXTS)).all()
         assert classifier.labels == ["x", "y", "z"]
 
     def test_without_epochs_leaves_the_encoder_as_it_is(self, tiny):
