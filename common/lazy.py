@@ -1,8 +1,6 @@
 """Modules that are imported at first use.
 
-`tf` is TensorFlow; `array_ops` are its operations or, in their place, those of NumPy. The presets
-are a layer above backbones and tokenizers, whose `from_preset`, `save_to_preset` and `push_to_hub`
-call them.
+`tf` is TensorFlow; `array_ops` are its operations or, in their place, those of NumPy.
 """
 
 from __future__ import annotations
@@ -68,9 +66,6 @@ def require(module: LazyModule) -> None:
             raise ImportError(module._missing) from error
 
 
-loading = LazyModule("encoder_zoo.presets.loading")
-saving = LazyModule("encoder_zoo.presets.saving")
-pushing = LazyModule("encoder_zoo.presets.pushing")
 numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import keras
@@ -16,12 +16,9 @@ from encoder_zoo.common.arguments import (
     SaveOptions,
 )
 from encoder_zoo.common.keras_private import (
-    frozen_kernel,
-    innermost_layers,
-    layers_in,
     opens_training,
 )
-from encoder_zoo.common.lazy import loading, pushing, refuse_in_fork, saving
+from encoder_zoo.common.lazy import LazyModule, refuse_in_fork
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import variables_named_alike
 from encoder_zoo.common.weights_lock import (
@@ -36,7 +33,12 @@ from encoder_zoo.encoders.core import Encoder, SelfAttention
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import FastAttention
-from encoder_zoo.encoders.sharding import megatron_layout
+from encoder_zoo.encoders.training import (
+    choose_layers,
+    megatron_layout,
+    recomputed,
+    train_updates,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -44,56 +46,10 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.family import Family
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-
-def recomputed(
-    block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
-) -> keras.KerasTensor:
-    """Return `block(x, training=True, **context)`, and keep only its inputs for the gradients.
-
-    Args:
-        block: its inner values are computed a second time when gradients are taken.
-        x: (B, L, D).
-        context: other arguments of the block, tensors or nested structures of them; those of
-            floating point are differentiated too.
-
-    Returns:
-        (B, L, D).
-
-    Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
-    """
-    # Keras's remat repeats a call as it is: a second draw of dropout would be another one. Here
-    # the call is a function of the weights and of the state of the random generators.
-    generators = [
-        layer.seed_generator
-        for layer in layers_in(block)
-        if isinstance(layer, keras.layers.Dropout) and layer.rate
-    ]
-    states = [(g.state, ops.copy(g.state)) for g in generators]  # before the draws below
-
-    # Gradients reach arguments alone, not tensors that the function closes over; and TensorFlow
-    # asks for a gradient by each argument, so that masks must not be among them.
-    leaves = keras.tree.flatten(dict(context))
-    floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
-
-    def call(x, *arguments):
-        weights, differentiable = arguments[: len(block.weights)], arguments[len(block.weights) :]
-        given = dict(zip(floats, differentiable, strict=True))
-        leaves_now = [given.get(i, leaf) for i, leaf in enumerate(leaves)]
-        mapping = [*zip(block.weights, weights, strict=True), *states]
-        with keras.StatelessScope(state_mapping=mapping):
-            now = keras.tree.pack_sequence_as(dict(context), leaves_now)
-            return block(x, training=True, **now)
-
-    # Copies, as a variable among the arguments would get its gradient twice when run eagerly.
-    weights = [ops.copy(weight) for weight in block.weights]
-    y = keras.remat(call)(x, *weights, *(ops.copy(leaves[i]) for i in floats))
-    for generator in generators:  # each drawn from once
-        generator.next()
-    return y
-
-
-def _is_float(leaf) -> bool:
-    return hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)
+# Above the backbones, whose `from_preset`, `save_to_preset` and `push_to_hub` call them.
+loading = LazyModule("encoder_zoo.presets.loading")
+saving = LazyModule("encoder_zoo.presets.saving")
+pushing = LazyModule("encoder_zoo.presets.pushing")
 
 
 class _BuiltAtOnce(type(keras.Model)):
@@ -492,64 +448,3 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
         train_updates(self, choose_layers(self, layers), rank, alpha)
-
-
-def choose_layers(backbone: Backbone, names: Sequence[str] | None) -> list[keras.layers.Dense]:
-    """Return the dense layers of all blocks that have one of some names.
-
-    Args:
-        backbone: the encoder.
-        names: such as "query" or "output"; None for the attention's query and value projections.
-
-    Raises:
-        ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
-
-    Example:
-        >>> from encoder_zoo import BertBackbone
-        >>> backbone = BertBackbone(30, 2, num_heads=2, hidden_dim=8, intermediate_dim=16)
-        >>> [layer.name for layer in choose_layers(backbone, ["intermediate"])]
-        ['intermediate', 'intermediate']
-    """
-    blocks = dict.fromkeys(backbone.blocks)
-    if names is None:
-        return [layer for block in blocks for layer in block.attention.lora_layers]
-    named = [
-        (layer.name.removesuffix("_dense"), layer)
-        for block in blocks
-        for layer in layers_in(block)
-        if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense)
-    ]
-    known = {name for name, _ in named}
-    unknown = sorted(set(names) - known)
-    if unknown or not names:
-        raise ValueError(
-            f"There is no layer {', '.join(unknown) or names}. Expected some of "
-            f"{', '.join(sorted(known))}."
-        )
-    return [layer for name, layer in named if name in names]
-
-
-def train_updates(
-    backbone: Backbone, layers: Iterable[keras.layers.Dense], rank: int, alpha: float | None
-) -> None:
-    """Freeze a backbone and add low-rank updates, which are trained, to some of its layers.
-
-    Biases are frozen too, as with peft's `bias="none"`.
-
-    Args:
-        backbone: the encoder.
-        layers: dense layers of its blocks.
-        rank: of the updates.
-        alpha: the updates are multiplied by alpha / rank; None for the rank.
-
-    Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
-    """
-    for layer in innermost_layers(backbone):
-        layer.trainable = False
-    for layer in layers:
-        layer.trainable = True
-        if not layer.lora_enabled:
-            layer.enable_lora(rank, lora_alpha=alpha)
-        for weight in (frozen_kernel(layer), layer.bias):
-            if weight is not None:
-                weight.trainable = False

@@ -491,7 +491,18 @@ class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
         return outputs
 
     def _encode(self, inputs, training=False, return_probabilities=False, embedded=None):
-        """Return the inputs and outputs of all blocks, attention probabilities, and contexts."""
+        """Return what all blocks compute.
+
+        Args:
+            inputs, training: see the class.
+            return_probabilities: whether the attention returns its probabilities.
+            embedded: the input of the first block, (B, L, D); None: the inputs' embeddings.
+
+        Returns:
+            The input of the first block and the output of each, (B, L, D), of the last one behind
+            the final layer; each block's attention probabilities, (B, H, L, L), if they are
+            wanted; and what each block gets beside its input.
+        """
         given = with_padding_mask(inputs)
         x = self._embed(given, training) if embedded is None else embedded  # (B, L, D)
         contexts = self.block_contexts(inputs)

@@ -14,8 +14,9 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.validation import PositiveFloat, rule_of
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.backbone import Backbone, train_updates
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Size
+from encoder_zoo.encoders.training import train_updates
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.manifest import write_manifest

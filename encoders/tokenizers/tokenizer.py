@@ -13,7 +13,13 @@ import numpy as np
 
 from encoder_zoo.common.arguments import TokenizerPresetArguments
 from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults, argument_names
-from encoder_zoo.common.lazy import array_ops, for_graphs, in_tensorflow, loading, refuse_in_fork
+from encoder_zoo.common.lazy import (
+    LazyModule,
+    array_ops,
+    for_graphs,
+    in_tensorflow,
+    refuse_in_fork,
+)
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
     from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
+
+loading = LazyModule("encoder_zoo.presets.loading")  # above the tokenizers, which it loads
 
 
 class Vocabulary:

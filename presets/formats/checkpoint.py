@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.sharding import whole_array
+from encoder_zoo.encoders.training import whole_array
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 

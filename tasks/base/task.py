@@ -16,7 +16,6 @@ import numpy as np
 
 from encoder_zoo.common.arguments import CommitMessage, Repository, SaveOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.lazy import loading, pushing, saving
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
@@ -25,7 +24,8 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
-from encoder_zoo.encoders.sharding import whole_array
+from encoder_zoo.encoders.training import whole_array
+from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -658,9 +658,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             ValueError: "There are no low-rank updates to save. ...", "Adapters alone are saved of
                 a SequenceClassifier or a TokenClassifier. ..."
         """
-        from encoder_zoo.presets.adapters import save_adapters
-
-        save_adapters(self, folder)
+        adapters.save_adapters(self, folder)
 
     @changes_weights
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
@@ -670,6 +668,4 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
                 model. ..." with the tensors that do not fit.
         """
-        from encoder_zoo.presets.adapters import load_adapters
-
-        load_adapters(self, folder)
+        adapters.load_adapters(self, folder)

@@ -108,6 +108,7 @@ class Embedder(Task, Generic[IndexKind]):
         similarity_function: by which vectors are compared.
         similarity_prompts: of the first and the second texts of `similarity`.
         index_class: of `index`.
+        vector_mask: the input that says which tokens the vectors are of.
     """
 
     default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
@@ -115,6 +116,7 @@ class Embedder(Task, Generic[IndexKind]):
     similarity_function: str
     similarity_prompts: tuple[str | None, str | None] = (None, None)
     index_class: type[IndexKind]
+    vector_mask = "pooling_mask"
     text_method = "embed"
     chunk_size: int | None = None
     _objective = PAIRS
@@ -134,7 +136,8 @@ class Embedder(Task, Generic[IndexKind]):
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:
             return self._vectors(inputs, training)
-        first = self._query_vectors(inputs, training)  # (B, D)
+        first = {n: values for n, values in inputs.items() if not n.startswith(CANDIDATE)}
+        first = self._query_vectors(first, training)  # (B, D)
         # Not -1 for K, of which a replica without rows would have one.
         batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
         others = {  # (B * K, L)
@@ -142,8 +145,12 @@ class Embedder(Task, Generic[IndexKind]):
             for name, values in inputs.items()
             if name.startswith(CANDIDATE)
         }
-        others = ops.reshape(self._vectors(others, training), (batch, count, self.embedding_dim))
-        return ops.concatenate([first[:, None], others], axis=1)  # (B, 1 + K, D)
+        return self._stacked(first, self._vectors(others, training), batch, count)
+
+    def _stacked(self, first, others, batch, count):
+        """Return the vectors of rows of several texts, (B, 1 + K, D), of those of each."""
+        others = ops.reshape(others, (batch, count, *ops.shape(others)[1:-1], self.embedding_dim))
+        return ops.concatenate([first[:, None], others], axis=1)
 
     def _vectors(self, inputs, training):
         """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
@@ -167,9 +174,8 @@ class Embedder(Task, Generic[IndexKind]):
         return [*super().prepared_inputs(), *([] if whole else ["pooling_mask"])]
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = {**super().input_ranges(length), "pooling_mask": (0, 1)}
-        names = ("token_ids", "padding_mask", "pooling_mask")
-        return with_candidate_ranges(ranges, names)
+        ranges = {**super().input_ranges(length), self.vector_mask: (0, 1)}
+        return with_candidate_ranges(ranges, ("token_ids", "padding_mask", self.vector_mask))
 
     # -- training ------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
-from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
@@ -128,6 +127,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     preprocessor_class = LateInteractionPreprocessor
     similarity_prompts = QUERY, DOCUMENT
     index_class = MultiVectorIndex
+    vector_mask = "scored_mask"
     sentence_transformers_class = "MultiVectorEncoder"
     settings_in_files = late_interaction_folder.ARGUMENTS
     predicts_lists = True
@@ -185,24 +185,12 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     # -- the model -----------------------------------------------------------------------------
 
-    def call(self, inputs, training=None):
-        first = {n: v for n, v in inputs.items() if not n.startswith(CANDIDATE)}
-        queries = self._vectors(first, training)  # (B, L, D)
-        if CANDIDATE + "token_ids" not in inputs:
-            return queries
-        # Not -1 for K, of which a replica without rows would have one.
-        batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
-        others = {  # (B * K, L)
-            name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
-            for name, values in inputs.items()
-            if name.startswith(CANDIDATE)
-        }
-        documents = self._vectors(others, training)
-        lengths = [ops.shape(x)[1] for x in (queries, documents)]
+    def _stacked(self, first, others, batch, count):
+        """Return the vectors of rows of several texts, (B, 1 + K, L, D), padded to one length."""
+        lengths = [ops.shape(x)[1] for x in (first, others)]
         longest = max(lengths) if all(type(n) is int for n in lengths) else ops.maximum(*lengths)
-        queries, documents = pad_to_length(queries, longest), pad_to_length(documents, longest)
-        documents = ops.reshape(documents, (batch, count, longest, self.embedding_dim))
-        return ops.concatenate([queries[:, None], documents], axis=1)  # (B, 1 + K, L, D)
+        first, others = pad_to_length(first, longest), pad_to_length(others, longest)
+        return super()._stacked(first, others, batch, count)
 
     def _vectors(self, inputs, training):
         """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
@@ -238,11 +226,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         expands = prepares and prepares.expand_queries and not prepares.attend_to_expansion
         own = ["scored_mask", *(["attended_mask"] if expands else [])]
         return [*Task.prepared_inputs(self), *own]
-
-    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        ranges = {**Task.input_ranges(self, length), "scored_mask": (0, 1)}
-        names = ("token_ids", "padding_mask", "scored_mask")
-        return with_candidate_ranges(ranges, names)
 
     # -- training ------------------------------------------------------------------------------
 

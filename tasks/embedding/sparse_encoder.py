@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
-from encoder_zoo.common.lazy import array_ops, loading, require
+from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import (
     Fraction,
     PositiveFloat,
@@ -24,8 +24,9 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
-from encoder_zoo.encoders.inputs import CANDIDATE, with_padding_mask
+from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
+from encoder_zoo.presets import loading
 from encoder_zoo.presets.formats import sentence_transformers, sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.files.folder_files import FolderFiles
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.presets.opening import TokenizerPreset
 
 
@@ -417,10 +417,9 @@ class SparseEncoder(Embedder[SparseIndex]):
     def _query_vectors(self, inputs, training):
         if self.query_encoder is None:
             return super()._query_vectors(inputs, training)
-        own = {n: values for n, values in inputs.items() if not n.startswith(CANDIDATE)}
         if isinstance(self.query_encoder, TermTable):
-            return self.query_encoder(own)
-        return self.query_encoder(own, training=training)
+            return self.query_encoder(inputs)
+        return self.query_encoder(inputs, training=training)
 
     def encoded_queries(self, texts: array_ops.Tensor) -> dict:
         """Return the tokens of texts (N,) that another encoder has for queries, as they are."""

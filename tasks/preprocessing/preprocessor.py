@@ -16,8 +16,9 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
-from encoder_zoo.common.lazy import array_ops, loading, tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
+from encoder_zoo.presets import loading
 from encoder_zoo.presets.origin import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator

@@ -122,7 +122,6 @@ BASES = 4  # own classes between a task and `keras.Model`
 A_TASK_ON_A_TASK = {"FewShotClassifier": 5}  # it is a `TextEmbedder`, and so answers as one
 # Bases that one class alone extends, and that nothing else names, each with its reason.
 SLICES = {
-    "Encoder": "the core: formulas without kernels, checks and presets",
     "HookedAdamW": "Keras's private names are in one file",
     "TokenizerArguments": "`Tokenizer.__init__` puts a class's defaults before its arguments",
 }

@@ -1,0 +1,173 @@
+"""Ways of training an encoder: with less memory, by low-rank updates, over several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+from keras import ops
+
+from encoder_zoo.common.keras_private import frozen_kernel, innermost_layers, layers_in
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.core import Encoder
+
+BLOCK = r".*block_\d+/"
+# Columns of a product's first matrix and rows of its second, so that devices add up once for it.
+PROJECTIONS = r"(cross_)?attention/(query|key|value|query_key_value|distance)"
+COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
+ROWS = (r"(cross_)?attention/output", "output")
+TOKENS = ".*embeddings/token_embedding/embeddings"
+
+
+def recomputed(
+    block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
+) -> keras.KerasTensor:
+    """Return `block(x, training=True, **context)`, and keep only its inputs for the gradients.
+
+    Args:
+        block: its inner values are computed a second time when gradients are taken.
+        x: (B, L, D).
+        context: other arguments of the block, tensors or nested structures of them; those of
+            floating point are differentiated too.
+
+    Returns:
+        (B, L, D).
+
+    Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
+    """
+    # Keras's remat repeats a call as it is: a second draw of dropout would be another one. Here
+    # the call is a function of the weights and of the state of the random generators.
+    generators = [
+        layer.seed_generator
+        for layer in layers_in(block)
+        if isinstance(layer, keras.layers.Dropout) and layer.rate
+    ]
+    states = [(g.state, ops.copy(g.state)) for g in generators]  # before the draws below
+
+    # Gradients reach arguments alone, not tensors that the function closes over; and TensorFlow
+    # asks for a gradient by each argument, so that masks must not be among them.
+    leaves = keras.tree.flatten(dict(context))
+    floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
+
+    def call(x, *arguments):
+        weights, differentiable = arguments[: len(block.weights)], arguments[len(block.weights) :]
+        given = dict(zip(floats, differentiable, strict=True))
+        leaves_now = [given.get(i, leaf) for i, leaf in enumerate(leaves)]
+        mapping = [*zip(block.weights, weights, strict=True), *states]
+        with keras.StatelessScope(state_mapping=mapping):
+            now = keras.tree.pack_sequence_as(dict(context), leaves_now)
+            return block(x, training=True, **now)
+
+    # Copies, as a variable among the arguments would get its gradient twice when run eagerly.
+    weights = [ops.copy(weight) for weight in block.weights]
+    y = keras.remat(call)(x, *weights, *(ops.copy(leaves[i]) for i in floats))
+    for generator in generators:  # each drawn from once
+        generator.next()
+    return y
+
+
+def _is_float(leaf) -> bool:
+    return hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)
+
+
+def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.layers.Dense]:
+    """Return the dense layers of all blocks that have one of some names.
+
+    Args:
+        backbone: the encoder.
+        names: such as "query" or "output"; None for the attention's query and value projections.
+
+    Raises:
+        ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
+
+    Example:
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, 2, num_heads=2, hidden_dim=8, intermediate_dim=16)
+        >>> [layer.name for layer in choose_layers(backbone, ["intermediate"])]
+        ['intermediate', 'intermediate']
+    """
+    blocks = dict.fromkeys(backbone.blocks)
+    if names is None:
+        return [layer for block in blocks for layer in block.attention.lora_layers]
+    named = [
+        (layer.name.removesuffix("_dense"), layer)
+        for block in blocks
+        for layer in layers_in(block)
+        if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense)
+    ]
+    known = {name for name, _ in named}
+    unknown = sorted(set(names) - known)
+    if unknown or not names:
+        raise ValueError(
+            f"There is no layer {', '.join(unknown) or names}. Expected some of "
+            f"{', '.join(sorted(known))}."
+        )
+    return [layer for name, layer in named if name in names]
+
+
+def train_updates(
+    backbone: Encoder, layers: Iterable[keras.layers.Dense], rank: int, alpha: float | None
+) -> None:
+    """Freeze a backbone and add low-rank updates, which are trained, to some of its layers.
+
+    Biases are frozen too, as with peft's `bias="none"`.
+
+    Args:
+        backbone: the encoder.
+        layers: dense layers of its blocks.
+        rank: of the updates.
+        alpha: the updates are multiplied by alpha / rank; None for the rank.
+
+    Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
+    """
+    for layer in innermost_layers(backbone):
+        layer.trainable = False
+    for layer in layers:
+        layer.trainable = True
+        if not layer.lora_enabled:
+            layer.enable_lora(rank, lora_alpha=alpha)
+        for weight in (frozen_kernel(layer), layer.bias):
+            if weight is not None:
+                weight.trainable = False
+
+
+def megatron_layout(
+    mesh: keras.distribution.DeviceMesh, vocabulary_size: int | None = None
+) -> keras.distribution.LayoutMap:
+    """Return the layout of the weights of any family; see `Backbone.layout_map`."""
+    if len(mesh.axis_names) != 2:
+        raise ValueError(
+            "The mesh must have two axes, the first for the rows of a batch, the second for the "
+            "weights: keras.distribution.DeviceMesh((2, 4), ('batch', 'model'), devices). "
+            f"Received: axes {', '.join(mesh.axis_names)}."
+        )
+    axis, parts = mesh.axis_names[1], mesh.shape[1]
+    layout = keras.distribution.LayoutMap(mesh)
+    for names in COLUMNS:
+        layout[f"{BLOCK}{names}/kernel"] = (None, axis)
+        layout[f"{BLOCK}{names}/bias"] = (axis,)
+    for names in ROWS:
+        layout[f"{BLOCK}{names}/kernel"] = (axis, None)
+    by_token = vocabulary_size is not None and vocabulary_size % parts == 0
+    layout[TOKENS] = (axis, None) if by_token else (None, axis)
+    return layout
+
+
+def whole_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
+    """Return all values of a variable or tensor, also of one whose parts are in other processes.
+
+    Of such a one all processes of JAX must ask together.
+
+    Example:
+        >>> whole_array(keras.Variable([1.0, 2.0])).tolist()
+        [1.0, 2.0]
+    """
+    tensor = getattr(values, "value", values)
+    if getattr(tensor, "is_fully_addressable", True) or tensor.is_fully_replicated:
+        return ops.convert_to_numpy(values)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tensor, tiled=True)
