@@ -21,7 +21,7 @@ from encoder_zoo.presets.blobs import (
     lock_file,
     missing_files,
 )
-from encoder_zoo.presets.files.folder_files import FolderFiles, is_plain
+from encoder_zoo.presets.files.folder_files import is_plain
 from encoder_zoo.presets.files.manifest import checksum_of
 from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
@@ -198,24 +198,6 @@ def not_downloaded(folder: pathlib.Path) -> list[str]:
     """
     names = [name for name in _LISTED.get(folder, ()) if "/" not in name]
     return [name for name in names if not (folder / name).exists()]
-
-
-def open_remote(address: str) -> RemoteFolder:
-    """Open the files of a preset on the hub, without downloading them; all are of one commit.
-
-    Args:
-        address: as for `from_hugging_face`.
-
-    Raises:
-        ValueError: see `from_hugging_face`; and "...: the hub cannot be reached ..."
-    """
-    repository, revision = _parse(address)
-    try:
-        wanted, commit, _ = _wanted_files(address, repository, revision, 2**63, True)
-    except Unreachable as error:
-        raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
-    sizes = {name: file.size for name, file in wanted.items()}
-    return RemoteFolder(repository, commit or revision or "main", sizes, endpoint())
 
 
 def _parse(address: str) -> tuple[str, str | None]:
@@ -448,63 +430,3 @@ def from_kaggle(address: str) -> pathlib.Path:
         return pathlib.Path(kagglehub.model_download(handle))
     except Exception as error:
         raise ValueError(f"{address} cannot be downloaded: {first_line(error)}") from error
-
-
-_BLOCK = 64 * 1024  # the header of 400 tensors
-
-
-class RemoteFolder(FolderFiles):
-    """Opens files on the hub, and fetches only the blocks of 64 KB that are read.
-
-    Args:
-        repository: `organisation/name`.
-        commit: of the files.
-        sizes: {file name: bytes} of the files to open.
-        endpoint: the hub's address; None for the default of huggingface_hub.
-
-    Attributes:
-        path: the repository, for error messages.
-        listed: names of the files that are not in subfolders.
-
-    Raises:
-        FileNotFoundError: if the hub has no such repository or commit.
-    """
-
-    def __init__(
-        self, repository: str, commit: str, sizes: Mapping[str, int], endpoint: str | None = None
-    ):
-        from huggingface_hub import HfFileSystem
-
-        super().__init__(pathlib.PurePosixPath(repository))
-        self.listed = sorted(name for name in sizes if "/" not in name)
-        self.commit, self._sizes = commit, sizes
-        self._caches = {}
-        self._hub = HfFileSystem(endpoint=endpoint, skip_instance_cache=True)
-        for name in sorted(sizes):
-            self._open(name)
-
-    @property
-    def fetched(self) -> int:
-        """Upper bound of the fetched bytes: the last block of a file may be shorter."""
-        return sum(
-            min(cache.miss_count * _BLOCK, self._sizes[name])
-            for name, cache in self._caches.items()
-        )
-
-    def check_unchanged(self) -> None:
-        """Do nothing: a commit does not change."""
-
-    def _open(self, name: str) -> None:
-        if name not in self._sizes:
-            raise FileNotFoundError(self.path / name)
-        file = self.keep(
-            self._hub.open(
-                f"{self.path}/{name}",
-                revision=self.commit,
-                block_size=_BLOCK,
-                cache_type="blockcache",
-                size=self._sizes[name],
-            )
-        )
-        file.name = str(self.path / name)
-        self._files[name], self._caches[name] = file, file.cache

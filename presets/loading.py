@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import copy
 import logging
@@ -11,7 +10,7 @@ import pathlib
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import keras
@@ -23,7 +22,6 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
-from encoder_zoo.presets.formats.embedding_folder import check_modules
 from encoder_zoo.presets.formats.preset_files import CONFIG
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
@@ -37,8 +35,6 @@ from encoder_zoo.presets.opening import (
 )
 from encoder_zoo.presets.origin import Vocabulary, origin_of
 from encoder_zoo.presets.restoring import (
-    check_all_used,
-    match_backbone,
     report_unused,
     restore_backbone,
 )
@@ -221,53 +217,6 @@ def _takes_texts(cls: type, arguments: dict) -> bool:
     takes_texts = "preprocessor" not in arguments
     arguments.pop("preprocessor", None)
     return takes_texts
-
-
-def check_loads(checkpoint: Checkpoint) -> int:
-    """Check that a checkpoint can be loaded, without reading its weights.
-
-    The tokenizer is built, and the modules of text embeddings are checked. The backbone is built
-    without memory for its weights, which are matched to the checkpoint's by name and shape.
-
-    Args:
-        checkpoint: the opened checkpoint.
-
-    Returns:
-        Number of weights of its encoder, with the pooler if its family has one.
-
-    Raises:
-        ValueError: "... has no tokenizer", "...: the weights do not fit config.json. ...", "...:
-            weights that are not in the architecture of config.json: ..."
-    """
-    check_modules(checkpoint, _require_tokenizer(checkpoint))
-    pooler = {"pooler": checkpoint.family.pooler is not None}
-
-    def build() -> tuple[int, set[str]]:
-        backbone, matched, _ = match_backbone(checkpoint, pooler, new_pooler_allowed=True)
-        return backbone.count_params(), set(matched)
-
-    parameters, used = without_memory(build)
-    check_all_used(checkpoint, used)
-    return parameters
-
-
-def without_memory(build: Callable[[], T]) -> T:
-    """Call a function that builds models, whose weights get shapes but no values.
-
-    The models cannot be used later. Returns the result of the function.
-
-    Example:
-        >>> without_memory(lambda: keras.layers.Embedding(10**6, 10**4).build()) is None
-        True
-    """
-
-    def call() -> T:
-        with keras.StatelessScope(initialize_variables=False):
-            return build()
-
-    # Keras would initialize these weights when another scope ends in this thread.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(call).result()
 
 
 def load_from_keras_hub(

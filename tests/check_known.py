@@ -11,18 +11,29 @@ findings: `tests/recorded/known_presets.json` is the latest such file.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import datetime
 import json
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from encoder_zoo.presets.hub import open_remote
-from encoder_zoo.presets.loading import check_loads
+import keras
+
+from encoder_zoo.presets import hub, loading
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.formats import embedding_folder
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.preset_files import MODULES
+from encoder_zoo.presets.formats.sentence_transformers import of_kind, read_modules
+from encoder_zoo.presets.hub_requests import Unreachable, endpoint
 from encoder_zoo.presets.opening import Safeguards, open_files
 from encoder_zoo.presets.registry import PresetInfo, format_table, list_presets
+from encoder_zoo.presets.restoring import check_all_used, match_backbone
 
+T = TypeVar("T")
 _HUB = "hf://"
 _WEIGHTS = (".safetensors", ".bin", ".h5")
 
@@ -94,6 +105,147 @@ def check_source(source: str) -> Finding:
     except Exception as error:  # of the hub, the connection or the files
         found.why_not = " ".join(str(error).split()) or type(error).__name__
     return found
+
+
+_BLOCK = 64 * 1024  # the header of 400 tensors
+
+
+class RemoteFolder(FolderFiles):
+    """Opens files on the hub, and fetches only the blocks of 64 KB that are read.
+
+    Args:
+        repository: `organisation/name`.
+        commit: of the files.
+        sizes: {file name: bytes} of the files to open.
+        endpoint: the hub's address; None for the default of huggingface_hub.
+
+    Attributes:
+        path: the repository, for error messages.
+        listed: names of the files that are not in subfolders.
+
+    Raises:
+        FileNotFoundError: if the hub has no such repository or commit.
+    """
+
+    def __init__(
+        self, repository: str, commit: str, sizes: Mapping[str, int], endpoint: str | None = None
+    ):
+        from huggingface_hub import HfFileSystem
+
+        super().__init__(pathlib.PurePosixPath(repository))
+        self.listed = sorted(name for name in sizes if "/" not in name)
+        self.commit, self._sizes = commit, sizes
+        self._caches = {}
+        self._hub = HfFileSystem(endpoint=endpoint, skip_instance_cache=True)
+        for name in sorted(sizes):
+            self._open(name)
+
+    @property
+    def fetched(self) -> int:
+        """Upper bound of the fetched bytes: the last block of a file may be shorter."""
+        return sum(
+            min(cache.miss_count * _BLOCK, self._sizes[name])
+            for name, cache in self._caches.items()
+        )
+
+    def check_unchanged(self) -> None:
+        """Do nothing: a commit does not change."""
+
+    def _open(self, name: str) -> None:
+        if name not in self._sizes:
+            raise FileNotFoundError(self.path / name)
+        file = self.keep(
+            self._hub.open(
+                f"{self.path}/{name}",
+                revision=self.commit,
+                block_size=_BLOCK,
+                cache_type="blockcache",
+                size=self._sizes[name],
+            )
+        )
+        file.name = str(self.path / name)
+        self._files[name], self._caches[name] = file, file.cache
+
+
+def open_remote(address: str) -> RemoteFolder:
+    """Open the files of a preset on the hub, without downloading them; all are of one commit.
+
+    Args:
+        address: as for `from_hugging_face`.
+
+    Raises:
+        ValueError: see `from_hugging_face`; and "...: the hub cannot be reached ..."
+    """
+    repository, revision = hub._parse(address)
+    try:
+        wanted, commit, _ = hub._wanted_files(address, repository, revision, 2**63, True)
+    except Unreachable as error:
+        raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
+    sizes = {name: file.size for name, file in wanted.items()}
+    return RemoteFolder(repository, commit or revision or "main", sizes, endpoint())
+
+
+def check_loads(checkpoint: Checkpoint) -> int:
+    """Check that a checkpoint can be loaded, without reading its weights.
+
+    The tokenizer is built, and the modules of text embeddings are checked. The backbone is built
+    without memory for its weights, which are matched to the checkpoint's by name and shape.
+
+    Args:
+        checkpoint: the opened checkpoint.
+
+    Returns:
+        Number of weights of its encoder, with the pooler if its family has one.
+
+    Raises:
+        ValueError: "... has no tokenizer", "...: the weights do not fit config.json. ...", "...:
+            weights that are not in the architecture of config.json: ..."
+    """
+    check_modules(checkpoint, loading._require_tokenizer(checkpoint))
+    pooler = {"pooler": checkpoint.family.pooler is not None}
+
+    def build() -> tuple[int, set[str]]:
+        backbone, matched, _ = match_backbone(checkpoint, pooler, new_pooler_allowed=True)
+        return backbone.count_params(), set(matched)
+
+    parameters, used = without_memory(build)
+    check_all_used(checkpoint, used)
+    return parameters
+
+
+def without_memory(build: Callable[[], T]) -> T:
+    """Call a function that builds models, whose weights get shapes but no values.
+
+    The models cannot be used later. Returns the result of the function.
+
+    Example:
+        >>> without_memory(lambda: keras.layers.Embedding(10**6, 10**4).build()) is None
+        True
+    """
+
+    def call() -> T:
+        with keras.StatelessScope(initialize_variables=False):
+            return build()
+
+    # Keras would initialize these weights when another scope ends in this thread.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(call).result()
+
+
+def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
+    """Check that a preset with a `modules.json` of text embeddings can be loaded.
+
+    Args:
+        checkpoint: the opened preset, of any model.
+        tokenizer: of the preset.
+
+    Raises:
+        ValueError: naming the file and what is expected there.
+    """
+    files = checkpoint.files.root
+    if MODULES in files and of_kind(read_modules(files), "Pooling"):
+        embedding_folder.embedder_arguments(checkpoint, {})
+        embedding_folder.preprocessor_arguments(checkpoint, tokenizer)
 
 
 def print_table(findings: dict[str, Finding]) -> None:

@@ -114,22 +114,6 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
     return arguments
 
 
-def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
-    """Check that a preset with a `modules.json` of text embeddings can be loaded.
-
-    Args:
-        checkpoint: the opened preset, of any model.
-        tokenizer: of the preset.
-
-    Raises:
-        ValueError: naming the file and what is expected there.
-    """
-    files = checkpoint.files.root
-    if MODULES in files and theirs.of_kind(theirs.read_modules(files), "Pooling"):
-        embedder_arguments(checkpoint, {})
-        preprocessor_arguments(checkpoint, tokenizer)
-
-
 def restore_dense(
     task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
 ) -> None:

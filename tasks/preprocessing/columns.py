@@ -146,19 +146,6 @@ def single_column(values):
     return values
 
 
-def is_pairs(x) -> bool:
-    """Return whether this is a list of pairs, and not of texts."""
-    if not isinstance(x, list | np.ndarray) or not len(x) or not isinstance(x[0], ROWS):
-        return False
-    for row, pair in enumerate(x):
-        if not isinstance(pair, ROWS) or len(pair) != 2:
-            raise ValueError(
-                f"Row {row} is {pair!r:.60}. Expected a pair of texts, as in row 0, or a text in "
-                "every row."
-            )
-    return True
-
-
 ID_NAME = re.compile(r"(^|[_\s.-])(id|ids|idx|index|key|uuid|guid|number|nr|no)$", re.IGNORECASE)
 LABEL_NAME = re.compile(
     r"labels?|class(es)?|category|categories|targets?|y|(.*_)?tags?|scores?|stars|rating|sentiment"

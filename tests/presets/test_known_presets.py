@@ -15,7 +15,6 @@ from replayed_hub import REPOSITORIES
 from safetensors.torch import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.loading import without_memory
 
 RECORD = RECORDED / "known_presets.json"
 LISTED = {row.source.removeprefix("hf://"): row for row in ez.list_presets()}
@@ -125,7 +124,9 @@ def test_the_program_compares_with_the_list_and_fails(hub, tmp_path, golden, cap
 def test_a_large_model_is_matched_without_memory_for_its_weights():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sizes = {"num_layers": 24, "num_heads": 16, "hidden_dim": 1024, "intermediate_dim": 4096}
-    parameters = without_memory(lambda: ez.XLMRobertaBackbone(250002, **sizes).count_params())
+    parameters = check_known.without_memory(
+        lambda: ez.XLMRobertaBackbone(250002, **sizes).count_params()
+    )
     assert parameters == 559_890_432
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 
