@@ -184,9 +184,7 @@ class HybridIndex(Index):
         others = {name: value for name, value in options.items() if name != "batch_size"}
         super()._check_options(reranker, candidates, others)
 
-    def _find(
-        self, queries: list[str], top_k: int, among: np.ndarray | None = None, **options: Any
-    ) -> Iterator[tuple[Sequence[int], Sequence[float]]]:
+    def _find(self, queries, top_k, among=None, **options) -> Iterator[tuple]:
         self._check_counts()
         depth, found = max(top_k, self.depth), []
         if self.weights is not None:
@@ -205,14 +203,7 @@ class HybridIndex(Index):
             best = fuse(*rankings, k=self.rank_constant)[:top_k]
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
-    def _find_by_scores(
-        self,
-        queries: list[str],
-        top_k: int,
-        depth: int,
-        among: np.ndarray | None,
-        **options: Any,
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _find_by_scores(self, queries, top_k, depth, among, **options) -> Iterator[tuple]:
         """Yield the documents with the largest weighted sums of scores, as of `_find`."""
         stores = [index._store for index in self.indexes]
         asked = [index._embed_queries(queries, **options) for index in self.indexes]

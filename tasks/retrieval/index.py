@@ -428,15 +428,7 @@ class Index:
     # -- vectors -------------------------------------------------------------------------------
 
     @classmethod
-    def _built(
-        cls,
-        embedder: Any,
-        documents: Documents,
-        keep_texts: bool,
-        embedding: Mapping[str, Any],
-        storing: Mapping[str, Any],
-        **settings: object,
-    ) -> Self:
+    def _built(cls, embedder, documents, keep_texts, embedding, storing, **settings) -> Self:
         """Return an index of documents that are embedded now.
 
         Args:
@@ -452,14 +444,7 @@ class Index:
         return cls._of(embedder, vectors, kept, storing, **settings)
 
     @classmethod
-    def _of(
-        cls,
-        embedder: Any,
-        vectors: Any,
-        documents: Documents,
-        storing: Mapping[str, Any],
-        **settings: object,
-    ) -> Self:
+    def _of(cls, embedder, vectors, documents, storing, **settings) -> Self:
         """Return an index of vectors as `_embed` returns them, and of their documents."""
         store = cls._stored(vectors, embedder.similarity_function, **storing)
         return cls(embedder, store, documents, **settings)
@@ -594,9 +579,8 @@ class Index:
             indices: of the documents that they replace; None: they go behind those that are there.
         """
         self._check_embedder()
-        options = {name: getattr(self, name) for name in self.of_documents}
-        options["batch_size"] = batch_size
-        vectors = self._embed_documents(self.embedder, new, **options)
+        own = {name: getattr(self, name) for name in self.of_documents}
+        vectors = self._embed_documents(self.embedder, new, batch_size=batch_size, **own)
 
         def put() -> None:
             with self._lock:
