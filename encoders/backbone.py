@@ -10,8 +10,8 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import (
-    BackbonePresetArguments,
     CommitMessage,
+    PresetArguments,
     Repository,
     SaveOptions,
 )
@@ -50,6 +50,36 @@ if TYPE_CHECKING:
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
 pushing = LazyModule("encoder_zoo.presets.pushing")
+
+
+class BackbonePresetArguments(PresetArguments, total=False):
+    """Name arguments of `Backbone.from_preset`, of all families, that change no weight's shape."""
+
+    dtype: str | keras.DTypePolicy
+    dropout: float
+    attention_dropout: float
+    activation: str
+    layer_norm_epsilon: float
+    num_heads: int
+    pooler: bool
+    pad_token_id: int  # RoBERTa and families after it
+    sinusoidal_positions: bool  # DistilBERT
+    embedding_dropout: float  # ModernBERT
+    classifier_activation: str
+    local_attention: int
+    global_every: int
+    global_rope_theta: float
+    local_rope_theta: float
+    pooling: str | Sequence[str]
+    max_relative_positions: int  # DeBERTa
+    convolution_activation: str
+    pooler_activation: str
+    summary_activation: str | None  # ELECTRA, XLNet
+    activation_dropout: float  # BART
+    decoder_start_token_id: int
+    trained_length: int  # NomicBERT
+    rope_theta: float  # and GTE, EuroBERT
+    rope_scaling: Mapping[str, object]
 
 
 class _BuiltAtOnce(type(keras.Model)):

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 import keras
 import numpy as np
 
-from encoder_zoo.common.arguments import CommitMessage, Repository, SaveOptions
+from encoder_zoo.common.arguments import (
+    CommitMessage,
+    Repository,
+    SaveOptions,
+    TokenizerPresetArguments,
+)
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
 from encoder_zoo.common.wording import ForeignMethod
-from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
@@ -45,6 +50,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 MAX_SHOWN = 10  # labels in a `repr`
+
+
+class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, total=False):
+    """Of the backbone, of the tokenizer, and of every preprocessor."""
+
+    sequence_length: int | None
+    preprocessor: None
 
 
 class TinyData(NamedTuple):

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     PositiveFloat,
@@ -45,7 +45,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
-from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     classes_among,

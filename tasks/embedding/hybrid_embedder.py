@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
-from encoder_zoo.common.arguments import PresetArguments, SaveOptions, TaskPresetArguments
+from encoder_zoo.common.arguments import PresetArguments, SaveOptions
 from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import Name, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
-from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.embedding.late_interaction import LateInteraction
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder

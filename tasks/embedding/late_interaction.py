@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -21,7 +21,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     DOCUMENT,

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import (
     Fraction,
@@ -30,7 +30,7 @@ from encoder_zoo.presets import loading
 from encoder_zoo.presets.formats import sentence_transformers, sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
     SCORES,

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights, weights_lock
@@ -25,7 +25,7 @@ from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
     SCORES,

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
@@ -25,7 +25,7 @@ from encoder_zoo.encoders.layers import Activation, initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
 from encoder_zoo.tasks.base.records import padded_columns, records
-from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
@@ -24,7 +24,7 @@ from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
-from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain, text_of
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import metrics, ops
 
-from encoder_zoo.common.arguments import CompileOptions, LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import CompileOptions, LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.lazy import array_ops
@@ -24,7 +24,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.base.classes import labels_from_config, sigmoid
-from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.ranking import ABSENT, RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches

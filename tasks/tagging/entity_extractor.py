@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -33,7 +33,7 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.base.records import padded_columns, records
-from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
 from encoder_zoo.tasks.preprocessing.given_labels import class_name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import keras
 import numpy as np
 
-from encoder_zoo.common.arguments import LayerArguments, TaskPresetArguments
+from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     PositiveFloat,
@@ -32,7 +32,7 @@ from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, threshol
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.records import padded_columns, records
-from encoder_zoo.tasks.base.task import TinyData
+from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words

@@ -14,10 +14,10 @@ from processes import run
 
 import encoder_zoo as ez
 from encoder_zoo.common import arguments
-from encoder_zoo.common.arguments import BackbonePresetArguments
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.validation import known_names
 from encoder_zoo.encoders import all_families
+from encoder_zoo.encoders.backbone import BackbonePresetArguments
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.retrieval import hybrid_index, index
 
