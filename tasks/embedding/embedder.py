@@ -325,7 +325,8 @@ class Embedder(Task, Generic[IndexKind]):
 
         Args:
             documents: texts; or a table, or rows that are dicts, with a column "text" (or
-                `text_column=`), "id", and others, which are fields that `where=` of a search asks.
+                `text_column=`), "id", and others, which are fields that `where=` of a search asks;
+                or {id: text} or {id: {"title", "text"}}, as BEIR has them.
             **options: `ids` and `metadata` of texts, a list each; and of the `build` of
                 `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such as `precision="int8"`.
 

@@ -109,7 +109,8 @@ class Documents:
 
         Args:
             documents: a list, array or column of texts; or a table, or a list of dicts, whose
-                column "id" are the ids, and whose other columns are fields.
+                column "id" are the ids, and whose other columns are fields; or BEIR's dict, {id:
+                text} or {id: {"title", "text"}}, whose titles are fields and precede the texts.
             ids: one for each document, a text or an integer; of a table also the name of a column.
             metadata: a dict of fields for each document, or a table of them; of a table of
                 documents also the names of columns, in place of all others.
@@ -125,6 +126,11 @@ class Documents:
                 raise ValueError(f"{name} is of texts or a table, and these documents have theirs.")
             return documents
         documents = plain(documents)
+        if _is_of_beir(documents) and text_column is None:
+            documents = [
+                {**(row if isinstance(row, Mapping) else {}), "id": key, "text": beir_text(row)}
+                for key, row in documents.items()
+            ]
         if isinstance(documents, list) and documents and isinstance(documents[0], Mapping):
             documents = _table_of_rows(documents)
         if isinstance(documents, Mapping):
@@ -461,6 +467,25 @@ def _cuts(
             return
         shared = range(max(begin + 1, whole - overlap), whole)
         begin = next((i for i in shared if begins_word[i]), whole)
+
+
+def beir_text(document: str | Mapping[str, str]) -> str:
+    """Return the text of one of BEIR's documents, behind its title.
+
+    Example:
+        >>> beir_text({"title": "Cats", "text": "They sleep."}), beir_text({"text": "Tax."})
+        ('Cats They sleep.', 'Tax.')
+    """
+    if not isinstance(document, Mapping):
+        return document
+    return " ".join(part for part in (document.get("title"), document.get("text")) if part)
+
+
+def _is_of_beir(documents: object) -> bool:
+    """Return whether documents are a dict of texts or rows by their ids, and not of columns."""
+    return isinstance(documents, Mapping) and any(
+        isinstance(row, str | Mapping) for row in documents.values()
+    )
 
 
 def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:

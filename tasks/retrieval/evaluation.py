@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
+from encoder_zoo.tasks.retrieval.documents import beir_text
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
 
 MAP_CUTOFF = 100
@@ -69,7 +70,7 @@ def by_position(
         _check_known(itertools.chain.from_iterable(grades.values()), number_of, "document")
         for query, entry in grades.items():
             grades[query] = {number_of[document]: grade for document, grade in entry.items()}
-        documents = [_text_of(document) for document in documents.values()]
+        documents = [beir_text(document) for document in documents.values()]
     return [queries[query] for query in grades], list(grades.values()), documents
 
 
@@ -81,13 +82,6 @@ def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
     for one in ids:
         if one not in known:
             raise ValueError(f"relevant has the {name} {one!r}, which is not among those given.")
-
-
-def _text_of(document: str | Mapping[str, str]) -> object:
-    """Return the text of one of BEIR's documents, behind its title."""
-    if not isinstance(document, Mapping):
-        return document
-    return " ".join(part for part in (document.get("title"), document["text"]) if part)
 
 
 def judged(queries, documents, relevant: Sequence | None) -> Judged:

@@ -166,6 +166,10 @@ class TestHabitsOfSentenceTransformers:
         assert sets["ndcg@1"] == 1
         index = embedder.index(texts, ids=[*corpus])
         assert index.evaluate(queries, relevant) == pytest.approx(expected)
+        indexes = [embedder.index(corpus), ez.BM25Index(dict(zip(corpus, texts, strict=True)))]
+        for one in indexes:
+            assert one.evaluate(queries, relevant)["mrr@1"] == 1
+        assert indexes[0].evaluate(queries, relevant) == pytest.approx(expected)
         for wrong, message in (
             ([1, 2], "queries is a dict. Expected dicts of documents and judgements too"),
             ({"q9": {"d1": 1}}, "relevant has the query 'q9', which is not among those given"),

@@ -395,6 +395,19 @@ def _rows(table: dict) -> list[dict]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
+def test_documents_as_beir_has_them():
+    corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"title": "", "text": "Tax."}}
+    found = Documents.of(corpus)
+    assert found.ids == ["d1", "d2"] and found.texts == ["Cats They sleep.", "Tax."]
+    assert found.metadata == [{"title": "Cats"}, {"title": ""}]
+    plain = Documents.of({7: "Cats.", 9: "Tax."})
+    assert plain.ids == [7, 9] and plain.texts == ["Cats.", "Tax."] and plain.metadata is None
+    columns = Documents.of({"id": ["a"], "text": ["Tax."]})  # a table, as before
+    assert columns.ids == ["a"] and columns.texts == ["Tax."]
+    with pytest.raises(ValueError, match=r"documents\[1\] is empty"):
+        Documents.of({"d1": {"text": "Tax."}, "d2": {}})
+
+
 def test_lines_are_json():
     documents = Documents.of(["a"], ids=[3], metadata=[{"t": 'x"\n\u2028', "n": [1, 2]}])
     [line] = documents.lines()
