@@ -38,7 +38,7 @@ from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
-from encoder_zoo.tasks.training.streams import Stream
+from encoder_zoo.tasks.training.streams import check_no_stream
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -159,13 +159,10 @@ class LabelledTask(Task):
             log_odd_labels(y)
         if self.num_classes is not None:
             return
+        check_no_stream(x)
         if not is_dataset(x):
             check_not_empty(x)
             check_no_iterator(y, "y")
-        elif isinstance(x, Stream):
-            raise ValueError(
-                "The labels of a stream are not known before it is read. Give them: labels=[...]."
-            )
         elif int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is endless. Give the labels: labels=[...].")
         self._learn_labels(x, y)

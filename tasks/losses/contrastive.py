@@ -7,7 +7,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import Distance, distances, scores_like
 
 
@@ -86,11 +86,14 @@ class OnlineContrastive(Contrastive):
 
     def call(self, y_true, y_pred):
         squares, away, scores, _ = of_all_replicas(*self._squares(y_true, y_pred))
-        positive = scores > 0.5
-        negative = ops.logical_not(positive)
+        positive, negative = scores > 0.5, scores <= 0.5
+        if (real := rows_that_count()) is not None:
+            positive, negative = (ops.logical_and(real[:, None], p) for p in (positive, negative))
         nearest = _bound(-1, away, negative, positive)
         farthest = _bound(1, away, positive, negative)
-        hard = ops.where(positive, away > nearest, away < farthest)
+        hard = ops.logical_or(
+            ops.logical_and(positive, away > nearest), ops.logical_and(negative, away < farthest)
+        )
         total = ops.sum(ops.where(hard, squares, 0.0))
         return total * ops.ones_like(y_pred[:, 0, 0])
 

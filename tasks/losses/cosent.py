@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import scores_like, similarities, unit_vectors
 
 
@@ -55,6 +55,9 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         y_true = scores_like(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.similarities(y_pred)
+        if (real := rows_that_count()) is not None:
+            # No score is below or above one that is not a number.
+            y_true = ops.where(real[:, None], y_true, float("nan"))
         scores, y_true, _ = of_all_replicas(scores, y_true)
         scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)
         differences = scores[:, None] - scores[None]

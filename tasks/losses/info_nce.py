@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
 
 
@@ -127,8 +127,10 @@ def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
 def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
     """Return the negative log-likelihood of each row's positive among its candidates, (B,).
 
+    Candidates of rows that only fill the batch do not count.
+
     Args:
-        logits: (B, M).
+        logits: (B, M), M a multiple of the rows of all replicas, those of a column together.
         own: (B, M) bool, true once in each row, at the positive.
         excluded: (B, M) bool, the candidates that do not count, but for the row's positive.
 
@@ -138,6 +140,10 @@ def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
         >>> float(ops.exp(negative_log_likelihood(logits, own, excluded))[0])
         3.0
     """
+    if (real := rows_that_count()) is not None:
+        rows, columns = ops.shape(logits)
+        filling = ops.logical_not(ops.take(real, ops.arange(columns) % rows))
+        excluded = ops.logical_or(excluded, filling)
     others = ops.logical_and(excluded, ops.logical_not(own))
     compared = ops.where(others, MASKED_LOGIT, logits)
     return ops.logsumexp(compared, axis=-1) - _own_score(logits, own)[:, 0]

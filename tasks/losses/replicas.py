@@ -1,15 +1,47 @@
-"""The rows of all replicas under `tf.distribute`, for losses that compare the rows of a batch.
+"""The rows of a batch, for losses that compare them: those of all replicas, and which count.
 
-Other backends need nothing of this: under `keras.distribution` a batch is one array.
+Under `tf.distribute` every replica has some of the rows. Under `keras.distribution` a batch is one
+array, which may be filled with rows that are no examples, so that the devices divide it.
 
 Comment letters: B rows of this replica, N of all.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
 import keras
 
 from encoder_zoo.common.lazy import array_ops, tf
+
+_real_rows = contextvars.ContextVar("rows of the batch that are examples", default=None)
+
+
+@contextlib.contextmanager
+def counting_rows(real: keras.KerasTensor | None) -> Iterator[None]:
+    """Have losses in the block leave out the rows that only fill a batch.
+
+    Args:
+        real: (B,) bool, which rows are examples; None: all.
+    """
+    token = _real_rows.set(real)
+    try:
+        yield
+    finally:
+        _real_rows.reset(token)
+
+
+def rows_that_count() -> keras.KerasTensor | None:
+    """Return which rows of the batch are examples, (B,) bool; None: all.
+
+    Example:
+        >>> with counting_rows(keras.ops.convert_to_tensor([True, False])):
+        ...     rows_that_count().numpy().tolist()
+        [True, False]
+    """
+    return _real_rows.get()
 
 
 def of_all_replicas(*values: keras.KerasTensor) -> tuple:

@@ -15,7 +15,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
-from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import check_rows
 
 _share = contextvars.ContextVar("share of the weights of SPLADE", default=1.0)
@@ -97,8 +97,13 @@ def weighted_by(share) -> Iterator[None]:
 
 def _flops(x: keras.KerasTensor) -> keras.KerasTensor:
     """Return the sum over the terms of the squared mean weight, of vectors (B, K, V)."""
+    if (real := rows_that_count()) is None:
+        rows = ops.cast(ops.shape(x)[0], x.dtype)
+    else:
+        real = ops.cast(real, x.dtype)
+        rows, x = ops.sum(real), x * real[:, None, None]
     totals = ops.sum(x, axis=(0, 1))[None]  # (1, V)
-    count = ops.cast(ops.shape(x)[0] * ops.shape(x)[1], x.dtype) * ops.ones_like(totals[:, :1])
+    count = rows * ops.cast(ops.shape(x)[1], x.dtype) * ops.ones_like(totals[:, :1])
     totals, count, _ = of_all_replicas(totals, count)  # (R, V), (R, 1)
     means = ops.sum(totals, axis=0) / ops.maximum(ops.sum(count), 1)
     return ops.sum(ops.square(means))

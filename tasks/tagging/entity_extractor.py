@@ -58,6 +58,7 @@ from encoder_zoo.tasks.tagging.span_head import (
 )
 from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.sources import check_preprocessor
+from encoder_zoo.tasks.training.streams import check_no_stream
 
 if TYPE_CHECKING:
     from typing import Self
@@ -268,6 +269,7 @@ class EntityExtractor(Task):
     def _adapt(self, x, y) -> None:
         if isinstance(x, dict) or self.labels is not None:
             return
+        check_no_stream(x)
         spans = token_labels.labels_of_dataset(x) if y is None else token_labels.label_lists(y)
         names = {class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:

@@ -278,7 +278,8 @@ def _plain(value):
 def has_spans(x) -> bool:
     """Return whether the data for `fit` are texts with spans, not words with tags."""
     if hasattr(x, "element_spec"):
-        return isinstance(keras.utils.unpack_x_y_sample_weight(x.element_spec)[1], dict)
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
+        return isinstance(y, dict) or (isinstance(x, list) and not is_words(x))
     return not is_words(x)
 
 

@@ -240,11 +240,20 @@ class Distribution:
 
     @contextlib.contextmanager
     def running(self):
-        """Let Keras take batches that are divided; explain the error after a worker has gone."""
+        """Let Keras take batches that are divided; explain the error for one that devices do not
+        divide, or after a worker has gone."""
         try:
             with unsharded():
                 yield
         except Exception as error:
+            if type(error).__name__ == "IndivisibleError":
+                devices = data_parallel_devices()
+                raise ValueError(
+                    f"keras.distribution splits every batch over {devices} devices, so each, also "
+                    f"the last, must hold a multiple of {devices} rows. Received: {error}. Pass "
+                    "batches of so many rows; batch(size, drop_remainder=True) of a dataset leaves "
+                    "out the rest."
+                ) from error
             if not self._lost_worker(error):
                 raise
             raise RuntimeError(

@@ -86,8 +86,11 @@ def _processor() -> str:
     return f"{platform.machine()}-{digest[:12]}"
 
 
-# Of which each row's value is its own; those of `encoder_zoo.tasks.losses` compare rows.
-LOSSES = ("keras.", "encoder_zoo.tasks.training.")
+OF_ROWS = (
+    "encoder_zoo.tasks.losses."  # losses with one value for each row, however many axes it has
+)
+# Of which each row's value is its own, or which ask `rows_that_count` where they compare rows.
+LOSSES = ("keras.", "encoder_zoo.tasks.training.", OF_ROWS)
 METRICS = ("keras.", "encoder_zoo.")
 # Keras's metrics that compare the rows of a batch.
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
@@ -149,6 +152,8 @@ def weights_of_loss(loss, real, y_pred, sample_weight):
         1.0
     """
     weights = weights_of_metrics(real, y_pred, sample_weight)
+    if type(loss).__module__.startswith(OF_ROWS):
+        weights = ops.reshape(weights, (-1,))
     if getattr(loss, "reduction", "sum_over_batch_size") not in ("sum_over_batch_size", "mean"):
         return weights
     real = ops.cast(real, weights.dtype)  # Keras divides by all rows

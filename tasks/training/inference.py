@@ -17,7 +17,7 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_
 from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
-from encoder_zoo.tasks.training.streams import as_stream
+from encoder_zoo.tasks.training.streams import Stream, as_stream, ending_quietly
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
@@ -29,18 +29,43 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         batch_size: B.
         predict: Keras's `predict`, called with a dataset, or with arrays and the batch size.
     """
-    x = as_stream(x)
+    x = as_stream(x, task, learns=False)
     in_dataset = is_dataset(x)
     prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
     if in_dataset and (prepared or not task.predicts_lists):
-        return predict(training_data(task, x, plan=Plan(batch_size)).in_order(fills=False))
+        batches = training_data(task, x, plan=Plan(batch_size)).in_order(fills=False)
+        return _predict_batches(batches, predict)
     if prepared:
         return _predict_arrays(checked_arrays(task, x), batch_size, predict)
     check_preprocessor(task, x)
     if in_dataset:
-        batches = map(inputs_of, task.preprocessor.batched(x, batch_size))
+        batched = (
+            x.batch if isinstance(x, Stream) else functools.partial(task.preprocessor.batched, x)
+        )
+        batches = map(inputs_of, batched(batch_size))
         return [row for b in batches for row in task._predict_texts(b, batch_size, predict)]
     return task._predict_texts(x, batch_size, predict)
+
+
+def _predict_batches(batches, predict: functools.partial):
+    """Return the outputs for batches of any sizes, filled so that all devices divide them."""
+    devices, sizes = data_parallel_devices(), []
+    if devices == 1:
+        return predict(batches)
+
+    def filled():
+        for batch in batches:
+            x = keras.tree.map_structure(np.asarray, inputs_of(batch))
+            sizes.append(len(x["token_ids"]))
+            rows = pad_indices(sizes[-1], devices)
+            yield ({name: values[rows] for name, values in x.items()},)
+
+    filled = filled()
+    with ending_quietly(filled):
+        outputs = predict(filled)
+    kept = [np.arange(-(-size // devices) * devices) < size for size in sizes]  # of each batch
+    kept = np.concatenate(kept)
+    return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
 
 
 def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):

@@ -275,10 +275,11 @@ def evaluation_data(task, x, y, sample_weight, batch_size: int):
 
 def separated(task, x, y) -> tuple:
     """Return the inputs and labels that `fit` or `evaluate` are given, checked."""
-    x = as_stream(x)
+    x = as_stream(x, task)
     check_inputs(task, x, y)
     task._check_given(y, x)
-    x, y = task._separate(x, y)
+    if not isinstance(x, Stream):  # which does so with each batch
+        x, y = task._separate(x, y)
     task._check_labels(x, y)
     return x, y
 

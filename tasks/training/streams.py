@@ -9,9 +9,10 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
+import hashlib
 import itertools
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -36,44 +37,66 @@ LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
 LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns of a stream of dicts
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """The shape of a part of an element: () of single rows, (None,) of batches."""
-
-    shape: tuple
-
-
 class Stream:
     """A source of raw inputs, as the dataset that tasks ask for its structure.
 
     Args:
         source: see `is_stream`.
+        task: that reads it.
+        learns: whether the task separates inputs and labels, as for `fit` and `evaluate`.
+
+    Attributes:
+        first: the first element, `(x, y, sample_weight)`.
+        element_spec: the first batch, `x`, `(x, y)` or `(x, y, sample_weight)`, of single rows the
+            first of them: others have its form.
 
     Raises:
         ValueError: "The stream is empty: ..."
     """
 
-    def __init__(self, source):
+    def __init__(self, source, task, learns: bool = True):
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
+        self._separate = task._separate if learns else lambda x, y: (x, y)
+        self._labels_tokens = task.labels_tokens
         self._elements = self._read()
         first = next(self._elements, None)
         if first is None:
             raise ValueError(f"The stream is empty: {source!r:.60}. Expected at least one text.")
         if self.is_read_once:
             self._elements = itertools.chain([first], self._elements)
-        self.is_single = _is_single(*first[:2])
-        spec = Spec(() if self.is_single else (None,))
-        x, y, weight = first
-        x = dict.fromkeys(x, spec) if isinstance(x, Mapping) else spec
-        given = [None if part is None else spec for part in (y, weight)]
-        self.element_spec = keras.utils.pack_x_y_sample_weight(x, *given)
+        self.first = first
+        self.is_single = _is_single(*first[:2], self._labels_tokens)
+        self.element_spec = keras.utils.pack_x_y_sample_weight(
+            *self.separated(_together([first]) if self.is_single else first)
+        )
+
+    def __repr__(self) -> str:
+        return f"a {type(self.source).__name__}"
+
+    def separated(self, batch: tuple) -> tuple:
+        """Return a batch `(x, y, sample_weight)` with the labels out of the inputs that hold them.
+
+        Raises:
+            ValueError: "The batch is empty. Expected at least one text."
+        """
+        x, y, weight = batch
+        if not _length(x):
+            raise ValueError("The batch is empty. Expected at least one text.")
+        with in_numpy():
+            return *self._separate(x, y), weight
 
     def _read(self) -> Iterator[tuple]:
         """Yield `(x, y, sample_weight)` of each element of a pass."""
-        if not isinstance(self.source, keras.utils.PyDataset):
-            return map(_parts, self.source)
-        return map(_parts, _batches_of(self.source))
+        source = self.source
+        collate = getattr(source, "collate_fn", None)
+        if getattr(collate, "__name__", None) == "default_collate":
+            return map(
+                functools.partial(_collated_parts, labels_tokens=self._labels_tokens), source
+            )
+        if isinstance(source, keras.utils.PyDataset):
+            source = _batches_of(source)
+        return map(functools.partial(_parts, labels_tokens=self._labels_tokens), source)
 
     def one_pass(self) -> Iterator[tuple]:
         """Yield the elements of a pass; of a generator those that are left."""
@@ -91,14 +114,13 @@ class Stream:
             yield from elements
             return
         while chunk := list(itertools.islice(elements, rows)):
-            columns = zip(*chunk, strict=True)
-            yield tuple(None if part[0] is None else _together(part) for part in columns)
+            yield _together(chunk)
 
     def count(self, batch_size: int) -> int:
         """Return the number of batches of a pass, for which the source may have to be read."""
         if self.is_read_once:
             raise ValueError(
-                f"x is a {type(self.source).__name__}, which can be read only once. Say how many "
+                f"x is {self}, which can be read only once. Say how many "
                 "batches an epoch has, steps_per_epoch=..., or pass what can be read again: a "
                 "keras.utils.PyDataset, a DataLoader, or lists, as `texts, labels = zip(*x)` makes."
             )
@@ -108,6 +130,8 @@ class Stream:
             elements = len(self.source)
         except TypeError:
             elements = sum(1 for _ in self.one_pass())
+        if elements == sys.maxsize:  # of Grain, repeated without end
+            raise ValueError("The stream has no end. Say how long an epoch is: steps_per_epoch.")
         return -(-elements // batch_size) if self.is_single else elements
 
     def batch(self, batch_size: int) -> Iterator:
@@ -131,9 +155,17 @@ def is_stream(x: object) -> bool:
     return hasattr(x, "__iter__") and any(name.startswith(LIBRARIES) for name in modules)
 
 
-def as_stream(x):
-    """Return a source as a `Stream`; all else unchanged."""
-    return Stream(x) if is_stream(x) else x
+def as_stream(x, task, learns: bool = True):
+    """Return a source as a `Stream` for a task; all else unchanged."""
+    return Stream(x, task, learns) if is_stream(x) else x
+
+
+def check_no_stream(x) -> None:
+    """Raise a ValueError for a stream whose labels a task would have to learn."""
+    if isinstance(x, Stream):
+        raise ValueError(
+            "The labels of a stream are not known before it is read. Give them: labels=[...]."
+        )
 
 
 def _batches_of(source: keras.utils.PyDataset) -> Iterator:
@@ -162,7 +194,7 @@ def ending_quietly(x: object) -> Iterator[None]:
         yield
 
 
-def _parts(element) -> tuple:
+def _parts(element, labels_tokens: bool) -> tuple:
     """Return an element as `(x, y, sample_weight)`."""
     if isinstance(element, Mapping) and not is_prepared(element):
         x = dict(element)
@@ -173,8 +205,30 @@ def _parts(element) -> tuple:
         element = (element,)  # texts; other lists are the parts, as PyTorch puts them together
     parts = keras.utils.unpack_x_y_sample_weight(element)
     x, y, weight = keras.tree.map_structure(_in_memory, parts)
-    if isinstance(x, tuple) and isinstance(x[0], str | bytes) and not _is_single(x, y):
+    is_strings = isinstance(x, tuple) and isinstance(x[0], str | bytes)
+    if is_strings and not _is_single(x, y, labels_tokens):
         x = list(x)  # texts, not a pair
+    return x, y, weight
+
+
+def _collated_parts(element, labels_tokens: bool) -> tuple:
+    """Return an element of PyTorch's own collation, which puts rows together by their columns."""
+    x, y, weight = _parts(element, labels_tokens)
+    if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
+        raise ValueError(
+            "The DataLoader puts the first words of all sentences together, then the second ones. "
+            "Expected sentences: pass it collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
+        )
+    if isinstance(x, list) and not isinstance(x[0], str | bytes):
+        # Texts in tuples, and lists of the first, the second, ... text of every row.
+        x = tuple(
+            list(column) if isinstance(column, tuple) else [*map(list, zip(*column, strict=True))]
+            for column in x
+        )
+    if isinstance(y, Mapping):
+        y = [dict(zip(y, row, strict=True)) for row in zip(*y.values(), strict=True)]
+    elif isinstance(y, list) and isinstance(y[0], np.ndarray):
+        y = np.stack(y, axis=-1)
     return x, y, weight
 
 
@@ -182,21 +236,33 @@ def _in_memory(values):
     return keras.ops.convert_to_numpy(values) if keras.ops.is_tensor(values) else values
 
 
-def _is_single(x, y) -> bool:
-    """Return whether an element is one row: its texts are strings."""
-    labels = 0 if y is None or isinstance(y, str | bytes | Mapping) else np.ndim(y)
-    if isinstance(x, tuple) and isinstance(x[0], str | bytes) and labels:
+def _is_single(x, y, labels_tokens: bool) -> bool:
+    """Return whether an element is one row: its texts are strings, or words with a tag each."""
+    is_texts = isinstance(x, tuple) and all(isinstance(part, str | bytes) for part in x)
+    if is_texts and _is_sized(y) and len(x) == len(y):
         return False  # of PyTorch, whose batches of texts are tuples
     while isinstance(x, Mapping | tuple):
         x = next(iter(x.values() if isinstance(x, Mapping) else x))
-    return isinstance(x, str | bytes) or np.ndim(x) == 0
+    if labels_tokens and _is_sized(x) and _is_sized(y) and len(x) and len(y):
+        return isinstance(x[0], str | bytes) and not (_is_sized(y[0]) or isinstance(y[0], Mapping))
+    return not _is_sized(x)
 
 
-def _together(rows: tuple):
-    """Return a part of some rows as columns."""
-    if isinstance(rows[0], Mapping):
-        return {name: [row[name] for row in rows] for name in rows[0]}
-    return tuple(map(list, zip(*rows, strict=True))) if isinstance(rows[0], tuple) else list(rows)
+def _is_sized(values) -> bool:
+    """Return whether values are several: no string, mapping, number or array of a single one."""
+    if isinstance(values, np.ndarray):
+        return values.ndim > 0
+    return hasattr(values, "__len__") and not isinstance(values, str | bytes | Mapping)
+
+
+def _together(rows: list[tuple]) -> tuple:
+    """Return rows `(x, y, sample_weight)` as a batch."""
+    x, y, weight = zip(*rows, strict=True)
+    if isinstance(x[0], Mapping):
+        x = {name: [row[name] for row in x] for name in x[0]}
+    else:
+        x = tuple(map(list, zip(*x, strict=True))) if isinstance(x[0], tuple) else list(x)
+    return x, *(None if part[0] is None else list(part) for part in (y, weight))
 
 
 class StreamBatches(TrainingData):
@@ -226,7 +292,20 @@ class StreamBatches(TrainingData):
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self._shuffles}
-        return {"stream": type(self._stream.source).__name__, **order}
+        # In a random order another.
+        first = [np.asarray(part).tolist() for part in keras.tree.flatten(self._stream.first)]
+        plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
+        digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:12]
+        return {"stream": type(self._stream.source).__name__, "first_batch": digest, **order}
+
+    def one_pass(self) -> Iterator:
+        if self._stream.is_read_once:
+            raise ValueError(
+                f"The labels are counted in a pass of their own, and {self._stream} can be read "
+                "only once. Give the weight of each class, class_weight={...}, or pass what can be "
+                "read again: a keras.utils.PyDataset or a DataLoader."
+            )
+        yield from super().one_pass()
 
     def _batches(self, seed: int, done: int):
         total = self.total_steps - done
@@ -241,7 +320,9 @@ class StreamBatches(TrainingData):
 
         if not self._stream.is_read_once:
             return _for_keras(InOrder(batches, self.steps), self.steps)
-        return _as_dataset(batches()) if keras.config.backend() == "tensorflow" else batches()
+        if keras.config.backend() == "tensorflow":
+            return _as_dataset(batches())
+        return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
     def _from(self, first: int, seed: int) -> Iterator:
         """Yield the batches of all epochs from a number on; those before are read, not encoded."""
@@ -268,8 +349,9 @@ class StreamBatches(TrainingData):
             return
         try:
             with in_numpy(), logged_once():
-                self.task._check_given(chunk[1], chunk[0])
-                examples = self.task.preprocess(*chunk)
+                x, y, weight = self._stream.separated(chunk)
+                self.task._check_given(y, x)
+                examples = self.task.preprocess(x, y, weight)
         except ValueError as error:
             where = f"Batch {number} of the stream" + " and those after it" * shuffles
             raise ValueError(f"{where}: {error}") from error

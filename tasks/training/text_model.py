@@ -44,6 +44,7 @@ from encoder_zoo.common.weights_lock import (
 )
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.tasks.losses.replicas import counting_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
@@ -338,7 +339,7 @@ class TextModel(keras.Model):
 
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
-        x = sources.as_stream(x)
+        x = sources.as_stream(x, self)
         given, (x, y) = (x, y), sources.separated(self, x, y)
         if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
             self._log_columns(*given)
@@ -456,12 +457,13 @@ class TextModel(keras.Model):
         if of_keras.get(VALIDATION_OF_FIT):  # checked, preprocessed and divided by `fit`
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
+        given, x = x, sources.as_stream(x, self)
         self._begin_evaluate(x, y)
         size = batch_size or BATCH_SIZE
         data = sources.evaluation_data(self, x, y, sample_weight, size)
         if not isinstance(data, tuple):  # of arrays
             build_metrics(self, data)
-            with ending_quietly(x):
+            with ending_quietly(given):
                 return self._run(self._evaluate, data, **options)
         x, y, sample_weight = data
         return self._run(self._evaluate, x, y, size, sample_weight=sample_weight, **options)
@@ -574,7 +576,8 @@ class TextModel(keras.Model):
         if real is not None:
             sample_weight = weights_of_loss(self.loss, real, y_pred, sample_weight)
         y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        with counting_rows(real):
+            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         if training:
             self.recipe.weigh_batch(y_pred, sample_weight, real)
         added = self.losses if self.distribution.in_replica() else []
@@ -641,13 +644,13 @@ class TextModel(keras.Model):
 
         The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
         """
-        with weights_lock(self).fitting():
+        with weights_lock(self).fitting(), self.distribution.running():
             self.recipe.hold_rate()
             return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""
-        with weights_lock(self).of_metrics:
+        with weights_lock(self).of_metrics, self.distribution.running():
             return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     @property

@@ -1355,6 +1355,7 @@ NOT_EXECUTED = {
     "LiteRT's files have one shape on PyTorch": PACKAGES,
     "is there and was not written with": "carried out in test_export.py",
     "The labels of a stream are not known": "carried out in test_streams.py",
+    "can be read only once. Give the weight of each class": "carried out in test_streams.py",
     "for_cpu needs the package ai-edge-litert": PACKAGES,
     "Sparse vectors need the package scipy": PACKAGES,
     "encoder_zoo needs a backend of Keras": PACKAGES,

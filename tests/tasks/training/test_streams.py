@@ -6,6 +6,9 @@ import pytest
 from paths import CHECKPOINTS
 from processes import run
 
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+
 SOURCES = ["PyDataset", "workers", "DataLoader", "grain", "datasets", "generator"]
 CODE = """
 import importlib.util, json, sys, warnings
@@ -115,3 +118,366 @@ def test_streams_equal_the_same_data_in_memory(backend):
     assert "which can be read only once. Say how many batches an epoch has" in found["once"]
     assert "Batch 1 of the stream: texts[1] is None" in found["missing"]
     assert (found["epochs"], found["shuffled"]) == (2, True)
+
+
+# -- each task, and the edges ---------------------------------------------------------------------
+
+# Called with the names of cases, or "edges".
+TABLE = """
+import importlib.util, itertools, json, sys, tempfile, warnings
+
+warnings.simplefilter("ignore")
+import keras
+import numpy as np
+import encoder_zoo as ez
+from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny
+
+SIZE, COUNT = 4, 11
+
+
+def made(step, longest):
+    numbers = [[(i * step + j * 3) % 16 for j in range(1 + i % longest)] for i in range(COUNT)]
+    return [" ".join("abcdefghijklmnop"[n] for n in row) for row in numbers]
+
+
+texts, others, hard = made(3, 5), made(7, 4), made(5, 3)
+words = [text.split() for text in texts]
+tags = [["O" if ord(word) % 3 else "B-X" for word in row] for row in words]
+choices = [*map(list, zip(others, hard))]
+classes, numbers = [i % 3 for i in range(COUNT)], [i / COUNT for i in range(COUNT)]
+weights = list(np.linspace(0.2, 2.0, COUNT).astype("float32"))
+answers = [{"text": text.split()[0], "answer_start": 0} for text in texts]
+CASES = {  # x, y and weights
+    "SequenceClassifier": (texts, classes, weights),
+    "SequenceClassifier, pairs": ((texts, others), classes, None),
+    "TokenClassifier": (words, tags, None),
+    "TokenClassifier, spans": (texts, [[(0, 1, "X")] * (i % 2) for i in range(COUNT)], None),
+    "SpanQA": ((["a b"] * COUNT, texts), answers, None),
+    "MaskedLM": (texts, None, None),
+    "Pretraining": ((texts, others), [i % 2 for i in range(COUNT)], None),
+    "MultipleChoice": ((texts, choices), [i % 2 for i in range(COUNT)], None),
+    "Reranker": ((texts, others), [float(i % 2) for i in range(COUNT)], weights),
+    "Reranker, lists": (
+        (texts, [*map(list, zip(others, hard))]), [[0.0, 1.0]] * COUNT, None
+    ),
+    "TextEmbedder, pairs": ((texts, others), None, None),
+    "TextEmbedder, negatives": ((texts, others, hard), None, None),
+    "TextEmbedder, scores": ((texts, others), numbers, None),
+    "LateInteraction": ((texts, others, hard), None, None),
+    "SparseEncoder": ((texts, others), None, None),
+}
+
+
+def rows_of(values, rows):
+    if isinstance(values, tuple):
+        return tuple(part[rows] for part in values)
+    return None if values is None else values[rows]
+
+
+def element(x, y, weight):
+    return keras.utils.pack_x_y_sample_weight(x, y) if weight is None else (x, y, weight)
+
+
+def batches(case):
+    for start in range(0, COUNT, SIZE):
+        rows = slice(start, start + SIZE)
+        yield element(*(rows_of(part, rows) for part in case))
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, case, **options):
+        super().__init__(**options)
+        self.batches = list(batches(case))
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, i):
+        return self.batches[i]
+
+
+class Rows:
+    def __init__(self, case):
+        self.case = case
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, i):
+        return element(*(rows_of(part, i) for part in self.case))
+
+
+def rows(case):
+    return map(Rows(case).__getitem__, range(COUNT))
+
+
+def loader(case, **options):
+    import torch
+    return torch.utils.data.DataLoader(Rows(case), batch_size=SIZE, **options)
+
+
+def columns(case):  # of batches, as PyTorch's users collate lists of unlike lengths
+    return loader(case, collate_fn=lambda rows: tuple(
+        tuple(map(list, zip(*part))) if isinstance(part[0], tuple) else list(part)
+        for part in zip(*rows)
+    ))
+
+
+def grain(case):
+    import grain.python
+    return grain.python.MapDataset.source(Rows(case))
+
+
+def grain_iterable(case):
+    return grain(case).to_iter_dataset()
+
+
+def grain_loader(case, shuffle=False):
+    from grain import python
+    order = python.IndexSampler(COUNT, python.NoSharding(), shuffle, num_epochs=1, seed=3)
+    return python.DataLoader(data_source=Rows(case), sampler=order, worker_count=0)
+
+
+SOURCES = [batches, Batches, rows]
+if importlib.util.find_spec("torch"):
+    SOURCES += [loader, columns]
+if importlib.util.find_spec("grain"):
+    SOURCES += [grain, grain_iterable, grain_loader]
+
+
+def make(name):
+    keras.utils.set_random_seed(0)
+    task = tiny.task(get_family("bert"), getattr(ez, name.split(",")[0]))
+    for layer in layers_in(task):
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
+    task.compile(optimizer=keras.optimizers.SGD(0.1))
+    return task
+
+
+def trained(name, source):
+    task, (x, y, weight) = make(name), CASES[name]
+    first = task.get_weights()
+    labels = {"y": y, "sample_weight": weight} if source is None else {}
+    x = x if source is None else source(CASES[name])
+    options = {"batch_size": SIZE, "shuffle": False, "steps_per_epoch": 3, "verbose": 0}
+    losses = task.fit(x, **labels, **options).history["loss"]
+    changes = [a - b for a, b in zip(task.get_weights(), first)]
+    assert max(float(np.abs(change).max()) for change in changes) > 1e-4
+    return [np.float64(losses), *changes]
+
+
+def table(names):
+    found = {}
+    for name in names:
+        expected = trained(name, None)
+        for source in SOURCES:
+            lists = name.startswith("TokenClassifier")
+            if source is columns and name != "TokenClassifier" or source is loader and lists:
+                continue
+            pairs = zip(trained(name, source), expected)
+            found[f"{name}: {source.__name__}"] = max(float(np.abs(a - b).max()) for a, b in pairs)
+    return found
+
+
+# -- edges ----------------------------------------------------------------------------------------
+
+CASE = (texts, classes, None)
+
+
+def early():
+    yield from itertools.islice(batches(CASE), 2)
+
+
+def broken():
+    yield next(batches(CASE))
+    raise OSError("the disk is gone")
+
+
+def unlike():
+    for first, last in [(0, 1), (1, 6), (6, 8), (8, 11)]:
+        yield texts[first:last], classes[first:last]
+
+
+def empty():
+    yield texts[:4], classes[:4]
+    yield [], []
+
+
+def after(call):
+    "What a call says, and whether the model still answers, as before where nothing was learned."
+    task = make("SequenceClassifier")
+    before = task.predict(texts, verbose=0)
+    try:
+        call(task)
+        said = ""
+    except Exception as error:
+        said = str(error)
+    now = task.predict(texts, verbose=0)
+    return said, bool(np.isfinite(now).all()), bool(np.abs(now - before).max() < 1e-6)
+
+
+class Stop(keras.callbacks.Callback):
+    def __init__(self, at=None):
+        super().__init__()
+        self.at, self.losses = at, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.losses.append(float(logs["loss"]))
+        if len(self.losses) == self.at:
+            raise KeyboardInterrupt
+
+
+def resumed(source, **options):
+    "The largest difference of losses and weights between a run that is resumed and a whole one."
+    options = {"epochs": 3, "verbose": 0, **options}
+    whole, begun, rest = Stop(), Stop(5), Stop()
+    task = make("SequenceClassifier")
+    task.fit(source(), callbacks=[whole], **options)
+    with tempfile.TemporaryDirectory() as folder:
+        backup = lambda: ez.BackupAndRestore(folder, save_freq=1)
+        try:
+            make("SequenceClassifier").fit(source(), callbacks=[begun, backup()], **options)
+        except KeyboardInterrupt:
+            pass
+        again = make("SequenceClassifier")
+        keras.utils.set_random_seed(9)
+        again.fit(source(), callbacks=[rest, backup()], **options)
+    assert 0 < len(rest.losses) < len(whole.losses) == 9, rest.losses
+    pairs = [(np.float64(rest.losses), np.float64(whole.losses[-len(rest.losses) :]))]
+    pairs += zip(again.get_weights(), task.get_weights())
+    return max(float(np.abs(a - b).max()) for a, b in pairs)
+
+
+def repeatedly(source):
+    return itertools.chain.from_iterable(source(CASE) for _ in range(9))
+
+
+def in_random_order():
+    order = np.random.default_rng().permutation(COUNT)
+    return Batches(([texts[i] for i in order], [classes[i] for i in order], None))
+
+
+def edges():
+    options = {"steps_per_epoch": 3, "verbose": 0}
+    quiet = {"verbose": 0}
+    balanced = {"class_weight": "balanced", **options}
+    found = {
+        "early": after(lambda task: task.fit(early(), **options)),
+        "broken": after(lambda task: task.fit(broken(), **options)),
+        "broken evaluate": after(lambda task: task.evaluate(broken(), **quiet)),
+        "broken predict": after(lambda task: task.predict((x for x, y in broken()), **quiet)),
+        "empty": after(lambda task: task.fit(empty(), **options)),
+        "empty at first": after(lambda task: task.fit(iter([([], [])]), **options)),
+        "nothing": after(lambda task: task.fit(iter([]), **options)),
+        "validation": after(lambda task: task.fit(
+            texts, classes, validation_data=batches(CASE), **quiet)),
+        "balanced": after(lambda task: task.fit(batches(CASE), **balanced)),
+        "random": after(lambda task: resumed(in_random_order)),
+    }
+    task = make("SequenceClassifier")
+    task.compile(optimizer=keras.optimizers.SGD(1e-30))  # moves nothing
+    expected, right = task.predict(texts, **quiet), task.evaluate(texts, classes, **quiet)
+    gaps = {
+        "predict": task.predict((x for x, y in unlike()), **quiet) - expected,
+        "evaluate": np.subtract(task.evaluate(unlike(), **quiet), right),
+        "fit": task.fit(unlike(), steps_per_epoch=4, **quiet).history["loss"][0] - right[0],
+        "validation": np.subtract(task.fit(
+            Batches(CASE), validation_data=Batches(CASE), epochs=2, **quiet
+        ).history["val_loss"], right[0]),
+        "epochs": task.fit(  # six steps of three batches each: both passes
+            Batches(CASE), steps_per_epoch=2, epochs=3, **quiet).history["loss"][0] * 0,
+        "weights": np.subtract(*(task.fit(
+            *data, class_weight={0: 3.0}, batch_size=SIZE, shuffle=False, **options
+        ).history["loss"] for data in ([batches(CASE)], [texts, classes]))),
+        "resumed PyDataset": resumed(lambda: Batches(CASE)),
+        "resumed batches": resumed(lambda: repeatedly(batches), steps_per_epoch=3),
+        "resumed rows": resumed(lambda: repeatedly(rows), batch_size=SIZE, steps_per_epoch=3),
+    }
+    if loader in SOURCES:
+        gaps["resumed loader"] = resumed(lambda: loader(CASE))
+    if grain in SOURCES:
+        from grain import python
+        endless = python.MapDataset.source(Rows(CASE)).repeat()
+        found["endless"] = after(lambda task: task.fit(endless, **quiet))
+        gaps |= {
+            "resumed grain": resumed(lambda: grain(CASE), batch_size=SIZE),
+            "resumed shuffled grain": resumed(
+                lambda: grain(CASE).shuffle(seed=3).to_iter_dataset().batch(SIZE)),
+            "resumed DataLoader of grain": resumed(
+                lambda: grain_loader(CASE, True), batch_size=SIZE),
+        }
+    task = make("SequenceClassifier")
+    seen = []
+    encode = task.preprocess
+    task.preprocess = lambda x, *labels: (seen.append(len(x)), encode(x, *labels))[1]
+    task.fit(rows(CASE), batch_size=2, steps_per_epoch=6, **quiet)
+    found["buffer"] = seen  # one of all rows, as there are less than 50 batches of them
+    return found | {"gaps": {name: float(np.abs(gap).max()) for name, gap in gaps.items()}}
+
+
+asked = sys.argv[1:]
+print(json.dumps(edges() if asked == ["edges"] else table(asked or CASES)))
+"""
+FEW = ["TokenClassifier", "Reranker", "TextEmbedder, negatives"]
+BACKENDS = [pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "tensorflow", "jax")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_streams_train_each_task_as_the_same_data_in_memory(backend):
+    names = [] if backend == "torch" else FEW  # what is compiled takes long
+    found = json.loads(run(TABLE, *names, KERAS_BACKEND=backend).splitlines()[-1])
+    assert len(found) >= (40 if backend == "torch" else 9)
+    for name, gap in found.items():
+        assert gap <= 1e-6, name
+
+
+SAYS = {
+    "early": "The stream ended after 2 batches. Expected 3",
+    "broken": "the disk is gone",
+    "broken evaluate": "the disk is gone",
+    "broken predict": "the disk is gone",
+    "empty": "Batch 1 of the stream: The batch is empty. Expected at least one text.",
+    "empty at first": "The batch is empty. Expected at least one text.",
+    "nothing": "The stream is empty: ",
+    "validation": "validation_data is a generator, which can be read only once.",
+    "balanced": "The labels are counted in a pass of their own",
+    "random": "belongs to another run: first_batch is",
+    "endless": "The stream has no end. Say how long an epoch is: steps_per_epoch.",
+}
+LEARNED_BEFORE = {"early", "broken", "empty"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_edges_of_streams(backend):
+    found = json.loads(run(TABLE, "edges", KERAS_BACKEND=backend).splitlines()[-1])
+    assert found.pop("buffer") == [11]
+    for name, gap in found.pop("gaps").items():
+        assert gap <= 1e-6, name
+    for name, (said, answers, as_before) in found.items():
+        assert SAYS[name] in said, name
+        assert answers and as_before is (name not in LEARNED_BEFORE), name
+
+
+def test_labels_are_not_learned_from_a_stream(tiny):
+    family = get_family("bert")
+    for name, row in {
+        "SequenceClassifier": ("a b", "x"),
+        "TokenClassifier": (["a", "b"], ["O", "B-X"]),
+        "EntityExtractor": ("a b", [(0, 1, "x")]),
+    }.items():
+        task = getattr(ez, name)(
+            tiny.backbone(family), getattr(ez, f"{name}Preprocessor")(tiny.tokenizer(family))
+        )
+        with pytest.raises(ValueError, match="The labels of a stream are not known"):
+            task.fit(iter([row]), steps_per_epoch=1)
+
+
+def test_words_that_pytorch_put_together_by_columns_are_refused(tiny):
+    torch = pytest.importorskip("torch")
+    task = tiny.task(get_family("bert"), "TokenClassifier")
+    loader = torch.utils.data.DataLoader([(["a", "b"], ["O", "O"]), (["c", "d"], ["O", "B-X"])], 2)
+    with pytest.raises(ValueError, match="Expected sentences: pass it collate_fn="):
+        task.fit(loader)
