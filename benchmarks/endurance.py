@@ -138,19 +138,27 @@ def calls(calls: int) -> None:
     for cls in map(get_task, TASKS):
         if not cls.text_method:
             continue
-        task = tiny.task(get_family("bert"), cls)
-        asked = task.tiny_questions()
-        methods = {cls.text_method: asked, "predict": asked[:1], "explain": asked}
-        for method, arguments in methods.items():
-            if not hasattr(task, method):
-                continue
+        family = "electra" if cls.__name__ == "ReplacedTokenDetection" else "bert"
+        task = tiny.task(get_family(family), cls)
+        for method, ask in asked_of(task).items():
             measured = []
             for number in range(1, calls + 1):
-                getattr(task, method)(*arguments)
+                ask()
                 if number in (calls // 5, calls):
                     measured.append(resident())
             row = {"backend": keras.config.backend(), "task": cls.__name__, "method": method}
             print(json.dumps({**row, "calls": calls, "MB": measured}), flush=True)
+
+
+def asked_of(task) -> dict:
+    """Return functions that call the methods of inference of a small task, by their names."""
+    questions, x = task.tiny_questions(), task.tiny_data().x
+    asked = {task.text_method: lambda: getattr(task, task.text_method)(*questions)}
+    if type(task).__name__ not in ("MaskedLM", "ReplacedTokenDetection"):  # they mask at random
+        asked["predict"] = lambda: task.predict(x, verbose=0)
+    if hasattr(task, "explain"):
+        asked["explain"] = lambda: task.explain(*(values[0] for values in questions))
+    return asked
 
 
 def stream(rows: int, most: int) -> None:
@@ -596,7 +604,8 @@ def threads(seconds: float, only: str, questions: list[str]) -> None:
                     first = asked.task.get_weights()
                 try:
                     row = ask_while(asked, name, change, seconds, questions)
-                    asked.task.set_weights(first)
+                    if name not in LASTS:
+                        asked.task.set_weights(first)
                 except Exception as error:  # the model is broken
                     row, asked = {"operation": name, "failed": repr(error)[:500]}, None
                 if name in LASTS:

@@ -303,6 +303,8 @@ def opens_training(cls: type[M]) -> type[M]:
         with weights_lock(self).shared():
             return call(self, *args, **kwargs)
 
+    if keras.config.backend() == "tensorflow":
+        cls._trackable_children = _trackable_children
     cls.__call__ = __call__
     cls._jax_state_synced = property(is_synced, set_synced)
     cls._make_function = _make_function
@@ -312,6 +314,19 @@ def opens_training(cls: type[M]) -> type[M]:
     cls.make_train_function = make_train_function
     cls.make_predict_function = make_readers_predict_function
     return cls
+
+
+def _trackable_children(self, save_type: str = "checkpoint", **kwargs) -> dict:
+    """Return what a SavedModel holds, as Keras does on TensorFlow.
+
+    Keras sets the functions of its loops to None meanwhile, so that they are left out; other
+    threads call them then. Those of `opens_training` are no `tf.function`s, which alone are held.
+    """
+    layer = next(one for one in type(self).__mro__ if one.__name__ == "TFLayer")
+    children = super(layer, self)._trackable_children(save_type, **kwargs)
+    if save_type == "savedmodel":
+        self._convert_tracked_collections(children)
+    return children
 
 
 def _executing(model: keras.Model, make: Callable) -> Callable:

@@ -94,6 +94,12 @@ class WeightsLock:
                     self._changed.notify_all()
 
     @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Have no other thread call a model in the block: its functions and metrics are renewed."""
+        with self.of_metrics, self.exclusive(changes=False):
+            yield
+
+    @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:
         """Have no other thread fit in the block, and none evaluate: the metrics are in use.
 
@@ -195,6 +201,11 @@ def trains(method: Callable[P, R]) -> Callable[P, R]:
     return _inside(lambda lock: lock.fitting(), method)
 
 
+def compiles(method: Callable[P, R]) -> Callable[P, R]:
+    """Have no other thread call a model while a method compiles it."""
+    return _inside(lambda lock: lock.compiling(), method)
+
+
 def uses_metrics(method: Callable[P, R]) -> Callable[P, R]:
     """Have a method wait until no other thread trains or evaluates a model, and have none begin."""
     return _inside(lambda lock: lock.of_metrics, method)
@@ -229,6 +240,7 @@ def locks_weights(cls: type[M]) -> type[M]:
         (reads_weights, READ + ASK),
         (changes_weights, CHANGE),
         (trains, ("fit", "train_on_batch")),
+        (compiles, ("compile",)),
         (uses_metrics, ("evaluate", "test_on_batch")),
     ]
     own = set(vars(cls))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import keras
@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -24,6 +25,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.wording import with_type
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import with_padding_mask
@@ -270,7 +272,7 @@ class EntityExtractor(Task):
         if isinstance(x, dict) or self.labels is not None:
             return
         check_no_stream(x)
-        spans = token_labels.labels_of_dataset(x) if y is None else token_labels.label_lists(y)
+        spans = token_labels.span_lists(token_labels.labels_of_dataset(x) if y is None else y)
         names = {class_name(span["label"]) for row in spans for span in row}
         if isinstance(x, tuple) and len(x) > 1:
             names |= {name for row in x[1] for name in row}
@@ -393,8 +395,8 @@ class EntityExtractor(Task):
                 return []
             self._check_prompts(prompts)
             words, read, examples = self._read(texts, prompts)
-            least = np.log(threshold / (1 - threshold)) if 0 < threshold < 1 else None
-            least = {0.0: -np.inf, 1.0: np.inf}.get(threshold, least) if least is None else least
+            with np.errstate(divide="ignore"):  # of 0 and 1
+                least = np.log(threshold) - np.log1p(-threshold)
             found = in_texts(self._candidates(examples, batch_size, least), words, read)
             found = choose(_with_scores(found, threshold), nested, multi_label)
             return records(entity_columns(found, words, texts, names))
@@ -509,7 +511,7 @@ class EntityExtractor(Task):
     def _true_entities(self, x, y, labels) -> tuple:
         """Return texts, their entities (label, start, end), and the labels to look for."""
         x, y = self._separate(x, y)
-        true = _triples(token_labels.label_lists(y))
+        true = _triples(token_labels.span_lists(y))
         return x, true, labels or self.labels or sorted({e[0] for row in true for e in row})
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
@@ -559,25 +561,37 @@ def label_sets(
     """
     labels = default if labels is None else labels
     labels = labels.tolist() if hasattr(labels, "tolist") else labels
-    if isinstance(labels, str | bytes):
-        raise ValueError(f"labels is {labels!r}. Expected a list of names, [{labels!r}].")
-    if labels is None or not len(labels):
+    if labels is None:
+        labels = ()
+    if isinstance(labels, str | bytes) or not isinstance(labels, Collection):
+        raise ValueError(
+            f"labels is {with_type(labels)}. Expected a list of names such as ['person', 'city']."
+        )
+    if not labels:
         raise ValueError(
             "There are no labels to look for. Pass labels=[...], the names of entities such as "
             "'person'."
         )
-    several = not isinstance(labels, Mapping) and not isinstance(next(iter(labels)), str)
+    several = not isinstance(labels, Mapping) and _is_set(next(iter(labels)))
     if several and len(labels) != count:
         raise ValueError(
             f"Expected a list of labels for each text. Received: {count} texts, {len(labels)} "
             "lists of labels."
         )
+    for i, given in enumerate(labels if several else ()):
+        if not _is_set(given):
+            raise ValueError(f"labels[{i}] is {with_type(given)}. Expected a list of names.")
     sets = [_label_set(given) for given in labels] if several else [_label_set(labels)] * count
     lengths = [len(names) for names, _ in sets]
     lengths = array_ops.constant(lengths, array_ops.int64)
     flat = ([text for pair in sets for text in pair[i]] for i in range(2))
     strings = (array_ops.constant(values, array_ops.string) for values in flat)
     return tuple(array_ops.RaggedTensor.from_row_lengths(values, lengths) for values in strings)
+
+
+def _is_set(labels: object) -> bool:
+    """Return whether these are the labels of a text, not a label."""
+    return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
 
 
 def _label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -592,6 +606,7 @@ def _label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], lis
                 raise ValueError(
                     f"{kind}[{i}] is {value!r}. Expected a name such as 'person', a string."
                 )
+            check_writable(value, f"{kind}[{i}]")
             if value in values[:i]:
                 raise ValueError(f"{kind} has {value!r} twice. Expected each once.")
     return names, prompts

@@ -32,7 +32,7 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
 from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
-from encoder_zoo.tasks.tagging.token_labels import SPAN, label_lists
+from encoder_zoo.tasks.tagging.token_labels import SPAN, label_lists, located_spans, span_lists
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.tagging.entity_extractor import EntityExtractor
@@ -278,7 +278,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             message = ": unknown label ", given, f". Expected one of {names}."
             sets = check_each(sets, right, *message, unit="Text", index=sets.value_rowids())
         elif y is not None and len(names) > MAX_LABELS:
-            sets = sampled_labels(label_lists(y), names)
+            sets = sampled_labels(span_lists(y), names)
         else:
             count = array_ops.size(texts, array_ops.int64)
             every = array_ops.repeat(array_ops.range(len(names))[None], count, axis=0)
@@ -307,7 +307,9 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     def _targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
         """Return the spans to learn of each window: first word, width less 1, and label."""
-        start, end, label = checked_spans(y, texts, names)
+        if not array_ops.is_symbolic_tensor(texts):
+            y = label_lists(y)
+        start, end, label = located_spans(y, texts, names)
         row = start.value_rowids()
         # The words that a span shares a character with.
         begin = array_ops.searchsorted(keys(words.ends), keys(start), side="right")
@@ -449,40 +451,6 @@ def split_words(
     rows = [words, *(array_ops.cast(v - offset, array_ops.int32) for v in (first, behind))]
     make, count = array_ops.RaggedTensor.from_value_rowids, array_ops.size(texts, array_ops.int64)
     return tuple(make(values, row, count) for values in rows)
-
-
-def checked_spans(
-    y, texts: array_ops.Tensor, names: Sequence[str]
-) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return start, end and label of the spans of each text, ragged (N, None) int32.
-
-    Args:
-        y: for every text a list of spans, see `token_labels.label_lists`; inside `tf.data` ragged
-            columns of these, or padded with "" as the label. They may overlap.
-        texts: (N,) strings.
-        names: of the labels.
-
-    Raises:
-        ValueError: "Example 3: the span from 7 to 40 is outside of the text, which has 20
-            characters, or empty. ...", "Example 3: unknown label 'DOG'. ...".
-    """
-    from encoder_zoo.tasks.tagging.token_labels import _columns, _ragged_spans
-
-    if not array_ops.is_symbolic_tensor(texts):
-        y = label_lists(y)
-    start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
-    row = start.value_rowids()
-    label = label_indices(given, names)
-    length = array_ops.gather(array_ops.strings.length(texts, unit="UTF8_CHAR"), row)
-    starts, ends = start.values, end.values
-    right = (starts >= 0) & (starts < ends) & (ends <= length)
-    message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
-    expected = " characters, or empty. Expected 0 <= start < end <= length."
-    check = functools.partial(check_each, unit="Example", index=row)
-    start, end = check((start, end), right, *message, length, expected)
-    expected = f". Expected one of {list(names)}."
-    label = check(label, label >= 0, ": unknown label ", given, expected)
-    return start, end, start.with_values(label)
 
 
 def columns_in_rows(

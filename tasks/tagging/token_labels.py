@@ -56,28 +56,41 @@ def check_spans(
             overlap.", "Example 3: unknown label 'DOG'. ..."; `tf.errors.InvalidArgumentError`
             inside `tf.data`.
     """
-    types = _types(labels)
+    start, end, kind = located_spans(y, texts, _types(labels))
+    row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
+    order = array_ops.argsort(keys(start))
+    starts, ends, sorted_row = (array_ops.gather(values, order) for values in (starts, ends, row))
+    right = (sorted_row[1:] != sorted_row[:-1]) | (starts[1:] >= ends[:-1])
+    message = ": the spans from ", starts[:-1], " to ", ends[:-1], " and from ", starts[1:], " to "
+    message = *message, ends[1:], " overlap."
+    start = check_each(start, right, *message, unit="Example", index=sorted_row[1:])
+    return {"start": start, "end": end, "label": kind}
+
+
+def located_spans(
+    y, texts: array_ops.Tensor, names: Sequence[str]
+) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    """Return start, end and number of the label of spans, ragged (N, None) int32.
+
+    Args:
+        y, texts: see `check_spans`; the spans of a text may overlap.
+        names: of the labels.
+    """
     start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
-    kind = label_indices(given, types)
-    check = functools.partial(check_each, unit="Example")
+    label = label_indices(given, names)
+    check = functools.partial(check_each, unit="Example", index=row)
 
     length = array_ops.gather(array_ops.strings.length(texts, unit="UTF8_CHAR"), row)
     right = (starts >= 0) & (starts < ends) & (ends <= length)
     message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
     expected = " characters, or empty. Expected 0 <= start < end <= length."
-    start, end = check((start, end), right, *message, length, expected, index=row)
+    start, end = check((start, end), right, *message, length, expected)
 
-    right = (kind >= 0) & (kind < len(types))
-    expected = f". Expected one of {types}."
-    kind = check(kind, right, ": unknown label ", given, expected, index=row)
-
-    order = array_ops.argsort(keys(start))
-    starts, ends, sorted_row = (array_ops.gather(values, order) for values in (starts, ends, row))
-    right = (sorted_row[1:] != sorted_row[:-1]) | (starts[1:] >= ends[:-1])
-    message = ": the spans from ", starts[:-1], " to ", ends[:-1], " and from ", starts[1:], " to "
-    start = check(start, right, *message, ends[1:], " overlap.", index=sorted_row[1:])
-    return {"start": start, "end": end, "label": start.with_flat_values(kind)}
+    right = (label >= 0) & (label < len(names))
+    expected = f". Expected one of {list(names)}."
+    label = check(label, right, ": unknown label ", given, expected)
+    return start, end, start.with_flat_values(label)
 
 
 def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
@@ -135,23 +148,26 @@ def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
     """Return starts and ends, ragged (N, None) int32, and the list of all labels."""
     if len(y) != len(texts):
         raise ValueError(f"Received {len(texts)} texts, but spans for {len(y)}.")
-    for example, spans in enumerate(y):
-        for span in spans:
-            _check_type(example, span)
+    _check_types(y)
     counts = array_ops.constant([len(spans) for spans in y], array_ops.int64)
     start, end, label = ([span[name] for spans in y for span in spans] for name in SPAN)
-    bounds = (np.clip(values, -1, 2**31 - 1).astype("int32") for values in (start, end))
+    bounds = (np.clip(values, -(2**31), 2**31 - 1).astype("int32") for values in (start, end))
     return *(array_ops.RaggedTensor.from_row_lengths(values, counts) for values in bounds), label
 
 
-def _check_type(example: int, span: object) -> None:
-    if not isinstance(span, dict) or not set(SPAN) <= set(span):
-        raise ValueError(
-            f"Example {example}: {span!r} is no span. Expected a dict with start, end and label, "
-            "or these three in a tuple."
-        )
-    if not all(isinstance(span[name], int | np.integer) for name in ("start", "end")):
-        raise ValueError(f"Example {example}: the span {span} does not start and end at integers.")
+def _check_types(y: Sequence[Sequence]) -> None:
+    """Raise an error for the first label that is no span."""
+    for example, spans in enumerate(y):
+        for span in spans:
+            if not isinstance(span, dict) or not set(SPAN) <= set(span):
+                raise ValueError(
+                    f"Example {example}: {span!r} is no span. Expected a dict with start, end and "
+                    "label, or these three in a tuple."
+                )
+            if not all(isinstance(span[name], int | np.integer) for name in ("start", "end")):
+                raise ValueError(
+                    f"Example {example}: the span {span} does not start and end at integers."
+                )
 
 
 def _ragged_spans(y: dict) -> tuple:
@@ -202,6 +218,17 @@ def label_lists(y) -> list[list]:
                 "spans."
             )
     return [[_as_label(_plain(value)) for value in row] for row in rows]
+
+
+def span_lists(y) -> list[list[dict]]:
+    """Return the spans of every example, as `label_lists` does.
+
+    Raises:
+        ValueError: "Example 3: 'B-PER' is no span. Expected a dict with start, end and label, ..."
+    """
+    rows = label_lists(y)
+    _check_types(rows)
+    return rows
 
 
 def _of_example(row):

@@ -36,6 +36,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import (
+    compiles,
     locks_weights,
     reads_weights,
     trains,
@@ -167,6 +168,7 @@ class TextModel(keras.Model):
         """Log once that answers are those of a head with random weights."""
 
     @validate_arguments
+    @compiles
     def compile(
         self,
         optimizer: str | keras.optimizers.Optimizer | None = None,

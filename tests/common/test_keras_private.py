@@ -11,6 +11,7 @@ from processes import run
 
 from encoder_zoo.common import keras_private
 from encoder_zoo.common.keras_private import HookedAdamW, opens_training
+from encoder_zoo.encoders import get_family
 
 X, Y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
 
@@ -332,3 +333,21 @@ def test_on_jax_variables_are_looked_for_once_in_all_steps():
     found = ast.literal_eval(run(LOOKED, KERAS_BACKEND="jax").split("RESULT ")[1])
     for name, (few, many) in found.items():
         assert few == many and few[1] == (name == "fit"), found
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="SavedModels are TensorFlow's.")
+def test_a_model_that_is_saved_for_tensorflow_keeps_its_functions(tiny, monkeypatch):
+    """Other threads call them."""
+    task = tiny.task(get_family("bert"), "SequenceClassifier")
+    task.predict(["a b"], verbose=0)
+    base = next(c for c in type(task).__mro__ if c.__name__ == "TFLayer").__base__
+    children, there = base._trackable_children, []
+
+    def watched(self, *args, **kwargs):
+        there.append(self is not task or self.predict_function is not None)
+        return children(self, *args, **kwargs)
+
+    monkeypatch.setattr(base, "_trackable_children", watched)
+    found = task._trackable_children("savedmodel")
+    assert there and all(there)
+    assert not any(name.endswith("_function") for name in found)

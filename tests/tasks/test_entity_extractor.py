@@ -129,7 +129,11 @@ def test_labels_of_each_text_and_descriptions(model):
     [
         (None, "There are no labels to look for"),
         ([], "There are no labels to look for"),
-        ("person", r"labels is 'person'. Expected a list of names"),
+        ("person", r"labels is 'person' \(str\). Expected a list of names"),
+        (5, r"labels is 5 \(int\). Expected a list of names"),
+        ([None], r"labels\[0\] is None"),
+        ([["a"], "b"], "1 texts, 2 lists"),
+        (["\ud800"], r"labels\[0\] has the lone surrogate"),
         (["a", "b", "a"], "labels has 'a' twice"),
         (["a", " "], r"labels\[1\] is ' '"),
         (["a", 3], r"labels\[1\] is 3"),
@@ -142,6 +146,25 @@ def test_labels_of_each_text_and_descriptions(model):
 def test_wrong_labels_are_refused(model, labels, message):
     with pytest.raises(ValueError, match=message):
         model.extract_entities(["Anna"], labels)
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([(0, 4)], r"Example 0: \(0, 4\) is no span. Expected a dict with start, end and label"),
+        ([{"start": 0, "end": 4}], "Example 0: .* is no span"),
+        (["B-PER"], "Example 0: 'B-PER' is no span"),
+        ([(0.5, 4, "p")], "does not start and end at integers"),
+        ([(-3, 4, "p")], "the span from -3 to 4 is outside of the text, which has 12 characters"),
+        ([(0, 40, "p")], "the span from 0 to 40 is outside"),
+        ([(4, 5, "p")], "the span from 4 to 5, which has no word"),
+        ([], "There are no spans to learn the labels from"),
+    ],
+)
+def test_wrong_spans_are_refused(spans, message):
+    model = ez.EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4)
+    with pytest.raises(ValueError, match=message):
+        model.fit(["Anna sings ."], [spans], verbose=0)
 
 
 def test_what_is_saved_is_what_was_opened(golden, tmp_path):

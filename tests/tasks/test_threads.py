@@ -126,10 +126,25 @@ assert refused and "is being trained by another call of fit" in refused[0]
 for name, values in alone.items():
     np.testing.assert_allclose(watched[name], values, rtol=1e-5)
 """
+COMPILED = """
+def evaluated():
+    return task.evaluate(x, y, 4, return_dict=True, verbose=0)["loss"]
+
+
+expected = {one: one() for one in (few, several, called, of_backbone, evaluated)}
+with asking(evaluated, *expected) as (answers, errors):
+    for _ in range(5):
+        task.compile("sgd")
+        task.backbone.compile("sgd")
+assert not errors, errors[0]
+assert answers and all(np.abs(found - expected[one]).max() < 1e-4 for one, found in answers)
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-@pytest.mark.parametrize("changes", [CHANGED, FITTED], ids=["changed", "fitted"])
+@pytest.mark.parametrize(
+    "changes", [CHANGED, FITTED, COMPILED], ids=["changed", "fitted", "compiled"]
+)
 def test_answers_are_of_one_state_of_the_weights(backend, changes, tmp_path):
     run(BEGIN + changes, tmp_path, KERAS_BACKEND=backend)
