@@ -154,20 +154,34 @@ class Embedder(Task, Generic[IndexKind]):
 
     def _vectors(self, inputs, training):
         """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
-        if training and self.chunk_size:
-            return recomputed_in_chunks(self, super().call, inputs, self.chunk_size)
-        return super().call(inputs, training)
+        call = super().call
+        if not (training and self.chunk_size):
+            return call(inputs, training)
+        length = ops.shape(inputs["token_ids"])[1]
+
+        def of_part(part, training):  # which may be shorter
+            return self._padded(call(part, training), length)
+
+        return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
+
+    def _padded(self, vectors, length):
+        """Return the vectors of a part of texts as those of texts of another length."""
+        return vectors
 
     def _query_vectors(self, inputs, training):
         """Return the vectors of the first texts of rows of several, (B, D)."""
         return self._vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
-        shape = inputs["token_ids"].shape[0], self.embedding_dim
+        shape = self._shape_of_text(inputs)
         if CANDIDATE + "token_ids" in inputs:
             further = inputs[CANDIDATE + "token_ids"].shape[1]
-            shape = shape[0], None if further is None else 1 + further, shape[1]
-        return keras.KerasTensor(shape, "float32")
+            shape = None if further is None else 1 + further, *shape
+        return keras.KerasTensor((inputs["token_ids"].shape[0], *shape), "float32")
+
+    def _shape_of_text(self, inputs) -> tuple[int | None, ...]:
+        """Return the shape of the vectors of each text."""
+        return (self.embedding_dim,)
 
     def prepared_inputs(self) -> list[str]:
         whole = self.preprocessor is None or self.preprocessor.include_prompt

@@ -30,7 +30,6 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
 )
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
-from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
@@ -192,16 +191,8 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         first, others = pad_to_length(first, longest), pad_to_length(others, longest)
         return super()._stacked(first, others, batch, count)
 
-    def _vectors(self, inputs, training):
-        """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
-        if not (training and self.chunk_size):
-            return Task.call(self, inputs, training)
-        length = ops.shape(inputs["token_ids"])[1]
-
-        def of_part(part, training):
-            return pad_to_length(Task.call(self, part, training), length)
-
-        return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
+    def _padded(self, vectors, length):
+        return pad_to_length(vectors, length)
 
     def logits_of(self, encoded, inputs, training=None):
         """Return the vectors (B, L, D), of the backbone's outputs."""
@@ -212,14 +203,10 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         mask = inputs.get("scored_mask", inputs.get("padding_mask"))
         return x if mask is None else x * ops.expand_dims(ops.cast(mask, "float32"), 2)
 
-    def compute_output_spec(self, inputs, training=None):
-        batch, length = inputs["token_ids"].shape
-        if CANDIDATE + "token_ids" not in inputs:
-            return keras.KerasTensor((batch, length, self.embedding_dim), "float32")
-        _, further, other = inputs[CANDIDATE + "token_ids"].shape
-        longest = None if None in (length, other) else max(length, other)
-        texts = None if further is None else 1 + further
-        return keras.KerasTensor((batch, texts, longest, self.embedding_dim), "float32")
+    def _shape_of_text(self, inputs) -> tuple[int | None, ...]:
+        names = "token_ids", CANDIDATE + "token_ids"
+        lengths = [inputs[name].shape[-1] for name in names if name in inputs]
+        return None if None in lengths else max(lengths), self.embedding_dim
 
     def prepared_inputs(self) -> list[str]:
         prepares = self.preprocessor
