@@ -1,7 +1,7 @@
 """Build the site: the guides as notebooks and pages, and the reference of the public names.
 
     pip install -e ".[docs]"
-    python docs/build.py                     # all guides are run, which takes a quarter of an hour
+    python docs/build.py                     # all guides are run, which takes twenty minutes
     python docs/build.py your_own_csv        # of the guides only this one
     python docs/build.py --no-execute        # none is run
 

@@ -248,6 +248,7 @@ QUERIES = {
     "add new tokens to tokenizer": "tokenizer",
     "lora peft": "lora",
     "zero-shot classification": "zero-shot",
+    "pii redaction": "anonymise",
     "fill-mask": "fill-mask",
     "offline mode": "offline",
     "onnx": "onnx",
