@@ -230,6 +230,13 @@ def restore_head(
         del misfits[head.tied_bias]
     absent = _absent_biases(matched, misfits)
     misfits = {name: what for name, what in misfits.items() if name not in absent}
+    described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
+    if misfits and matched and checkpoint.is_of_one_task:
+        raise ValueError(
+            f"{checkpoint.folder}: weights of {type(task).__name__} are missing or have other "
+            f"shapes: {described}. Download the folder again, or leave out the arguments that "
+            "change its layers."
+        )
     has_parts = matched if head.tied_bias else f"{head.output}.weight" in checkpoint.shapes
     if other_class:
         reason = f"the checkpoint's is of {other_class}"
@@ -238,7 +245,6 @@ def restore_head(
         own = "the checkpoint's is of a layer that head=... takes"
         reason = own if is_custom else "the checkpoint has none"
     else:
-        described = "; ".join(f"{name} ({what})" for name, what in misfits.items())
         reason = task.head_misfit(checkpoint.config, arguments) or described
     if not reason:
         _check_tied(checkpoint, head)

@@ -231,7 +231,8 @@ def _check_exchangeable(target: pathlib.Path) -> None:
 def _absolute(path: str | os.PathLike) -> pathlib.Path:
     """Return a path whose last part may be a link, which is not followed."""
     path = pathlib.Path(path)
-    return path.resolve() if path.name in ("", "..") else path.parent.resolve() / path.name
+    last = path.name if path.name not in ("", "..") else ""
+    return pathlib.Path(os.path.realpath(path.parent if last else path), last)
 
 
 def _check_no_link(path: pathlib.Path) -> None:

@@ -177,7 +177,8 @@ class OpenFolder(FolderFiles):
 
         Links in the hub's cache point to its blobs, beside the snapshots or the repositories.
         """
-        real, home = path.resolve(), self.path.resolve()
+        # As `resolve`, which raises a RuntimeError where links lead to each other.
+        real, home = (pathlib.Path(os.path.realpath(p)) for p in (path, self.path))
         allowed = [home]
         if home.parent.name == "snapshots" and home.parents[1].name.startswith("models--"):
             allowed += [home.parents[1] / "blobs", home.parents[2] / "blobs"]

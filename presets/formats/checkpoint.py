@@ -48,6 +48,7 @@ class Checkpoint(ABC):
         shapes: {tensor name, without the family's prefix: shape}; dense kernels are (out, in).
         settings: contents of `encoder_zoo.json`, {} if there is none.
         listed_settings: of its entry in `list_presets()`, see `registry.listed_settings`.
+        is_of_one_task: whether the files are those of one task, whose head is never there in part.
         head_arguments: {head, see `Family.heads`: arguments of its task without a field in
             config.json}.
     """
@@ -61,6 +62,7 @@ class Checkpoint(ABC):
     shapes: dict[str, tuple[int, ...]]
     settings: dict
     listed_settings: Mapping[str, object] = MappingProxyType({})
+    is_of_one_task = False
     head_arguments: Mapping[str, Mapping[str, object]] = MappingProxyType({})
 
     def __enter__(self) -> Checkpoint:

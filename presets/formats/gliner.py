@@ -209,6 +209,8 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
         gliner: contents of `gliner_config.json`, with gliner's defaults.
     """
 
+    is_of_one_task = True
+
     def __init__(self, files: FolderFiles, settings: dict, encoder: FolderFiles | None = None):
         self.gliner = read_config(files)
         config, self._stored = read_encoder(files, encoder)

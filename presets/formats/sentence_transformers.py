@@ -164,13 +164,20 @@ def read_routes(files: FolderFiles) -> Routes | None:
         if not isinstance(config.get(field, {}), dict):
             raise ValueError(f"{path}: {field} is {shown(config[field])}. Expected an object.")
     parameters = config.get("parameters", {})
+    mappings, default = parameters.get("route_mappings") or {}, parameters.get("default_route")
+    if not isinstance(mappings, dict) or not all(
+        isinstance(name, str | None) for name in (*mappings.values(), default)
+    ):
+        raise ValueError(
+            f"{path}: route_mappings is {shown(mappings)}, and default_route {shown(default)}. "
+            "Expected an object of names of routes, and a name."
+        )
     routes = {role: _route(config, role, path) for role in ("query", "document")}
     if routes["document"][0].kind not in ENCODERS:
         raise ValueError(
             f"{path}: the route of documents begins with {routes['document'][0].kind}. Expected "
             f"one of {', '.join(ENCODERS)}."
         )
-    default = parameters.get("default_route")
     if default is None and parameters.get("allow_empty_key", True):
         default = next(iter(config["structure"]))
     named = {_name_of_route(config, role, path): role for role in ("query", "document")}
@@ -413,7 +420,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     # Without prompts of its own a model has empty ones of these names.
     empty = {n for n, text in prompts.items() if not text and n in ("query", "document")}
     prompts = {n: text or "" for n, text in prompts.items() if n not in empty or n == default}
-    if default is not None and default not in prompts:
+    if default is not None and not (isinstance(default, str) and default in prompts):
         raise ValueError(
             f"{path}: default_prompt_name is {shown(default)}. Expected one of "
             f"{', '.join(prompts) or 'the prompts, of which there are none'}."

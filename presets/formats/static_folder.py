@@ -123,6 +123,8 @@ class StaticCheckpoint(Checkpoint):
 
     def tensor(self, name: str) -> np.ndarray:
         """Return the table with a row for each token, (V, D) float32."""
+        if self._file.dtype(self._table) != np.int8:  # of model2vec's quantized tables
+            check_floats(self._file.dtype(self._table), self._file.path, self._table)
         table = np.asarray(self._file.read(self._table)).astype("float32")  # (R, D)
         if MAPPING in self._file.shapes:
             rows = np.asarray(self._file.read(MAPPING))
@@ -144,7 +146,14 @@ class StaticCheckpoint(Checkpoint):
 
     def own_arguments(self) -> dict[str, object]:
         """Return the arguments of `TextEmbedder` in model2vec's config.json."""
-        return {"normalize": self.own["normalize"] is True} if "normalize" in self.own else {}
+        if "normalize" not in self.own:
+            return {}
+        if not isinstance(self.own["normalize"], bool):
+            raise ValueError(
+                f"{self.config_file}: normalize is {shown(self.own['normalize'])}. Expected true "
+                "or false."
+            )
+        return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
         """Return the most tokens of a text that are read."""

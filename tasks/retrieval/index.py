@@ -658,27 +658,21 @@ class Index:
         found = read_index(folder, cls.kind, cls.types, cls.optional_types, cls.rules, verify)
         path, arrays, documents, manifest = found
         function = manifest.get("similarity_function")
+        if function != embedder.similarity_function:  # by which the store is opened
+            reason = f"it was built for {function!r:.40}, this one compares by "
+            reason += repr(embedder.similarity_function)
+            raise _of_another_embedder(folder, reason)
         store = cls._opened(path, arrays, manifest.get("precision"), function)
         if len(documents) not in (0, len(store)):
             raise ValueError(
                 f"There are {len(documents)} texts for {len(store)} documents in {folder}."
             )
-        reason = now = None
         if store.width > embedder.embedding_dim:
             reason = f"its vectors are {store.width} wide, this one's {embedder.embedding_dim}"
-        elif function != embedder.similarity_function:
-            reason = f"it was built for {function!r:.40}, this one compares by "
-            reason += repr(embedder.similarity_function)
-        elif not are_close(
-            now := cls._fingerprint_of(embedder, store.width), arrays["fingerprint"]
-        ):
-            reason = "its vectors of the same texts are others"
-        if reason:
-            raise ValueError(
-                f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it again "
-                "with this one, embedder.index(documents), or load the embedder that it was built "
-                "with."
-            )
+            raise _of_another_embedder(folder, reason)
+        now = cls._fingerprint_of(embedder, store.width)
+        if not are_close(now, arrays["fingerprint"]):
+            raise _of_another_embedder(folder, "its vectors of the same texts are others")
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
         index = cls(embedder, store, documents, arrays["fingerprint"], **settings)
@@ -735,6 +729,13 @@ class Index:
         from encoder_zoo.tasks.retrieval.index_export import export_index
 
         export_index(self._snapshot(), path, top_k)
+
+
+def _of_another_embedder(folder: str | os.PathLike[str], reason: str) -> ValueError:
+    return ValueError(
+        f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it again with this "
+        "one, embedder.index(documents), or load the embedder that it was built with."
+    )
 
 
 def weights_version(embedder: object) -> int:

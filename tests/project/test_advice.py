@@ -1388,6 +1388,7 @@ NOT_EXECUTED = {
     "normalization is True, which is not implemented": STRANGERS,
     "Expected a DTypePolicy: quantized weights": STRANGERS,
     "Download the file again.": STRANGERS,
+    "Download the folder again, or leave out the arguments": STRANGERS,
     "Export it as CoNLL 2002 there": STRANGERS,
     "Load it with PyTorch and save it again": STRANGERS,
     "Save it again there": STRANGERS,

@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
 import pytest
 from fake_hub import Hub, environment
 from paths import GOLDEN
+from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import kinds_of_characters, split_words
@@ -165,6 +167,37 @@ def test_wrong_spans_are_refused(spans, message):
     model = ez.EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4)
     with pytest.raises(ValueError, match=message):
         model.fit(["Anna sings ."], [spans], verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "rnn.lstm.weight_hh_l0_reverse",
+            lambda x: np.concatenate([x, x[:1]]),
+            r"is \(33, 8\), exp",
+        ),
+        ("prompt_rep_layer.3.weight", None, "prompt_rep_layer.3.weight .*missing"),
+        (
+            "span_rep_layer.span_rep_layer.out_project.0.bias",
+            lambda x: x[:0],
+            r"out_project.0.bias",
+        ),
+    ],
+)
+def test_a_head_that_is_there_in_part_is_damaged(name, change, message, tmp_path):
+    shutil.copytree(FOLDERS / "bert", tmp_path / "bert")
+    path = tmp_path / "bert" / "model.safetensors"
+    weights = load_file(path)
+    if change is None:
+        del weights[name]
+    else:
+        weights[name] = change(weights[name])
+    save_file(weights, path)
+    with pytest.raises(ValueError, match=f"missing or have other shapes: .*{message}"):
+        ez.EntityExtractor.from_preset(tmp_path / "bert")
+    # Another task has a new head, and the encoder.
+    ez.TextEmbedder.from_preset(tmp_path / "bert")
 
 
 def test_what_is_saved_is_what_was_opened(golden, tmp_path):

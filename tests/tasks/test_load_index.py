@@ -1,12 +1,14 @@
 """Saved indexes of every kind open by one function; an index notices what its embedder learned."""
 
 import json
+import os
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 import encoder_zoo as ez
+from encoder_zoo.presets.files.manifest import digest
 
 DOCUMENTS = ["a b ab", "c", "c d e a b", "p"]
 EMBEDDERS = {
@@ -180,3 +182,35 @@ def test_all_embedders_have_the_same_methods(make, name):
     pairs = [(query, document) for query in queries for document in DOCUMENTS[:2]]
     agreed = embedder.evaluate_similarity(pairs, [1.0, 2.0, 3.0, 4.0])
     assert sorted(agreed) == ["pearson", "spearman"]
+
+
+@pytest.mark.parametrize("engine", [None, "hnsw"])
+@pytest.mark.parametrize("function", ["", "x", None, 0, [[]], {}])
+def test_a_similarity_that_is_none_is_refused(make, engine, function, tmp_path):
+    if engine:
+        pytest.importorskip("faiss")
+    embedder = make("TextEmbedder")
+    embedder.index(DOCUMENTS, engine=engine).save(tmp_path / "index")
+    path = tmp_path / "index" / "encoder_zoo.json"
+    manifest = {**json.loads(path.read_text()), "similarity_function": function}
+    path.write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
+    with pytest.raises(ValueError, match="index of another embedder: it was built for"):
+        ez.load_index(tmp_path / "index", embedder)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links are made")
+@pytest.mark.parametrize(
+    "name", ["encoder_zoo.json", "vectors.safetensors", "texts.jsonl", "documents.jsonl"]
+)
+def test_links_that_lead_to_each_other_are_refused(make, name, tmp_path):
+    embedder = make("TextEmbedder")
+    embedder.index(DOCUMENTS, ids=list("abcd")).save(tmp_path / "index")
+    path = tmp_path / "index" / name
+    path.unlink()
+    path.symlink_to("other")
+    path.with_name("other").symlink_to(name)
+    with pytest.raises((ValueError, OSError), match=name):
+        ez.load_index(tmp_path / "index", embedder)
+    with pytest.raises((ValueError, OSError)):
+        embedder.index(DOCUMENTS).save(tmp_path / "index")
+    assert path.is_symlink()

@@ -143,11 +143,20 @@ class TestBadFiles:
             ({"types": {TABLE: "custom.Table"}}, "'custom.Table'. Expected .* never run"),
             ({"parameters": {"route_mappings": {"print(1)": "query"}}}, "has the key 'print"),
             ({"structure": []}, "structure is .*Expected an object"),
+            ({"parameters": {"route_mappings": "query"}}, "route_mappings is 'query'"),
+            ({"parameters": {"route_mappings": {"('query', 'text')": ["query"]}}}, "names of rout"),
+            ({"parameters": {"default_route": ["query"]}}, r"default_route \['query'\]"),
         ],
     )  # fmt: skip
     def test_of_the_router(self, folder, change, message):
         edit(folder / "router_config.json", **change)
         with pytest.raises(ValueError, match=message):
+            ez.SparseEncoder.from_preset(folder)
+
+    @pytest.mark.parametrize("name", [[], ["query"], {}, 7])
+    def test_of_the_prompts(self, folder, name):
+        edit(folder / "config_sentence_transformers.json", default_prompt_name=name)
+        with pytest.raises(ValueError, match="default_prompt_name is"):
             ez.SparseEncoder.from_preset(folder)
 
     def test_a_module_outside_of_the_folder(self, folder):

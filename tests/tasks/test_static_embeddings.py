@@ -140,6 +140,13 @@ def test_it_trains_and_is_saved(tmp_path):
             "max_length is -1. Expected an integer of 1 or more, or null",
         ),
         ({"embeddings": np.where(TABLE > 0, TABLE, np.nan)}, None, "NaN"),
+        ({"embeddings": TABLE > 0}, None, "'embeddings' is of type 'bool'. Expected float16"),
+        ({"embeddings": TABLE.astype("int64")}, None, "'embeddings' is of type 'int64'"),
+        (
+            None,
+            {"model_type": "model2vec", "normalize": []},
+            r"normalize is \[\]. Expected true or",
+        ),
     ],
 )
 def test_files_that_cannot_be(tmp_path, arrays, config, message):
