@@ -14,6 +14,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import io
 import json
 import logging
 import os
@@ -385,7 +386,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         task: any.
         path: ends in ".onnx", ".tflite" or ".xml"; weights of OpenVINO are in a ".bin" beside.
         format: "onnx", "litert" or "openvino".
-        **options: of Keras's exporter.
+        **options: of Keras's exporter; of "litert" on PyTorch those of `litert_torch.convert`.
 
     Raises:
         ValueError: "The file of the format 'onnx' must end in .onnx. ...", "LiteRT takes no
@@ -522,14 +523,43 @@ def _frozen(task: Task) -> Iterator[None]:
 
 def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
     """Write a LiteRT file; from PyTorch it has one shape."""
-    shape = (None, None) if keras.config.backend() == "tensorflow" else (1, _only_length(task))
     with graph_of_texts(long=False), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of litert_torch and what it imports
-        specs = _specs(task, *shape)
-        keras.Model.export(
-            task, str(path), "litert", verbose=False, input_signature=specs, **options
-        )
+        warnings.simplefilter("ignore")
+        if keras.config.backend() == "torch":
+            _write_litert_of_torch(task, path, options)
+        else:
+            specs = _specs(task, None, None)
+            keras.Model.export(
+                task, str(path), "litert", verbose=False, input_signature=specs, **options
+            )
     _describe_litert(path, description)
+
+
+def _write_litert_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
+    """Write a trace of the model for one text of `sequence_length` tokens.
+
+    Keras's exporter does the same, but leaves the ids int32, and litert-torch 0.10 takes functions
+    of int32 and of int64 for one another.
+    """
+    import litert_torch
+    import torch
+
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.task = task
+
+        def forward(self, **inputs):
+            inputs = {name: values.long() for name, values in inputs.items()}
+            return self.task(inputs, training=False)
+
+    shape, device = (1, _only_length(task)), task.weights[0].value.device
+    # A tensor for each input: of one alone a single input would be made.
+    samples = {
+        name: torch.ones(shape, dtype=torch.int32, device=device) for name in task.prepared_inputs()
+    }
+    with _frozen(task), torch.no_grad(), contextlib.redirect_stdout(io.StringIO()):
+        litert_torch.convert(Named().eval(), (), samples, **options).export(str(path))
 
 
 def _convert_to_openvino(
@@ -605,7 +635,7 @@ def _is_marked(path: pathlib.Path) -> bool:
 
 
 def _describe_litert(path: pathlib.Path, description: str) -> None:
-    """Rename the output of a LiteRT file, "output_0", and inputs of PyTorch, "args_0_token_ids"."""
+    """Rename the output of a LiteRT file, "output_0", and describe the file."""
     if keras.config.backend() == "tensorflow":
         from tensorflow.lite.tools import flatbuffer_utils
     else:
@@ -615,8 +645,6 @@ def _describe_litert(path: pathlib.Path, description: str) -> None:
     [signature] = model.signatureDefs
     [output] = signature.outputs
     output.name = b"logits"
-    for given in signature.inputs:
-        given.name = given.name.removeprefix(b"args_0_")
     model.description = description.encode()
     flatbuffer_utils.write_model(model, str(path))
 

@@ -417,10 +417,12 @@ def check_divisible(examples: dict, batch_size: int) -> None:
     """
     devices, count = data_parallel_devices(), examples["token_ids"].shape[0]
     if batch_size % devices or count % batch_size % devices:
+        fitting = -(-batch_size // devices) * devices
         raise ValueError(
             f"keras.distribution splits every batch over {devices} devices, so each, also the "
             f"last, must hold a multiple of {devices} rows. Received: {count} rows in batches "
-            f"of {batch_size}. Leave out {count % batch_size % devices}, or change batch_size."
+            f"of {batch_size}. Leave out {count % fitting % devices} of them, with "
+            f"batch_size={fitting}."
         )
 
 

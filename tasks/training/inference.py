@@ -98,6 +98,9 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     count = examples["token_ids"].shape[0]
     if not count:
         return task.graphs.predict_few(tuple(array_ops.constant([""]) for _ in texts))[:0]
+    # Rows that fill a batch for the devices are left out behind the last one alone.
+    devices = data_parallel_devices()
+    batch_size = -(-batch_size // devices) * devices
     batcher = task.graphs.batcher(examples, batch_size, task.graphs.compiles_shapes())
     batches = batcher.ordered(examples, batch_size)
     index = np.argsort(batches.order)[:count]

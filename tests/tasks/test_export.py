@@ -489,6 +489,33 @@ for name in formats:
 found = task.predict(texts, verbose=0)
 print(json.dumps([np.asarray(rows).tolist() for rows in found]))
 """
+LITERT_ON_TORCH = """
+import json, sys
+
+import keras
+import numpy as np
+import encoder_zoo as ez
+from ai_edge_litert.interpreter import Interpreter
+from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny
+
+found = {}
+for name in ("SequenceClassifier", "TextEmbedder", "MaskedLM"):
+    task = tiny.task(get_family("bert"), getattr(ez, name))
+    task.preprocessor.sequence_length = 16
+    path = f"{sys.argv[1]}/{name}.tflite"
+    for _ in range(2):  # the second replaces the first
+        task.export(path, "litert")
+    inputs = {name: np.ones((1, 16), "int32") for name in task.prepared_inputs()}
+    inputs["token_ids"] = np.random.default_rng(0).integers(5, 30, (1, 16)).astype("int32")
+    inputs["padding_mask"][:, 11:] = 0
+    inputs["segment_ids"][:, :7] = 0
+    expected = keras.ops.convert_to_numpy(task(inputs, training=False))
+    answer = Interpreter(path).get_signature_runner()
+    gap = float(np.abs(answer(**inputs)["logits"] - expected).max())
+    found[name] = list(answer.get_input_details()), gap
+print(json.dumps(found))
+"""
 CLIENT = """
 import json, sys
 
@@ -530,6 +557,16 @@ class TestOnTorch:
             np.testing.assert_allclose(logits, expected, atol=1e-5)
         labels = json.loads((preset / "config.json").read_text())["id2label"]
         assert answers == [labels[str(np.argmax(row))] for row in expected]
+
+    @pytest.mark.slow
+    def test_litert_of_one_text_answers_alike(self, tmp_path):
+        """Where litert-torch is installed, whose pins keep it out of the tests' own packages."""
+        pytest.importorskip("litert_torch")
+        found = json.loads(run(LITERT_ON_TORCH, tmp_path, KERAS_BACKEND="torch").splitlines()[-1])
+        for name, (names, gap) in found.items():
+            assert gap <= 1e-5, name
+            assert {"token_ids", "padding_mask"} <= set(names), name
+        assert len(found) == 3
 
     def test_a_tokenizer_of_another_model_is_kept(self, tasks, tmp_path):
         (tmp_path / "tokenizer.json").write_text("{}")

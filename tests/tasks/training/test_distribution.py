@@ -17,7 +17,7 @@ from processes import PATIENCE, cluster_of_two, free_addresses, run, start_proce
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import all_tasks
-from encoder_zoo.tasks.training.distribution import check_loss, parts_of_batches
+from encoder_zoo.tasks.training.distribution import Distribution, check_loss, parts_of_batches
 from encoder_zoo.testing import tiny
 
 CHECKPOINT = CHECKPOINTS / "Roberta_ForSequenceClassification"
@@ -522,6 +522,26 @@ def test_jax_data_parallel_equals_one_device():
     pytest.importorskip("jax")
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
     run(JAX_SCRIPT, CHECKPOINT, KERAS_BACKEND="jax", XLA_FLAGS=flags)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["SequenceClassifier, pairs", "TextEmbedder, pairs"], marks=pytest.mark.slow),
+        pytest.param([], marks=pytest.mark.peers),  # all take an hour
+    ],
+)
+def test_calls_on_devices_that_do_not_divide_the_rows_equal_one_device(names):
+    pytest.importorskip("jax")
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=3"
+    code = "import sys, device_table as t; t.main('jax', 3, sys.argv[1:] or t.TASKS, rows=(5,))"
+    run(code, *names, KERAS_BACKEND="jax", XLA_FLAGS=flags)
+
+
+def test_a_parameter_server_is_refused():
+    strategy = type("ParameterServerStrategyV2", (), {})()
+    with pytest.raises(ValueError, match="Make them in the scope of a MirroredStrategy"):
+        Distribution(strategy)
 
 
 # Two processes of JAX that train as one, or one alone; called with the number of the process or
