@@ -127,7 +127,7 @@ def thresholds(
             axis.plot(levels, curve, color=color, label=label, drawstyle="steps-pre")
         best, f1 = best_threshold(scores, right, count)
         axis.axvline(now, color=GREY, label=f"now {now:.2f}")
-        axis.axvline(best, color="black", linestyle=":", label=f"best F1 {f1:.2f} at {best:.2f}")
+        axis.axvline(best, color="black", linestyle=":", label=f"best F1 {f1:.2f} at {best:.2g}")
         axis.set(xlabel="threshold", xlim=(-0.02, 1.02), ylim=(-0.02, 1.05))
         axis.set_title(f"{name}: {count} held out", parse_math=False)
         axis.legend(frameon=False)
