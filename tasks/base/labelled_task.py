@@ -37,7 +37,7 @@ from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training.data import TrainingData
-from encoder_zoo.tasks.training.sources import check_not_empty, is_dataset
+from encoder_zoo.tasks.training.sources import check_inputs, check_not_empty, is_dataset
 from encoder_zoo.tasks.training.streams import check_no_stream
 
 logger = logging.getLogger("encoder_zoo")
@@ -275,6 +275,7 @@ class LabelledTask(Task):
 
     def _held_out(self, x, y) -> tuple:
         """Return the examples and labels, checked."""
+        check_inputs(self, x, y)
         x, y = self._separate(x, y)
         self._check_labels(x, y)
         return x, y

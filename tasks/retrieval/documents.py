@@ -288,7 +288,7 @@ class Documents:
         if field not in self._fields:
             raise ValueError(
                 f"where: there is no field {field!r:.{MAX_SHOWN}}."
-                f"{_near(field, self._fields)} Fields are {', '.join(self._fields)}."
+                f"{_near(str(field), self._fields)} Fields are {', '.join(self._fields)}."
             )
         found, numbers = np.zeros(len(self), bool), self._fields[field]
         if callable(wanted):

@@ -171,6 +171,8 @@ def test_where_there_are_no_thresholds():
         classifier().calibrate(TEXTS)
     with pytest.raises(ValueError, match="8 texts, 7 labels"):
         classifier().calibrate(TEXTS, ["O"] * 7)
+    with pytest.raises(ValueError, match="y is 'label'. Expected labels, not the name of their co"):
+        classifier().calibrate(TEXTS, "label")
     with pytest.raises(ValueError, match="the unknown label 'spam'"):
         classifier(thresholds={"spam": 0.5}, problem_type="multi_label_classification")
 

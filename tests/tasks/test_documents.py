@@ -370,6 +370,7 @@ class TestInputs:
         ("options", "message"),
         [
             ({"where": {"jear": 2001}}, "there is no field 'jear'. Did you mean 'year'"),
+            ({"where": {7: 2001}}, "there is no field 7. Fields are"),
             ({"where": {"year": "2001"}}, "the field 'year' holds float, and '2001' is str"),
             ({"where": 7}, r"where is 7 \(int\). Expected {field"),
             ({"where": {}}, r"where is {} \(dict\). Expected"),
