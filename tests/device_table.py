@@ -326,6 +326,7 @@ CALLS = {
     "SequenceClassifier": (*COMMON, explain),
     "TokenClassifier": (*COMMON, explain),
     "SpanQA": tuple(c for c in (*COMMON, explain) if c is not fit_dataset),
+    "MultipleChoice": tuple(c for c in COMMON if c not in (fit_dataset, predict_dataset)),
     "MaskedLM": tuple(c for c in COMMON if c not in (predict, predict_dataset)),
     "FewShotClassifier": (fit_few_shot, evaluate_few_shot, answer, round_trip),
     "ZeroShotClassifier": (zero_shot,),
