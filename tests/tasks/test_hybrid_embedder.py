@@ -28,24 +28,28 @@ def model():
 
 def assert_close(found, expected):
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-5)
 
 
 class TestFolder:
     def test_all_vectors_are_those_of_the_library(self, model):
         dense, terms, tokens = model.embed(TEXTS)
-        np.testing.assert_allclose(dense, EXPECTED["dense"], atol=1e-5)
-        np.testing.assert_allclose(terms.toarray(), EXPECTED["weights"], atol=1e-5)
+        np.testing.assert_allclose(dense, EXPECTED["dense"], rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(terms.toarray(), EXPECTED["weights"], rtol=1e-6, atol=1e-5)
         assert_close(tokens, TOKENS)
 
     def test_scores_and_their_mix_are_too(self, model):
         for task, expected in zip(
             (model.dense, model.terms, model.tokens), EXPECTED["scores"], strict=True
         ):
-            np.testing.assert_allclose(task.similarity(TEXTS, TEXTS), expected, atol=1e-5)
-        np.testing.assert_allclose(model.similarity(TEXTS, TEXTS), EXPECTED["mixed"], atol=1e-5)
+            np.testing.assert_allclose(
+                task.similarity(TEXTS, TEXTS), expected, rtol=1e-6, atol=1e-5
+            )
         np.testing.assert_allclose(
-            model.similarity(TEXTS[1], TEXTS), EXPECTED["mixed"][1], atol=1e-5
+            model.similarity(TEXTS, TEXTS), EXPECTED["mixed"], rtol=1e-6, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            model.similarity(TEXTS[1], TEXTS), EXPECTED["mixed"][1], rtol=1e-6, atol=1e-5
         )
         ranked = model.rank(TEXTS[0], TEXTS)
         assert [r["index"] for r in ranked] == np.argsort(-EXPECTED["mixed"][0]).tolist()
@@ -58,6 +62,7 @@ class TestFolder:
         np.testing.assert_allclose(
             again.similarity(TEXTS, TEXTS),
             EXPECTED["scores"][1 if name == "SparseEncoder" else 2],
+            rtol=1e-6,
             atol=1e-5,
         )
         config = json.loads((tmp_path / "m/config.json").read_text())
@@ -66,7 +71,9 @@ class TestFolder:
     def test_the_whole_is_saved_as_one_folder(self, model, tmp_path):
         model.save_to_preset(tmp_path / "m")
         again = ez.HybridEmbedder.from_preset(tmp_path / "m")
-        np.testing.assert_allclose(again.similarity(TEXTS, TEXTS), EXPECTED["mixed"], atol=1e-5)
+        np.testing.assert_allclose(
+            again.similarity(TEXTS, TEXTS), EXPECTED["mixed"], rtol=1e-6, atol=1e-5
+        )
         assert set(LINEARS) <= {path.name for path in (tmp_path / "m").iterdir()}
         model.terms.save_to_preset(tmp_path / "m")  # of the older preset nothing is left
         assert not (tmp_path / "m" / "colbert_linear.pt").exists()
@@ -122,7 +129,7 @@ class TestIndex:
         hits = index.search(TEXTS[0])
         assert len(asked) == 1
         expected = np.sort(EXPECTED["mixed"][0])[::-1]
-        np.testing.assert_allclose([hit["score"] for hit in hits], expected, atol=1e-5)
+        np.testing.assert_allclose([hit["score"] for hit in hits], expected, rtol=1e-6, atol=1e-5)
         assert hits[0]["id"] == "a"
         index.add(["a dog"], ids=["e"])
         assert sum(list(texts) == ["a dog"] for texts in asked) == 1
@@ -222,7 +229,7 @@ def test_other_backends_answer_and_learn_alike(backend):
         json.loads(printed(SCRIPT, name, FOLDER, json.dumps(TEXTS)).splitlines()[-1])
         for name in (backend, "tensorflow")
     )
-    np.testing.assert_allclose(found["mixed"], EXPECTED["mixed"], atol=1e-5)
+    np.testing.assert_allclose(found["mixed"], EXPECTED["mixed"], rtol=1e-6, atol=1e-5)
     assert found["hits"] == expected["hits"]
     for name in ("terms", "tokens"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-3)
