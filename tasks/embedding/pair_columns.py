@@ -33,8 +33,14 @@ def only_column(texts) -> array_ops.Tensor:
     """Return the texts (N,) of `embed`, or of chunks, checked; raise an error for pairs.
 
     Raises:
-        ValueError: "Expected texts, ... Received: 2 columns."
+        ValueError: "Expected texts, ... Received: 2 columns.", "The chunks are to be read in their
+            documents, ..."
     """
+    if isinstance(texts, Documents) and texts.contexts is not None:
+        raise ValueError(
+            "The chunks are to be read in their documents, late=True, as a TextEmbedder does. "
+            "Expected chunks(..., late=False) for this embedder."
+        )
     return TEXTS.read(texts.texts if isinstance(texts, Documents) else texts)[0]
 
 

@@ -242,6 +242,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         else:
             check_preprocessor(self, texts)
             embed = self._mean_of_windows if windows else self._vectors_of_texts
+            texts = texts.texts if late else texts
             vectors = embed(only_column(texts), prompt, batch_size or BATCH_SIZE)
         dim = dim or self.dim
         if dim is None or dim == vectors.shape[1]:

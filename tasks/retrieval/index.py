@@ -117,7 +117,6 @@ class Index:
         optional_types: of arrays of which a file has all or none.
         rules: of the attributes that stand in the manifest.
         of_documents: the attributes that are options of `_embed` for further documents.
-        reads_contexts: whether the embedder reads chunks in their contexts.
 
     Example:
         >>> class Longest(Index):
@@ -137,7 +136,6 @@ class Index:
     optional_types: ClassVar[Types] = {}
     rules: ClassVar[Mapping[str, Rule]] = {}
     of_documents: ClassVar[tuple[str, ...]] = ("prompt",)
-    reads_contexts: ClassVar[bool] = False
     embedder: Any = None
     documents: Documents
     prompt: str | None
@@ -466,8 +464,7 @@ class Index:
 
         Args:
             embedder: None where the store takes texts.
-            texts: queries or documents; the documents themselves if they are chunks whose contexts
-                are read.
+            texts: queries or documents; the documents themselves if they are chunks with contexts.
             name: of the vectors, for errors.
             **options: of `embed`.
         """
@@ -481,7 +478,8 @@ class Index:
     @classmethod
     def _embed_documents(cls, embedder: Any, documents: Documents, **options: Any) -> Any:
         """Return the vectors of documents as the store takes them, checked."""
-        texts = documents if cls.reads_contexts and documents.contexts else documents.texts
+        late = embedder is not None and documents.contexts is not None
+        texts = documents if late else documents.texts
         return cls._embed(embedder, texts, "vectors", **options)
 
     @classmethod

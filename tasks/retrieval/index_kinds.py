@@ -129,7 +129,6 @@ class VectorIndex(Index):
     optional_types: ClassVar = GRAPH_TYPES
     rules: ClassVar = {"precision": one_of(*VECTOR_STORES)}
     of_documents = ("prompt", "dim")
-    reads_contexts = True
 
     @classmethod
     @validate_arguments

@@ -141,3 +141,9 @@ def test_only_means_have_parts(build):
     sparse = ez.SparseEncoder.from_preset("bert_nano_en_uncased")
     with pytest.raises(ValueError, match="Received: a SparseEncoder"):
         sparse.chunks(["a"], 3, late=True)
+    chunks = build().chunks(DOCUMENTS, 3, late=True)
+    tokens = ez.LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
+    for ask in (sparse.embed, sparse.index, tokens.embed, tokens.embed_with_spans, tokens.index):
+        with pytest.raises(ValueError, match="The chunks are to be read in their documents"):
+            ask(chunks)
+    assert len(ez.BM25Index(chunks)) == len(chunks)
