@@ -31,7 +31,7 @@ import pytest
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
 # Of the tests that are recorded as long by `seconds.py`; see `pytest_collection_modifyitems`.
-SECONDS_OF_A_FILE = 4.0
+SECONDS_OF_A_FILE = 3.0
 SECONDS_IN_CI = 10.0
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -119,29 +119,30 @@ def _attend_heads(layer, query, key, value, mask, training):
     rate = layer.dropout_layer.rate if training else 0.0
     if keras.config.backend() == "torch":
         return _attend_on_torch(query, key, value, mask, rate)
-    if rate or keras.config.backend() == "tensorflow" or _kernel_lacks_float16(query):
+    if rate or not _jax_has_a_kernel():
         return layer.attend(query, key, value, mask, training)[0]
     tokens = (_transpose(t) for t in (query, key, value))
     return _transpose(fused_attention(*tokens, mask))
 
 
-def _kernel_lacks_float16(query):
-    """Return whether JAX would not compile its kernel, as for float16 on a CPU or TPU."""
-    if keras.backend.standardize_dtype(query.dtype) != "float16":
+def _jax_has_a_kernel():
+    """Return whether the backend is JAX on a GPU.
+
+    Elsewhere JAX's function computes what the layer does, but traces itself anew at every call that
+    is not compiled and keeps the traces; Keras's for TPUs applies the first example's mask to all.
+    """
+    if keras.config.backend() != "jax":
         return False
     import jax
 
-    return jax.default_backend() != "gpu"
+    return jax.default_backend() == "gpu"
 
 
 def _kernel_writes_no_pairs(query):
     """Return whether the backend's kernel works without the probabilities of all pairs."""
-    if keras.config.backend() != "jax":
-        return keras.config.backend() == "torch"
-    import jax
-
     half = keras.backend.standardize_dtype(query.dtype) in ("float16", "bfloat16")
-    return jax.default_backend() == "gpu" and half and query.shape[-1] % 8 == 0  # cuDNN's
+    cudnn = half and query.shape[-1] % 8 == 0
+    return keras.config.backend() == "torch" or (_jax_has_a_kernel() and cudnn)
 
 
 def _attend_on_torch(query, key, value, mask, rate):
@@ -174,17 +175,10 @@ def fused_attention(
 
     Source: Dao et al. 2022, FlashAttention.
     """
-    flash_attention = None  # where it can
-    if keras.config.backend() == "jax":
-        import jax
-
-        if jax.default_backend() == "tpu":
-            # Keras's kernel there applies the first example's mask to all (backend/jax/nn.py).
-            flash_attention = False
     if mask is not None and keras.config.backend() == "jax":
         # cuDNN does not broadcast it. (B, 1, Q, K)
         mask = ops.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
-    return ops.dot_product_attention(query, key, value, mask=mask, flash_attention=flash_attention)
+    return ops.dot_product_attention(query, key, value, mask=mask)
 
 
 def _transpose(x):

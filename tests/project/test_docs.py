@@ -280,7 +280,7 @@ QUERIES = {
     "TFAutoModel": "moving.html",
     "sentence-transformers encode": "moving.html",
     "spacy": "moving.html",
-    "gliner": "gliner",
+    "gliner": "entity_extractor",
     "model2vec static embeddings": "static-embeddings",
     "bge-m3": "bge-m3",
     "custom ner training": "ner",
