@@ -274,8 +274,8 @@ class Asked:
     def search(self):
         try:
             found = self.found_in.search(self.x[:4], top_k=4)
-        except RuntimeError as error:
-            if "again" not in str(error):
+        except ValueError as error:
+            if "Build the index again" not in str(error):
                 raise
             return [-1.0] * 16  # the index is of another state, and says so
         return [hit["score"] for hits in found for hit in sorted(hits, key=lambda h: h["index"])]

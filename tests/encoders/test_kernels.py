@@ -200,3 +200,23 @@ def test_dropout_drops_rows_together_with_a_noise_shape():
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_so_it_does_on_other_backends(backend):
     run(NOISE_SHAPE, KERAS_BACKEND=backend)
+
+
+def test_calls_that_are_not_compiled_keep_nothing_on_jax():
+    """JAX's own function of attention keeps its traces of every one."""
+    code = """
+import gc
+import numpy as np
+from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny
+
+backbone = tiny.backbone(get_family("bert"))
+counts = []
+for _ in range(3):
+    for _ in range(20):
+        backbone({"token_ids": np.ones((1, 3), "int32")})
+    gc.collect()
+    counts.append(len(gc.get_objects()))
+assert counts[2] - counts[1] < 20, counts
+"""
+    run(code, KERAS_BACKEND="jax")
