@@ -205,7 +205,7 @@ QUESTIONS = {
         "evaluate",
     ),
     "TextEmbedder": ("one_batch", "batches", "called", "backbone", "embed", "search"),
-    "TokenClassifier": ("one_batch", "batches", "entities", "explain"),
+    "TokenClassifier": ("one_batch", "batches", "entities"),
 }
 
 
