@@ -437,7 +437,7 @@ def compare(name, scope, rows=ROWS, calls=None):
 
 
 def is_clear(result):
-    """Whether an error says what to do."""
+    """Return whether an error says what to do."""
     return type(result) is ValueError and any(advice in str(result) for advice in ADVICE)
 
 

@@ -559,10 +559,8 @@ def label_sets(
         >>> names.to_list(), prompts.to_list()
         ([[b'PER'], [b'PER']], [[b'a person'], [b'a person']])
     """
-    labels = default if labels is None else labels
+    labels = default or () if labels is None else labels
     labels = labels.tolist() if hasattr(labels, "tolist") else labels
-    if labels is None:
-        labels = ()
     if isinstance(labels, str | bytes) or not isinstance(labels, Collection):
         raise ValueError(
             f"labels is {with_type(labels)}. Expected a list of names such as ['person', 'city']."

@@ -560,7 +560,7 @@ class TestOnTorch:
 
     @pytest.mark.slow
     def test_litert_of_one_text_answers_alike(self, tmp_path):
-        """Where litert-torch is installed, whose pins keep it out of the tests' own packages."""
+        """Needs litert-torch, whose pins keep it out of the tests' own packages."""
         pytest.importorskip("litert_torch")
         found = json.loads(run(LITERT_ON_TORCH, tmp_path, KERAS_BACKEND="torch").splitlines()[-1])
         for name, (names, gap) in found.items():
