@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
@@ -23,9 +23,10 @@ M = TypeVar("M", bound=keras.Model)
 
 
 class WeightsLock:
-    """A lock that many threads share to read, and one alone has to write; writers go first.
+    """A lock that many threads share to read, and one alone has to write, in fair turns.
 
-    A thread that has it may take it again, in either way.
+    Writers go in the order in which they came, and before readers that come later; a writer that
+    leaves lets in all readers that wait. A thread that has it may take it again, in either way.
 
     Attributes:
         of_metrics: a lock of the thread that fits or evaluates.
@@ -41,27 +42,45 @@ class WeightsLock:
     def __init__(self):
         self.of_metrics = threading.RLock()
         self._fit = threading.Lock()
-        self._changed = threading.Condition()
-        self._readers: Counter[int] = Counter()
+        self._mutex = threading.RLock()
+        self._changed = threading.Condition(self._mutex)
+        self._readers: dict[int, int] = {}  # how often each thread has it
         self._writer: int | None = None
-        self._depth = self._waiting = self.version = 0
+        self._depth = self.version = 0
+        self._waiting_readers: set[int] = set()
+        self._waiting_writers: deque[int] = deque()
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Wait until no thread changes the weights, and have none begin in the block."""
         me = threading.get_ident()
-        with self._changed:
-            if me not in self._readers and self._writer != me:
-                self._changed.wait_for(lambda: self._writer is None and not self._waiting)
-            self._readers[me] += 1
+        readers = self._readers
+        with self._mutex:
+            if me in readers:
+                readers[me] += 1
+            elif self._writer == me or (self._writer is None and not self._waiting_writers):
+                readers[me] = 1
+            else:
+                self._wait_to_read(me)
         try:
             yield
         finally:
-            with self._changed:
-                self._readers[me] -= 1
-                if not self._readers[me]:
-                    del self._readers[me]
-                    self._changed.notify_all()
+            with self._mutex:
+                readers[me] -= 1
+                if not readers[me]:
+                    del readers[me]
+                    if self._waiting_writers:
+                        self._changed.notify_all()
+
+    def _wait_to_read(self, me: int) -> None:
+        self._waiting_readers.add(me)
+        try:
+            self._changed.wait_for(lambda: me in self._readers)
+        except BaseException:  # the user's interrupt, before or after it was let in
+            self._waiting_readers.discard(me)
+            self._readers.pop(me, None)
+            self._changed.notify_all()
+            raise
 
     @contextlib.contextmanager
     def exclusive(self, changes: bool = True) -> Iterator[None]:
@@ -71,27 +90,41 @@ class WeightsLock:
             changes: whether the block may change weights, which counts as another version.
         """
         me = threading.get_ident()
-        with self._changed:
+        with self._mutex:
             if self._writer != me:
-                self._waiting += 1
-                try:
-                    self._changed.wait_for(
-                        lambda: self._writer is None and not self._readers.keys() - {me}
-                    )
-                finally:
-                    self._waiting -= 1
-                    self._changed.notify_all()
-                self._writer = me
+                self._wait_to_write(me)
             self._depth += 1
         try:
             yield
         finally:
-            with self._changed:
+            with self._mutex:
                 self.version += changes
                 self._depth -= 1
                 if not self._depth:
                     self._writer = None
-                    self._changed.notify_all()
+                    self._let_in()
+
+    def _wait_to_write(self, me: int) -> None:
+        readers, waiting = self._readers, self._waiting_writers
+        if me in readers:
+            waiting.appendleft(me)  # the others wait until it has read
+        else:
+            waiting.append(me)
+        try:
+            self._changed.wait_for(
+                lambda: self._writer is None and waiting[0] == me and readers.keys() <= {me}
+            )
+            self._writer = me
+        finally:
+            waiting.remove(me)
+            if self._writer is None:  # interrupted by the user
+                self._let_in()
+
+    def _let_in(self) -> None:
+        """Let in the readers that wait, as a writer is gone; the next one waits for them."""
+        self._readers.update(dict.fromkeys(self._waiting_readers, 1))
+        self._waiting_readers.clear()
+        self._changed.notify_all()
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:

@@ -1,9 +1,11 @@
-"""The lock of a model's weights: readers together, a writer alone and first."""
+"""The lock of a model's weights: readers together, a writer alone, all in fair turns."""
 
 import copy
 import os
 import pickle
+import signal
 import threading
+import time
 
 import keras
 import numpy as np
@@ -54,12 +56,101 @@ def test_a_writer_is_alone_and_goes_before_readers_that_come_later():
     threads = [started(read_first)]
     assert reading.wait(SECONDS)
     threads.append(started(write))
-    while not lock._waiting:
+    while not lock._waiting_writers:
         pass
     threads.append(started(read_later))
     leave.set()
     [thread.join(SECONDS) for thread in threads]
     assert order == ["first reader", "writer", "later reader"]
+
+
+@pytest.mark.parametrize(
+    ("busy", "other"),
+    [
+        ("exclusive", "shared"),
+        ("shared", "exclusive"),
+        ("exclusive", "exclusive"),
+        ("of_metrics", "of_metrics"),
+    ],
+)
+def test_a_thread_without_pause_leaves_turns_to_another(busy, other):
+    lock, turns, ended = WeightsLock(), [], threading.Event()
+
+    def hold(way):
+        return lock.of_metrics if way == "of_metrics" else getattr(lock, way)()
+
+    def without_pause():
+        while not ended.is_set():
+            with hold(busy):
+                time.sleep(0.001)
+
+    def take_turns():
+        for turn in range(100):
+            with hold(other):
+                turns.append(turn)
+
+    # Of two readers one is always in it.
+    threads = [started(without_pause) for _ in range(2)]
+    try:
+        started(take_turns).join(SECONDS)
+    finally:
+        ended.set()
+    [thread.join(SECONDS) for thread in threads]
+    assert len(turns) == 100
+
+
+def test_readers_and_writers_in_any_order_see_whole_changes():
+    lock, state, wrong = WeightsLock(), [0, 0], []
+
+    def read():
+        for _ in range(200):
+            with lock.shared():
+                before = state[0]
+                time.sleep(0)
+                wrong.extend([] if before == state[0] == state[1] else [list(state)])
+
+    def write():
+        for _ in range(200):
+            with lock.exclusive():
+                state[0] += 1
+                time.sleep(0)
+                with lock.shared(), lock.exclusive():
+                    state[1] += 1
+
+    threads = [started(function) for function in (read, write) * 3]
+    [thread.join(SECONDS) for thread in threads]
+    assert not wrong and state == [600, 600] and lock.version == 1200
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.parametrize(("held", "asked"), [("exclusive", "shared"), ("shared", "exclusive")])
+def test_a_thread_that_is_interrupted_while_it_waits_is_in_nobodys_way(held, asked):
+    lock, holding, leave = WeightsLock(), threading.Event(), threading.Event()
+
+    def hold():
+        with getattr(lock, held)():
+            holding.set()
+            leave.wait(SECONDS)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    threads = [started(hold)]
+    assert holding.wait(SECONDS)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt), getattr(lock, asked)():
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    if held == "shared":  # no writer waits any more
+        with lock.shared():
+            pass
+    leave.set()
+    threads += [started(lambda: lock.exclusive().__enter__())]
+    [thread.join(SECONDS) for thread in threads]
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_an_error_in_the_block_frees_it():
