@@ -6,11 +6,12 @@ release of Keras renames one, or calls it in another way.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypedDict, TypeVar
 
 import keras
@@ -84,6 +85,38 @@ def drop_kernels_of_models_gone(model: keras.Model) -> None:
     if model not in _TRAINED:
         _TRAINED.add(model)
         weakref.finalize(model, _GONE.append, None).atexit = False
+
+
+@contextlib.contextmanager
+def graphs_as_traced(applies: bool) -> Iterator[None]:
+    """Have TensorFlow run the graphs that are called inside as they are, not rewritten before.
+
+    Rewriting (Grappler) takes half a second of a small model. A graph must be called alike each
+    time, else TensorFlow prepares it again; the public option is that of the whole process.
+
+    Args:
+        applies: whether to do so.
+    """
+    if not applies:
+        yield
+        return
+    from tensorflow.python.eager import context
+
+    now = context.context()
+    before = now.function_call_options
+    config = _not_rewriting(before.config_proto_serialized)
+    now.function_call_options = context.FunctionCallOptions(before.executor_type, config)
+    try:
+        yield
+    finally:
+        now.function_call_options = before
+
+
+@functools.lru_cache(maxsize=8)
+def _not_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
+    changed = tf.compat.v1.ConfigProto.FromString(config)
+    changed.graph_options.rewrite_options.disable_meta_optimizer = True
+    return changed
 
 
 def weight_bytes_of_opened_file() -> int | None:

@@ -34,6 +34,7 @@ from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.training import (
+    call_block,
     choose_layers,
     megatron_layout,
     recomputed,
@@ -193,7 +194,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     def _run_block(self, block, x, context, training):
         if training and self._checkpoints_gradients:
             return recomputed(block, x, context)  # the same numbers, with less memory
-        return super()._run_block(block, x, context, training)
+        return call_block(block, x, context, training)
 
     def __call__(self, inputs, *args, **kwargs):
         check_inputs(inputs, (*INPUTS, *TASK_INPUTS), type(self).__name__)

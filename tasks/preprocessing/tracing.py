@@ -8,6 +8,7 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
 from encoder_zoo.encoders.kernels import long_attention
+from encoder_zoo.encoders.training import blocks_traced_once
 
 
 class ShapePolymorphicFunction:
@@ -69,7 +70,7 @@ def of_texts(long: bool | None, function: Callable) -> Callable:
     """Return a function of one argument traced for long examples alone, or short; None is both."""
 
     def traced(argument):
-        with long_attention.graph_of_texts(long):
+        with long_attention.graph_of_texts(long), blocks_traced_once():
             return function(argument)
 
     return traced

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.keras_private import compiled_metrics
+from encoder_zoo.common.keras_private import compiled_metrics, graphs_as_traced
 from encoder_zoo.common.lazy import array_ops, in_numpy, tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.weights_lock import weights_lock
@@ -348,17 +348,20 @@ class GraphCache:
         graphs = {
             long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)
         }
+        on_cpu = not tf.config.list_logical_devices("GPU")
         lock = weights_lock(self._task)
         hold = lock.exclusive if step == self._task.train_step else lock.shared
 
         def function(iterator):
             batch = next(iterator)
-            graph = graphs[is_long(keras.utils.unpack_x_y_sample_weight(batch)[0])]
+            long = is_long(keras.utils.unpack_x_y_sample_weight(batch)[0])
+            graph = graphs[long]
             in_graphs = not tf.config.functions_run_eagerly()
             if in_graphs and isinstance(iterator, tf.data.Iterator):
                 # Found, once it is there, for every batch that it fits.
                 graph.get_concrete_function(iterator.element_spec)
-            with hold():
+            # With gradients written out, a step runs on a CPU as fast as its graph is traced.
+            with hold(), graphs_as_traced(on_cpu and not long):
                 return graph(batch)
 
         return function

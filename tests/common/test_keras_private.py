@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from processes import run
+from tensorflow.python.eager import context
 
 from encoder_zoo.common import keras_private
 from encoder_zoo.common.keras_private import HookedAdamW, opens_training
@@ -351,3 +352,30 @@ def test_a_model_that_is_saved_for_tensorflow_keeps_its_functions(tiny, monkeypa
     found = task._trackable_children("savedmodel")
     assert there and all(there)
     assert not any(name.endswith("_function") for name in found)
+
+
+@pytest.fixture
+def rewriting():
+    """Graphs are rewritten, as by default; in the quick run of the tests they are not."""
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options(before)
+
+
+@pytest.mark.usefixtures("rewriting")
+def test_graphs_as_traced():
+    """TensorFlow does not rewrite graphs that are called inside, and does again afterwards."""
+
+    def rewrites():
+        config = tf.compat.v1.ConfigProto.FromString(
+            context.context().function_call_options.config_proto_serialized
+        )
+        return not config.graph_options.rewrite_options.disable_meta_optimizer
+
+    double = tf.function(lambda x: x + x)
+    with keras_private.graphs_as_traced(True):
+        assert not rewrites() and float(double(tf.constant(2.0))) == 4
+    assert rewrites()
+    with keras_private.graphs_as_traced(False):
+        assert rewrites()

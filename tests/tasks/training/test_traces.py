@@ -1,5 +1,6 @@
 """Nothing is traced twice: graphs live from call to call, whatever the calls are given."""
 
+import contextlib
 import ctypes
 import functools
 
@@ -10,6 +11,10 @@ import tensorflow as tf
 from processes import run
 
 import encoder_zoo as ez
+from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.encoders.core import EncoderBlock
+from encoder_zoo.tasks.preprocessing import tracing
+from encoder_zoo.testing import tiny
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -270,3 +275,63 @@ print("RESULT", max(used[16:]) - max(used[8:16]))
 def test_models_that_are_gone_leave_no_memory():
     """TensorFlow keeps the kernels of each graph that has run, 3 MB of such a model."""
     assert float(run(TRAINED_AND_DROPPED, KERAS_BACKEND="tensorflow").split("RESULT ")[1]) < 5
+
+
+def trained(name, change=lambda backbone: None):
+    """Return the weights of a small classifier of a family, changed and trained with dropout."""
+    keras.utils.set_random_seed(0)
+    family = get_family(name)
+    model = tiny.task(family, ez.SequenceClassifier, dropout=0.2)
+    change(model.backbone)
+    model.compile(learning_rate=1e-2)
+    model.fit(["a b c", "ab", "c d a b", "a"] * 3, [0, 1] * 6, batch_size=4, verbose=0)
+    return [keras.ops.convert_to_numpy(weight) for weight in model.weights]
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """A function after which each block is traced by itself."""
+    return lambda: monkeypatch.setattr(tracing, "blocks_traced_once", contextlib.nullcontext)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "bert" else pytest.param(n, marks=pytest.mark.slow(every=True)) for n in FAMILIES],
+)
+def test_blocks_traced_once_train_as_those_traced_one_by_one(name, one_by_one):
+    once = trained(name)
+    one_by_one()
+    for weight, other in zip(once, trained(name), strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-6)
+
+
+class StrangersBlock(EncoderBlock):
+    """A block that computes what its settings do not tell."""
+
+
+CHANGES = {  # and how many of two blocks are traced
+    "alike": (lambda backbone: None, 1),
+    "rates": (lambda backbone: setattr(backbone.blocks[1].output_dropout_layer, "rate", 0.5), 2),
+    "frozen": (lambda backbone: setattr(backbone.blocks[0], "trainable", False), 2),
+    "updates": (lambda backbone: backbone.blocks[1].attention.query_dense.enable_lora(2), 2),
+    "of others": (lambda backbone: setattr(backbone.blocks[1], "__class__", StrangersBlock), 2),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_blocks_that_are_not_alike_are_traced_each(name, one_by_one, monkeypatch):
+    traced, call = [], EncoderBlock.call
+
+    def noted(self, x, attention_mask=None, training=None, **context):
+        if training and tf.inside_function():
+            traced.append(self)
+        return call(self, x, attention_mask, training, **context)
+
+    monkeypatch.setattr(EncoderBlock, "call", noted)
+    change, count = CHANGES[name]
+    once = trained("bert", change)
+    assert len(traced) == count
+    one_by_one()
+    for weight, other in zip(once, trained("bert", change), strict=True):
+        np.testing.assert_allclose(weight, other, atol=1e-6)
+    assert len(traced) == count + 2
