@@ -16,15 +16,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
 from encoder_zoo.encoders.layers import initializer
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.library import decoded, tokenizers
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 
 class _Rows(keras.layers.Layer):
@@ -133,7 +138,8 @@ TokenTable.family = dataclasses.replace(
 class FileTokenizer(ConfigFromSignature):
     """Tokenizes by the library `tokenizers`, as a tokenizer.json says, without special tokens.
 
-    It takes every file that the library reads, and texts in memory alone.
+    It takes every file that the library reads. In TensorFlow's graphs, of datasets and exports, a
+    `BertTokenizer` of the same steps does the work, which WordPiece alone has.
 
     Args:
         tokenizer_json: contents of the file.
@@ -144,7 +150,8 @@ class FileTokenizer(ConfigFromSignature):
         unknown_id: of unknown words; None if there are none.
 
     Raises:
-        ValueError: "tokenizer.json cannot be read: ..."
+        ValueError: "tokenizer.json cannot be read: ...", "In TensorFlow's graphs, of datasets and
+            exports, static embeddings tokenize by WordPiece. ..."
 
     Example:
         >>> model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "cat": 2}}
@@ -228,11 +235,54 @@ class FileTokenizer(ConfigFromSignature):
     def tokenize(self, texts: Any, first: int | None = None) -> Any:
         """Return the ids of texts (N,), ragged (N, None) int32.
 
-        Raises:
-            ValueError: "This tokenizer.json is read by the library tokenizers, which takes no ..."
+        Args:
+            texts: in memory, or in a graph.
+            first: so many of each text, of which unknown ones may be left out; None: all.
         """
+        if array_ops.is_symbolic_tensor(texts):
+            ids = self._in_graphs.tokenize(texts)[:, :first]
+            if self.keeps_unknown or self.unknown_id is None:
+                return ids
+            return array_ops.ragged.boolean_mask(ids, ids != self.unknown_id)
         ids, lengths, _ = self.ids_of(texts_in_memory(texts), first)
         return array_ops.RaggedTensor.from_row_lengths(array_ops.constant(ids), lengths)
+
+    @property
+    def graph(self) -> TokenizerGraph:
+        """The graph of the rules in TensorFlow, made when it is first used."""
+        return self._in_graphs.graph
+
+    @functools.cached_property
+    def _in_graphs(self) -> BertTokenizer:
+        """The same steps as a tokenizer with a graph."""
+        from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
+
+        file = json.loads(self.tokenizer_json)
+        vocabulary = dict(file["model"].get("vocab", ()))
+        added = {token["content"] for token in file.get("added_tokens") or ()}
+        if file["model"].get("type") != "WordPiece" or not added <= {*vocabulary}:
+            raise ValueError(
+                "In TensorFlow's graphs, of datasets and exports, static embeddings tokenize by "
+                "WordPiece. Received: a tokenizer.json with the model "
+                f"{shown(file['model'].get('type'))}, or with added tokens that are not in its "
+                "vocabulary. Expected texts in memory."
+            )
+        names = {name: argument_defaults(BertTokenizer)[name] for name in SPECIAL_TOKENS}
+        names["unknown_token"] = file["model"]["unk_token"]
+        for role, token in names.items():
+            if token not in (added or vocabulary) and role != "unknown_token":
+                # It gets one that hardly stands in a text.
+                names[role] = f"[no {role}]"
+                vocabulary[names[role]] = len(vocabulary)
+        file["model"]["vocab"] = vocabulary
+        ends = {"cls": names["start_token"], "sep": names["end_token"]}
+        ends = {key: [token, vocabulary[token]] for key, token in ends.items()}
+        file["post_processor"] = {"type": "BertProcessing", **ends}
+        config = {SPECIAL_TOKENS[role][0]: token for role, token in names.items()}
+        files = {"tokenizer.json": file, "tokenizer_config.json": config}
+        # The library finds the file's special tokens in texts.
+        options = {"special_tokens_in_text": bool(added)}
+        return BertTokenizer.from_files(TokenizerFiles("tokenizer.json", files), **options)
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Return ids, starts and ends of the tokens of texts (N,), ragged (N, None) int32."""
@@ -250,16 +300,5 @@ class FileTokenizer(ConfigFromSignature):
 
 
 def texts_in_memory(texts: Any) -> list[str]:
-    """Return texts (N,) as strings.
-
-    Raises:
-        ValueError: "This tokenizer.json is read by the library tokenizers, which takes no ..."
-    """
-    if array_ops.is_symbolic_tensor(texts):
-        raise ValueError(
-            "This tokenizer.json is read by the library tokenizers, which takes no part in "
-            "TensorFlow's graphs: datasets and exports. Expected texts in memory."
-        )
-    if isinstance(texts, list):
-        return texts
-    return decoded(texts)
+    """Return texts (N,) as strings."""
+    return texts if isinstance(texts, list) else decoded(texts)

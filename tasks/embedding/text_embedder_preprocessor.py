@@ -177,6 +177,12 @@ class TextEmbedderPreprocessor(SeparateTexts):
 
     def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
         if isinstance(self.tokenizer, FileTokenizer):
+            if array_ops.is_symbolic_tensor(texts):
+                ids = self._tokens(texts, prompt, self.max_sequence_length)
+                empty = array_ops.cast(ids.row_lengths() == 0, "int64")
+                none = array_ops.fill([array_ops.reduce_sum(empty)], self.tokenizer.vocabulary_size)
+                none = array_ops.RaggedTensor.from_row_lengths(none, empty)
+                return {"token_ids": array_ops.concat([ids, none], 1)}
             ids, lengths = self.ids_of(texts, prompt)
             starts, empty = np.cumsum(lengths) - lengths, lengths == 0
             ids = np.insert(ids, starts[empty], self.tokenizer.vocabulary_size)

@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tokenizers
 from keras import ops
 from safetensors.numpy import load_file, save_file
@@ -164,6 +165,40 @@ def test_other_tasks_and_a_missing_tokenizer(tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match="has no tokenizer.json, by which static embeddings"):
         ez.TextEmbedder.from_preset(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps_unknown", [False, True])
+def test_graphs_and_exports_have_the_same_vectors(tmp_path, keeps_unknown):
+    config = {"model_type": "model2vec", "normalize": True, "max_length": 30}
+    folder = write(tmp_path / "given", config={**config, "keeps_unknown": keeps_unknown})
+    texts = [*TEXTS, "zz", "[UNK] cat [CLS]", "THE ça\u0300 東 dog" * 9]
+    embedder = ez.TextEmbedder.from_preset(folder, prompts={"query": "the "})
+    embedder.export(tmp_path / "served")
+    signatures = tf.saved_model.load(tmp_path / "served").signatures
+    for name, prompt in (("serving_default", None), ("query", "query"), ("document", "document")):
+        found = signatures[name](text=tf.constant(texts))["embedding"]
+        np.testing.assert_allclose(found, embedder.embed(texts, prompt=prompt), atol=1e-6)
+    data = tf.data.Dataset.from_tensor_slices(texts).batch(4)
+    np.testing.assert_allclose(embedder.predict(data, verbose=0), embedder.embed(texts), atol=1e-6)
+
+
+def test_special_tokens_of_the_file_are_found_in_graphs(tmp_path):
+    static = ez.TextEmbedder.from_preset("bert_nano_en_uncased").distil_static(dim=4)
+    tokenizer = static.preprocessor.tokenizer
+    texts = ["a [SEP] cat", "[MASK][UNK]", "[no start_token]"]
+    found = tf.function(tokenizer.tokenize)(tf.constant(texts)).to_list()
+    assert found == tokenizer.tokenize(texts).to_list()
+
+
+def test_other_models_than_wordpiece_stay_in_memory(tmp_path):
+    write(tmp_path)
+    library = tokenizers.Tokenizer(models.WordLevel(dict(zip(TOKENS, range(8), strict=True))))
+    library.save(str(tmp_path / "tokenizer.json"))
+    embedder = ez.TextEmbedder.from_preset(tmp_path)
+    np.testing.assert_allclose(embedder.embed("cat"), unit(TABLE[5:6])[0], atol=1e-6)
+    with pytest.raises(ValueError, match="static embeddings tokenize by WordPiece. Rec.*'WordLe"):
+        embedder.export(tmp_path / "served")
 
 
 def test_distillation_by_hand():
