@@ -8,11 +8,14 @@ import json
 import os
 import subprocess
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from paths import GOLDEN
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import in_random_order
 
 PYTHON = os.environ.get("ENCODER_ZOO_GLINER")
 pytestmark = [
@@ -117,3 +120,55 @@ def test_what_gliner_saves_opens_here(name, theirs):
 @pytest.mark.parametrize("name", [*NAMES, *TRAINED])
 def test_what_is_saved_here_opens_there(name, ours):
     assert_same(ez.EntityExtractor.from_preset(ours / name), found_in(ours / name))
+
+
+LEARN = """
+import json, sys
+import torch
+from gliner import GLiNER
+
+given = json.load(open(sys.argv[2]))
+model = GLiNER.from_pretrained(sys.argv[1])
+for module in model.modules():
+    if isinstance(module, torch.nn.Dropout):
+        module.p = 0.0
+model.train()  # of the attention and the LSTM dropout is 0 already
+examples = []
+for text, spans, labels in zip(given["texts"], given["spans"], given["labels"]):
+    words = list(model.data_processor.words_splitter(text))
+    first = {start: i for i, (_, start, _) in enumerate(words)}
+    last = {end: i for i, (_, _, end) in enumerate(words)}
+    ner = [[first[start], last[end], label] for start, end, label in spans]
+    tokens = [word for word, _, _ in words]
+    examples.append({"tokenized_text": tokens, "ner": ner, "ner_labels": labels})
+batch = model._create_data_collator()(examples)
+optimizer, losses = torch.optim.SGD(model.parameters(), lr=1e-4), []
+for _ in range(4):
+    loss = model(**batch, **given["loss"], reduction="sum").loss
+    losses.append(loss.item())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+open(sys.argv[3], "w").write(json.dumps(losses))
+"""
+
+
+@pytest.mark.parametrize("name", ["bert", "bert_wider", "deberta"])
+@pytest.mark.parametrize("alpha,gamma", [(None, 0.0), (0.75, 2.0)])
+def test_training_steps_are_those_of_gliner(name, alpha, gamma, tmp_path):
+    folder = GOLDEN / "gliner" / name
+    texts = ["Anna Lee met Bob in Paris .", "Paris , the old town", "a river in São-Paulo"]
+    spans = [[(0, 8, LABELS[0]), (20, 25, LABELS[1])], [(0, 5, LABELS[1])], []]
+    options = {"labels": LABELS, "dropout": 0.0, "attention_dropout": 0.0}
+    model = ez.EntityExtractor.from_preset(folder, **options)
+    model.compile(keras.optimizers.SGD(1e-4), ez.SpanFocalLoss(gamma, alpha, reduction="sum"))
+    history = model.fit(texts, spans, batch_size=3, epochs=4, shuffle=False, verbose=0)
+    order = in_random_order(tf.ragged.constant([range(len(LABELS))] * len(texts)))
+    labels = [[LABELS[i] for i in row] for row in order.to_list()]
+    loss = {"alpha": -1 if alpha is None else alpha, "gamma": gamma}
+    given = {"texts": texts, "spans": spans, "labels": labels, "loss": loss}
+    (tmp_path / "given.json").write_text(json.dumps(given))
+    run("-c", LEARN, folder, tmp_path / "given.json", tmp_path / "losses.json")
+    losses = json.loads((tmp_path / "losses.json").read_text())
+    assert losses[0] > 1.01 * losses[3] > 0
+    np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-4)

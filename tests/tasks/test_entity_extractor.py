@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fake_hub import Hub, environment
 from paths import GOLDEN
+from processes import printed
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
@@ -298,3 +299,28 @@ def test_characters_without_tokens_are_no_words(model):
         for entity in model.extract_entities(text, LABELS, threshold=0.0, nested=True):
             assert text[entity["start"] : entity["end"]] == entity["text"]
             assert entity["text"].strip("\u200b") and "\u200b" not in entity["text"][:1]
+
+
+STEPS = """
+import json, sys
+import keras
+import encoder_zoo as ez
+
+texts = ["Anna Lee met Bob in Paris .", "Paris , the old town", "a river in São-Paulo"]
+spans = [[(0, 8, "person"), (20, 25, "city")], [(0, 5, "city"), (8, 20, "city")], []]
+model = ez.EntityExtractor.from_preset(sys.argv[1], dropout=0.0, attention_dropout=0.0)
+model.compile(keras.optimizers.SGD(0.01), ez.SpanFocalLoss(2.0, 0.75))
+history = model.fit(texts, spans, batch_size=2, epochs=3, shuffle=False, verbose=0)
+print(json.dumps(history.history["loss"]))
+"""
+
+
+@pytest.mark.slow
+def test_backends_learn_alike():
+    losses = {
+        backend: json.loads(printed(STEPS, backend, FOLDERS / "bert").splitlines()[-1])
+        for backend in ("tensorflow", "jax", "torch")
+    }
+    assert losses["tensorflow"][0] > 1.01 * losses["tensorflow"][2] > 0
+    for backend in ("jax", "torch"):
+        np.testing.assert_allclose(losses[backend], losses["tensorflow"], rtol=1e-5)
