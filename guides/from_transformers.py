@@ -121,4 +121,5 @@ print({name: tuple(values.shape) for name, values in outputs.items()})
 
 # %%
 masked = ez.MaskedLM.from_preset("bert_nano_en_uncased")
-ez.display.fill_mask(masked.fill_mask("The film was a [MASK] success.")).show()
+for candidate in masked.fill_mask("The film was a [MASK] success."):
+    print(f"{candidate['score']:.3f}  {candidate['text']}")

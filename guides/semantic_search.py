@@ -73,7 +73,6 @@ for hit in index.search("Can it go on after a crash?", top_k=3, group_by="docume
 # %%
 [hit] = index.search("several graphics cards", top_k=1, where={"folder": ["topics", "front"]})
 print(hit["id"], hit["metadata"])
-ez.display.neighbours(index, "several graphics cards", top_k=5).show()
 
 # %% [markdown]
 """

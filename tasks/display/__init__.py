@@ -1,9 +1,8 @@
 """Pictures of answers and of training: HTML in a notebook, plain text in a terminal.
 
-`entities`, `answer`, `explanation`, `errors`, `fill_mask`, `attention`, `neighbours`, `matches` and
-`terms` return a `Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a
-page. `learning_curves`, `thresholds` and `confusion_matrix` draw with matplotlib and return its
-axes.
+`entities`, `answer`, `explanation`, `errors`, `attention` and `matches` return a `Picture`: a
+notebook draws it, `print` writes it as text, and its `save` makes a page. `learning_curves`,
+`thresholds` and `confusion_matrix` draw with matplotlib and return its axes.
 
 Example:
     >>> import encoder_zoo as ez
@@ -12,7 +11,6 @@ Example:
     In [Rome LOC].
 """
 
-from encoder_zoo.tasks.display.bars import fill_mask, neighbours, terms
 from encoder_zoo.tasks.display.charts import confusion_matrix, errors, learning_curves, thresholds
 from encoder_zoo.tasks.display.marks import answer, attention, entities, explanation
 from encoder_zoo.tasks.display.matches import matches
@@ -26,10 +24,7 @@ __all__ = [
     "entities",
     "errors",
     "explanation",
-    "fill_mask",
     "learning_curves",
     "matches",
-    "neighbours",
-    "terms",
     "thresholds",
 ]

@@ -15,7 +15,6 @@ from encoder_zoo.common.escaping import in_html, in_line, in_markdown, in_python
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.model_card import TRANSFORMERS, Description, Usage, make_card
 from encoder_zoo.presets.origin import Origin
-from encoder_zoo.tasks.display.bars import fill_mask
 from encoder_zoo.tasks.display.marks import answer, entities, explanation
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -144,7 +143,6 @@ def pictures(text: str) -> list[Picture]:
         entities(text, [row], [{**row, "label": "other"}]),
         answer(text, {"text": text, "start": 0, "end": len(text), "score": 0.5}, f"{text}?"),
         explanation({**why, "baseline": 0.0}),
-        fill_mask([{"token": text, "text": text, "score": 0.5}]),
     ]
 
 

@@ -125,16 +125,6 @@ def test_no_answer():
     assert ez.display.answer("Anna sings.", none).text == "No answer (0.90)\nAnna sings."
 
 
-def test_candidates_of_several_masks():
-    tables = [[{"token": "<b>", "text": "a <b>", "score": 0.5}]] * 2
-    picture = ez.display.fill_mask(tables)
-    assert picture.text == "a <b>\n<b>  0.500  ██████████\n\na <b>\n<b>  0.500  ██████████"
-    parsed = Parsed(picture.html)
-    assert parsed.tags.count("table") == 2 and "b" not in parsed.tags
-    with pytest.raises(ValueError, match="Expected the result of fill_mask"):
-        ez.display.fill_mask({"token": "a", "text": "a", "score": 1.0})
-
-
 @pytest.fixture(scope="module")
 def model():
     return ez.MaskedLM.from_preset("bert_nano_en_uncased")
@@ -368,10 +358,3 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
         ez.display.learning_curves({"loss": [1.0]})
     with pytest.raises(ImportError, match="pip install matplotlib"):
         ez.display.confusion_matrix([1], [1])
-
-
-def test_neighbours_of_a_query_that_finds_nothing():
-    embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
-    index = embedder.index(["A cat.", "Tax law."], metadata=[{"year": 2024}, {"year": 2025}])
-    picture = ez.display.neighbours(index, "A cat.", where={"year": 1800})
-    assert str(picture) == "A cat.\nNo document is found." and "No document" in picture.html

@@ -162,7 +162,6 @@ CALLS = {
         "embed_query": lambda t: t.embed_query("a b"),
         "embed windows": lambda t: t.embed(TEXTS, windows="mean", **SMALL),
         "distil_static": lambda t: t.distil_static(dim=2, **SMALL),
-        "display.neighbours": lambda t: display.neighbours(index_of(t), "a b"),
     },
     "SparseEncoder": {
         **VECTORS,
@@ -262,7 +261,7 @@ FIRST = [
 )
 def test_a_call_holds_the_weights_once(task, name, monkeypatch):
     model, call = task_of(task), CALLS[task][name]
-    if name.startswith(("index.", "hybrid.", "display.neighbours")):
+    if name.startswith(("index.", "hybrid.")):
         for make in (index_of, hybrid_of):  # built before
             made = make(model)
             monkeypatch.setitem(globals(), make.__name__, lambda task, made=made: made)
@@ -284,12 +283,6 @@ def test_a_call_of_zero_shot_holds_the_weights_once(method, monkeypatch):
     zero = ez.ZeroShotClassifier(nli)
     call = functools.partial(getattr(zero, method), TEXTS, ["a", "b"], batch_size=2)
     check_one_state(call, monkeypatch)
-
-
-@pytest.mark.slow
-def test_a_picture_of_terms_holds_the_weights_once(monkeypatch):
-    encoder = ez.SparseEncoder.from_preset("bert_nano_en_uncased")  # whose tokens have names
-    check_one_state(lambda: display.terms(encoder, "A cat."), monkeypatch)
 
 
 @pytest.mark.slow

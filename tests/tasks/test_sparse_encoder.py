@@ -324,23 +324,6 @@ class TestExport:
             assert terms == [term for term, _ in encoder.top_terms(TEXTS[0], 4, prompt)]
 
 
-class TestDisplay:
-    def test_own_and_added_terms_are_told_apart(self, shared):
-        picture = ez.display.terms(shared, "good <film>", top_k=30)
-        lines = str(picture).splitlines()
-        assert lines[0] == "good <film>" and "█ in the text, ░ added" in lines[1]
-        own = {line.split()[0] for line in lines[2:] if "█" in line}
-        added = {line.split()[0] for line in lines[2:] if "░" in line}
-        found = dict(shared.top_terms("good <film>", k=30))
-        assert own <= {"good", "film", "[UNK]"} and own | added == found.keys()
-        assert "good &lt;film&gt;" in picture.html and "<film>" not in picture.html
-        assert f"{shared.embed('good <film>').nnz} terms" in picture.html
-
-    def test_several_texts_are_refused(self, shared):
-        with pytest.raises(ValueError, match="Expected one text"):
-            ez.display.terms(shared, ["good"])
-
-
 class TestGradients:
     @pytest.mark.parametrize("positions", [2, 32])
     def test_of_the_terms_that_have_one_are_those_of_all(self, positions):

@@ -617,17 +617,6 @@ class TestWithATask:
         index = embedder.index(["A cat.", "A dog."], dim=32)
         assert index.dim == 32 and index.search("A dog.", top_k=1)[0]["index"] == 1
 
-    def test_a_picture(self, embedder):
-        index = embedder.index(["Law & <b>taxes</b>.", "A cat.\nIt " + "sat " * 200])
-        picture = ez.display.neighbours(index, "Law & <b>taxes</b>.", top_k=2)
-        first, *lines = picture.text.splitlines()
-        assert first == "Law & <b>taxes</b>." and len(lines) == 2
-        assert lines[0] == "1.000  ████████████  Law & <b>taxes</b>. [0]"
-        assert lines[1].endswith("… [1]") and max(map(len, lines)) < 110
-        assert "<b>" not in picture.html and "Law &amp; &lt;b&gt;taxes" in picture.html
-        with pytest.raises(ValueError, match="Expected one text: call neighbours for each"):
-            ez.display.neighbours(index, ["a", "b"])
-
 
 def test_exports_that_cannot_be(monkeypatch, tmp_path):
     index = VectorIndex.build(Embedder(), ["a"])
