@@ -4,6 +4,7 @@ Writers: see WRITERS. What lies there: files, folders, links, pipes, read-only o
 folders with the names of ours.
 """
 
+import logging
 import os
 import pathlib
 import shutil
@@ -113,6 +114,18 @@ def write(request, parts, monkeypatch):
 
 
 writers = pytest.mark.parametrize("write", WRITERS, indirect=True)
+
+
+@pytest.mark.parametrize("write", ["export"], indirect=True)
+def test_tensorflow_logs_after_an_export_as_before(write, tmp_path):
+    logger = tf.get_logger()
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        write(tmp_path / "served")
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
 
 
 def state(path: pathlib.Path) -> dict[str, tuple]:

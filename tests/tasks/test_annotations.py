@@ -259,9 +259,10 @@ def test_several_annotators_of_one_text(caplog):
         assert len(x) == 2 and "1 of 3 rows are left out: 1 repeated" in caplog.text
         caplog.clear()
     other = {"text": TEXT, "label": [[0, 3, "LOC"]]}
-    ez.read_annotations([OF_TAGGERS["doccano, JSONL"], other])
+    of_its_own = {"text": "In Rome", "label": [[3, 7, "LOC"]]}
+    ez.read_annotations([OF_TAGGERS["doccano, JSONL"], of_its_own, other])
     assert "1 rows repeat the text of another row" in caplog.text
-    assert "first rows 0 and 1" in caplog.text
+    assert "first rows 0 and 2" in caplog.text
 
 
 def test_relations_are_counted(caplog):

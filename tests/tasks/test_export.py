@@ -12,6 +12,7 @@ import tensorflow as tf
 from paths import CHECKPOINTS, ROOT
 from processes import run
 from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tokenizers import Tokenizer
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import GRAPH_BATCH, in_graph_batches
@@ -551,6 +552,9 @@ class TestOnTorch:
         texts = [text for text in TEXTS[:12] if "\x00" not in text] + ["the cat sat " * 30]
         request = [str(tmp_path / "served"), str(preset), "SequenceClassifier", texts, formats]
         expected = json.loads(run(ON_TORCH, given=json.dumps(request), KERAS_BACKEND="torch"))
+        read = Tokenizer.from_file(str(tmp_path / "served" / "tokenizer.json")).encode_batch(texts)
+        assert len({len(row.type_ids) for row in read}) == 1
+        assert {segment for row in read for segment in row.type_ids} == {0}  # of padding, too
         found = json.loads(run(client, given=json.dumps([texts, formats]), cwd=tmp_path))
         answers, *outputs = found
         for logits in outputs:

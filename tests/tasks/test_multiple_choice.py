@@ -143,6 +143,13 @@ class TestInputs:
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert found.shape == (2, 2)
 
+    def test_a_prepared_index_is_an_int32(self, model):
+        inputs = model.preprocessor((QUESTIONS[:1], [CHOICES[0][:2]]))
+        arrays = {name: value.numpy() for name, value in inputs.items()}
+        arrays["choice_index"] = np.array([[0, 2**31]])
+        with pytest.raises(ValueError, match="choice_index"):
+            model.predict(arrays, verbose=0)
+
 
 class TestErrors:
     @pytest.mark.parametrize(

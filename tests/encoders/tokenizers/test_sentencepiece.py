@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from processes import run
 from tokenizers import Tokenizer
 
+from encoder_zoo.encoders.tokenizers.segmentation.unigram import Unigram
 from encoder_zoo.encoders.tokenizers.sentencepiece import (
     AlbertTokenizer,
     CamembertTokenizer,
     DebertaV2Tokenizer,
     XLMRobertaTokenizer,
 )
+from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 
 FOLDER = paths.GOLDEN / "sentencepiece"
 GOLDEN = json.loads((FOLDER / "answers.json").read_text(encoding="utf-8"))
@@ -74,6 +76,14 @@ def encoded(tokenizer, texts):
     assert tokenizer.tokenize(texts).to_list() == ids
     spans = [list(zip(s, e, strict=True)) for s, e in zip(starts, ends, strict=True)]
     return list(zip(ids, spans, strict=True))
+
+
+@pytest.mark.eager
+def test_no_words_have_no_tokens():
+    words, none = PackedWords.from_symbols([[7], [8], [7, 8]]), tf.zeros([0], tf.int32)
+    model = Unigram(words, [1, 2, 3], [0.0, -2.0, -2.0, -3.0], unknown_id=0)
+    tokens = model.encode(tf.constant([7, 8]), none, none)
+    assert (len(tokens.ids), tokens.splits.numpy().tolist()) == (0, [0])
 
 
 @pytest.mark.eager
