@@ -114,6 +114,10 @@ class TestLabelsLearnedFromY:
         assert (model.labels or model.num_classes) == labels
         assert model.preprocessor.encode_labels(y).numpy().tolist() == hot
 
+    def test_lists_of_nothing(self):
+        with pytest.raises(ValueError, match="There are no classes to learn from y"):
+            learned([[], []], problem_type="multi_label_classification")
+
     def test_from_a_dataset(self):
         model = classifier()
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ["b", "a", "c"] * 2))

@@ -108,6 +108,13 @@ class TestFolders:
         assert ids[1] == plain and len(ids) == 10
         assert model.embed("good").shape == (4, 16)
 
+    def test_given_projections_begin_anew(self):
+        folder = GOLDEN / "late_interaction" / "pylate"
+        trained = ez.LateInteraction.from_preset(folder).projection_layers[0].dense.kernel
+        model = ez.LateInteraction.from_preset(folder, projections=[{"units": trained.shape[1]}])
+        new = model.projection_layers[0].dense.kernel
+        assert new.shape == trained.shape and not np.allclose(new, trained)
+
     def test_a_model_of_text_embeddings_keeps_its_dense_layers(self):
         folder = GOLDEN / "sentence_transformers" / "2.2.2"
         dense = ez.TextEmbedder.from_preset(folder).dense_layers[0]

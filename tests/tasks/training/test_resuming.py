@@ -387,6 +387,14 @@ def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     assert min(after) == (1, 4)
 
 
+def test_examples_of_another_shape_or_type_are_others():
+    ids = np.arange(12, dtype="int32")
+    examples = [ids.reshape(2, 6), ids.reshape(2, 3, 2), ids.view("float32").reshape(2, 6)]
+    found = [resuming.checksum_of_examples({"token_ids": part}) for part in examples]
+    assert {row["examples"] for row in found} == {2}
+    assert len({row["sha256"] for row in found}) == 3
+
+
 class Scaled(keras.losses.Loss):
     """A loss that has no `get_config` of its own."""
 
