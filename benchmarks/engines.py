@@ -1,15 +1,19 @@
 """Search among many vectors: exact, by our graph, and by the bare libraries that make graphs.
 
-    python benchmarks/engines.py --vectors 1000000
+    python benchmarks/engines.py --vectors 1000000 --folder graphs
 
 Milliseconds are of one query and of 100 at once; recall is the part of the 10 nearest that is
 found, also behind filters that half and a tenth of the vectors meet, and after a tenth were
 removed. The vectors are drawn: 48 dimensions in 1,000 groups, and noise in all 384, as random ones
-have no near neighbours. Needs faiss-cpu; usearch, if it is installed, is measured too.
+have no near neighbours. Bare faiss searches in the graph that it has built for ours. Graphs are
+built in parts, and kept in the folder: killed and started again, the program goes on where it was,
+and later runs search alone. Needs faiss-cpu; usearch, if it is installed, is measured too.
 """
 
 import argparse
+import functools
 import importlib.util
+import pathlib
 import time
 from collections.abc import Callable
 
@@ -21,6 +25,7 @@ from encoder_zoo.tasks.retrieval.engines import GraphVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors, Int8Vectors
 
 WIDTH, TOP_K, QUERIES = 384, 10, 100
+PART = 20_000  # vectors that are added at once to a graph that is kept
 
 
 def drawn(count: int, seed: int) -> np.ndarray:
@@ -56,10 +61,19 @@ def recall(found: np.ndarray, expected: np.ndarray) -> float:
     return np.mean(same) / expected.shape[1]
 
 
-def report(name: str, search: Callable, queries: np.ndarray, expected: np.ndarray, built: float):
+def report(
+    name: str,
+    search: Callable,
+    queries: np.ndarray,
+    expected: np.ndarray,
+    size: int | None = None,
+    built: float | None = None,
+) -> None:
     one, many = milliseconds(search, queries)
     found = recall(search(queries), expected)
-    print(f"| {name} | {built:.0f} | {one:.2f} | {many:.2f} | {found:.3f} |", flush=True)
+    made = "" if built is None else f"{built:.0f}"
+    memory = "" if size is None else f"{size / 1e6:,.0f}"
+    print(f"| {name} | {made} | {memory} | {one:.2f} | {many:.2f} | {found:.3f} |", flush=True)
 
 
 def timed(make: Callable):
@@ -68,71 +82,108 @@ def timed(make: Callable):
     return made, time.perf_counter() - start
 
 
-def bare_faiss(vectors: np.ndarray):
-    index = faiss.IndexHNSWFlat(WIDTH, engines.LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction, index.hnsw.efSearch = engines.BUILDING_BREADTH, engines.BREADTH
-    index.add(vectors)
-    return index
-
-
-def bare_usearch(vectors: np.ndarray):
-    from usearch.index import Index
-
-    index = Index(
-        ndim=WIDTH, metric="ip", dtype="f32", connectivity=16, expansion_search=engines.BREADTH
-    )
-    index.add(np.arange(len(vectors)), vectors)
-    return index
+def graph_of(
+    base: Float32Vectors, folder: pathlib.Path | None, name: str
+) -> tuple[GraphVectors, float]:
+    """Return the store of vectors and their graph, and the seconds in which it was built."""
+    if folder is None:
+        return timed(lambda: GraphVectors(base))
+    path = folder / f"{name}_{len(base)}.npz"
+    folder.mkdir(parents=True, exist_ok=True)
+    links, levels, seconds = None, np.zeros(0, "int32"), 0.0
+    if path.exists():
+        with np.load(path) as kept:
+            links, levels, seconds = kept["links"], kept["levels"], float(kept["seconds"])
+    while len(levels) < len(base):
+        part = base.taken(slice(len(levels) + PART))
+        store, took = timed(functools.partial(GraphVectors, part, links, levels))
+        links, levels, seconds = store.links.copy(), store.levels, seconds + took
+        # A run that is killed while it writes leaves the last file.
+        np.savez(path.with_suffix(".part.npz"), links=links, levels=levels, seconds=seconds)
+        path.with_suffix(".part.npz").replace(path)
+    return GraphVectors(base, links, levels), seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--vectors", type=int, default=1_000_000)
-    count = parser.parse_args().vectors
-    vectors, queries = drawn(count, 1), drawn(QUERIES, 2)
-    exact = Float32Vectors.of(vectors)
+    parser.add_argument("--folder", type=pathlib.Path, help="of graphs that are kept")
+    options = parser.parse_args()
+    vectors, queries = drawn(options.vectors, 1), drawn(QUERIES, 2)
+    exact = Float32Vectors(vectors)
     expected = exact.nearest(queries, TOP_K)[0]
-    print(f"\n| {count:,} vectors | built, s | one query, ms | each of 100, ms | recall@10 |")
-    print("|---" * 5 + "|")
-    report("exact, NumPy", lambda q: exact.nearest(q, TOP_K)[0], queries, expected, 0)
-    measure_ours(exact, queries, expected)
-    measure_bare(vectors, queries, expected)
-
-
-def measure_ours(exact: Float32Vectors, queries: np.ndarray, expected: np.ndarray) -> None:
-    """Print the lines of our graph, also behind filters and after a removal."""
-    count = len(exact)
-    store, built = timed(lambda: GraphVectors(exact))
-    report('engine="hnsw"', lambda q: store.nearest(q, TOP_K)[0], queries, expected, built)
-    for share in (0.5, 0.1):
-        among = np.flatnonzero(np.random.default_rng(3).random(count) < share)
-        right = exact.nearest(queries, TOP_K, among)[0]
-
-        def search(some: np.ndarray, among: np.ndarray = among) -> np.ndarray:
-            return store.nearest(some, TOP_K, among)[0]
-
-        report(f"the same, {share:.0%} meet the filter", search, queries, right, 0)
-    kept = np.sort(np.random.default_rng(4).permutation(count)[: int(0.9 * count)])
-    left, taken = timed(lambda: store.taken(kept))
-    right = exact.taken(kept).nearest(queries, TOP_K)[0]
-    name = "the same, a tenth removed"
-    report(name, lambda q: left.nearest(q, TOP_K)[0], queries, right, taken)
-    coarse, built = timed(lambda: GraphVectors(Int8Vectors.of(exact.vectors)))
-    name = 'engine="hnsw", int8'
-    report(name, lambda q: coarse.nearest(q, TOP_K)[0], queries, expected, built)
-
-
-def measure_bare(vectors: np.ndarray, queries: np.ndarray, expected: np.ndarray) -> None:
-    """Print the lines of the libraries by themselves."""
-    theirs, built = timed(lambda: bare_faiss(vectors))
-    report("bare faiss", lambda q: theirs.search(q, TOP_K)[1], queries, expected, built)
+    columns = ("built, s", "MB", "one query, ms", "each of 100, ms", "recall@10")
+    print(f"\n| {len(exact):,} vectors | {' | '.join(columns)} |\n" + "|---" * 6 + "|")
+    report("exact, NumPy", searching(exact), queries, expected, exact.nbytes)
+    store = measure_graph(exact, queries, expected, options.folder)
+    measure_removal(store, exact, queries)
+    measure_int8(exact, queries, expected, options.folder)
     if importlib.util.find_spec("usearch"):
-        index, built = timed(lambda: bare_usearch(vectors))
+        measure_usearch(vectors, queries, expected)
 
-        def search(some: np.ndarray) -> np.ndarray:
-            return np.reshape(index.search(some, TOP_K).keys, (len(some), -1))
 
-        report("bare usearch", search, queries, expected, built)
+def searching(store: Float32Vectors, among: np.ndarray | None = None) -> Callable:
+    return lambda queries: store.nearest(queries, TOP_K, among)[0]
+
+
+def measure_graph(
+    exact: Float32Vectors, queries: np.ndarray, expected: np.ndarray, folder: pathlib.Path | None
+) -> GraphVectors:
+    """Print the lines of our graph, of the library in it, and behind filters; return the graph."""
+    store, built = graph_of(exact, folder, "float32")
+    report('engine="hnsw"', searching(store), queries, expected, store.nbytes, built)
+    bare = store._graph
+    bare.hnsw.efSearch = engines.BREADTH
+    report("bare faiss", lambda some: bare.search(some, TOP_K)[1], queries, expected)
+    for share in (0.5, 0.1):
+        among = np.flatnonzero(np.random.default_rng(3).random(len(exact)) < share)
+        right = exact.nearest(queries, TOP_K, among)[0]
+        name = f'engine="hnsw", {share:.0%} meet the filter'
+        report(name, searching(store, among), queries, right)
+        chosen = np.isin(np.arange(len(exact)), among)
+        selector = faiss.IDSelectorBitmap(np.packbits(chosen, bitorder="little"))
+        # As many of the vectors that meet the filter as a search without one comes by.
+        breadth = int(engines.BREADTH / share)
+        params = faiss.SearchParametersHNSW(efSearch=breadth, sel=selector)
+
+        def search(some: np.ndarray, params: faiss.SearchParametersHNSW = params) -> np.ndarray:
+            return bare.search(some, TOP_K, params=params)[1]
+
+        report(f"bare faiss, {share:.0%} meet the filter", search, queries, right)
+    return store
+
+
+def measure_removal(store: GraphVectors, exact: Float32Vectors, queries: np.ndarray) -> None:
+    """Print the line of our graph after a tenth was removed."""
+    count = len(exact)
+    indices = np.sort(np.random.default_rng(4).permutation(count)[: int(0.9 * count)])
+    expected = exact.taken(indices).nearest(queries, TOP_K)[0]
+    left, took = timed(lambda: store.taken(indices))
+    name = 'engine="hnsw", a tenth removed'
+    report(name, searching(left), queries, expected, left.nbytes, took)
+
+
+def measure_int8(
+    exact: Float32Vectors, queries: np.ndarray, expected: np.ndarray, folder: pathlib.Path | None
+) -> None:
+    """Print the line of our graph in int8, against float32's nearest."""
+    coarse = Int8Vectors.of(exact.vectors)
+    store, built = graph_of(coarse, folder, "int8")
+    name = 'engine="hnsw", int8'
+    report(name, searching(store), queries, expected, store.nbytes, built)
+
+
+def measure_usearch(vectors: np.ndarray, queries: np.ndarray, expected: np.ndarray) -> None:
+    from usearch.index import Index
+
+    options = {"connectivity": engines.LINKS, "expansion_add": engines.BUILDING_BREADTH}
+    index = Index(ndim=WIDTH, metric="ip", dtype="f32", expansion_search=engines.BREADTH, **options)
+    _, built = timed(lambda: index.add(np.arange(len(vectors)), vectors))
+
+    def search(some: np.ndarray) -> np.ndarray:
+        return np.reshape(index.search(some, TOP_K).keys, (len(some), -1))
+
+    report("bare usearch", search, queries, expected, built=built)
 
 
 if __name__ == "__main__":
