@@ -57,6 +57,8 @@ def train(systems: Sequence[str], side: str, pairs: tuple, seed: int) -> dict[st
     """Return the trained models, and print how fast each was trained."""
     models = {}
     for system in systems:
+        if side not in SYSTEMS[system]:
+            continue
         models[system], rate = SYSTEMS[system][side](pairs, seed)
         report(side=side, seed=seed, system=system, **{"pairs/s": round(rate, 2)})
     return models

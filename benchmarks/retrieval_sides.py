@@ -9,11 +9,14 @@ sentence-transformers' models are saved and opened here, so that one program mea
 - vectors: mean of the tokens, at most 256; cosines, scale 20.
 - late interaction: a new projection to 128 numbers, markers, queries of 32 tokens with expansion,
   documents of 180; MaxSim, scale 1.
+- SPLADE without a model for queries: a table of the terms' IDF, frozen or learned on, and of
+  `bert_nano_en_uncased`, which has a head, the documents' weights; 256 tokens, 1e-3. Ours alone.
 - SPLADE: 128 tokens, and a new head of a masked language model over MiniLM's own token embedding,
   as MiniLM has none; FLOPS, whose weights rise with the square of the steps for a third of them.
 """
 
 import argparse
+import functools
 import logging
 import pathlib
 import string
@@ -29,6 +32,7 @@ import encoder_zoo as ez
 RECIPE = argparse.Namespace(epochs=1, batch_size=32)
 QUERY_LENGTH, DOCUMENT_LENGTH, WIDTH = 32, 180, 128
 SPARSE_LENGTH = 128
+NANO, NANO_LENGTH = "bert_nano_en_uncased", 256
 FLOPS = {"query_weight": 5e-5, "document_weight": 1e-3}
 
 
@@ -193,6 +197,18 @@ def their_splade(pairs: tuple, seed: int) -> tuple[keras.Model, float]:
     return opened(model, ez.SparseEncoder), float(rate)
 
 
+def our_table(pairs: tuple, seed: int, learned: bool = False) -> tuple[keras.Model, float]:
+    keras.utils.set_random_seed(seed)
+    paragraphs = list(dict.fromkeys(pairs[1]))
+    table = ez.TermTable.from_documents(ez.Tokenizer.from_preset(NANO), paragraphs)
+    table.trainable = learned
+    encoder = ez.SparseEncoder.from_preset(NANO, query_encoder=table, max_length=NANO_LENGTH)
+    flops = FLOPS if learned else {**FLOPS, "query_weight": 0.0}
+    rate = {"query_learning_rate": 1e-2} if learned else {}
+    encoder.compile(loss=ez.losses.SPLADE(**flops), learning_rate=1e-3, **rate)
+    return fitted(encoder, pairs)
+
+
 SYSTEMS: dict[str, dict[str, Callable]] = {
     "vectors": {"encoder_zoo": our_vectors, "sentence-transformers": their_vectors},
     "late interaction": {
@@ -200,4 +216,6 @@ SYSTEMS: dict[str, dict[str, Callable]] = {
         "sentence-transformers": their_late_interaction,
     },
     "SPLADE": {"encoder_zoo": our_splade, "sentence-transformers": their_splade},
+    "SPLADE, queries by IDF": {"encoder_zoo": our_table},
+    "SPLADE, a learned table": {"encoder_zoo": functools.partial(our_table, learned=True)},
 }
