@@ -14,8 +14,10 @@ sentence by sentence and batch by batch, so that a busy machine slows all of the
 every answer with `extract_entities`, and watches memory and new graphs.
 
 `cpu` fine-tunes MiniLM with the recipe of benchmarks/quality.py and compares the answers of
-`for_cpu` with those of the model itself: scores on the held-out examples, and examples in a second
-of the processor's time, of all cores together. The data is not part of the project: see there.
+`for_cpu`, by LiteRT and by OpenVINO, with those of the model itself: scores on the held-out
+examples, and examples in a second of the processor's time, of all cores together. Ranges for
+OpenVINO's int8 are taken from 300 examples of training. The data is not part of the project: see
+there. Needs the extras `litert` and `openvino`.
 """
 
 import argparse
@@ -220,8 +222,12 @@ def measure_load(requests: int, threads: int, longest: int) -> None:
 # -- answers of for_cpu --------------------------------------------------------------------------
 
 
+CALIBRATED = 300
+
+
 def learn_sst2(limit: int) -> tuple:
-    """Return a model, the number of held-out examples, and the function that scores a model."""
+    """Return a model, inputs to calibrate it with, the number of held-out examples, and the
+    function that scores a model."""
     texts, labels = sst2.read("train")
     held_out, right = sst2.read("dev")
     model = ez.SequenceClassifier.from_preset(MINILM, num_classes=2)
@@ -230,7 +236,7 @@ def learn_sst2(limit: int) -> tuple:
     def score(model):
         return 100 * np.mean(model.predict(held_out, verbose=0).argmax(-1) == right)
 
-    return model, len(right), score
+    return model, texts[:CALIBRATED], len(right), score
 
 
 def learn_conll2003(limit: int) -> tuple:
@@ -238,7 +244,8 @@ def learn_conll2003(limit: int) -> tuple:
     words, tags = held_out["testa"]
     model = ez.TokenClassifier.from_preset(MINILM)
     model.fit(*train, epochs=3, verbose=2)
-    return model, len(words), lambda m: 100 * m.evaluate_entities(words, tags)["f1"]
+    typical = train[0][:CALIBRATED]
+    return model, typical, len(words), lambda m: 100 * m.evaluate_entities(words, tags)["f1"]
 
 
 def learn_squad(limit: int) -> tuple:
@@ -247,7 +254,8 @@ def learn_squad(limit: int) -> tuple:
     model = ez.SpanQA.from_preset(MINILM, **sizes)
     model.fit(train, epochs=2, batch_size=16, verbose=2)
     held_out = held_out[:: -(-len(held_out) // 1000)]  # evenly from all articles
-    return model, len(held_out), lambda m: m.evaluate_answers(held_out)["f1"]
+    typical = train[:: -(-len(train) // 100)]
+    return model, typical, len(held_out), lambda m: m.evaluate_answers(held_out)["f1"]
 
 
 WORKS = {  # how it is learnt, the measure, and how many examples are
@@ -265,9 +273,13 @@ def measure_cpu(works: list[str], seeds: list[int], limit: int | None) -> None:
         learn, title, usual = WORKS[work]
         for seed in seeds:
             keras.utils.set_random_seed(seed)
-            model, count, score = learn(limit or usual)
+            model, typical, count, score = learn(limit or usual)
             models = {"predict": model}
             models |= {f'for_cpu("{kind}")': model.for_cpu(kind) for kind in ("float32", "int8")}
+            for kind in ("float32", "bfloat16", "int8"):
+                texts = typical if kind == "int8" else None
+                fast = model.for_cpu(kind, engine="openvino", texts=texts)
+                models[f'for_cpu("{kind}", engine="openvino")'] = fast
             for name, each in models.items():
                 value = score(each)  # the first time graphs are made
                 start = time.process_time()

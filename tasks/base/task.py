@@ -7,7 +7,7 @@ import logging
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.files.folder_files import FolderFiles
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
-    from encoder_zoo.tasks.serving.lite_model import LiteModel
+    from encoder_zoo.tasks.serving.cpu_model import CpuModel
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -139,7 +139,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     num_classes: int | None = None
     new_head: tuple | None = None
     kept_weights: Mapping[str, np.ndarray] = MappingProxyType({})
-    lite_model: LiteModel | None = None  # of the results of `for_cpu`
+    cpu_model: CpuModel | None = None  # of the results of `for_cpu`
     head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
@@ -193,10 +193,10 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         return self.backbone(given, training=training)
 
     def call(self, inputs, training=None):
-        if self.lite_model is not None:
+        if self.cpu_model is not None:
             self._check_answers_only(training)
-            if self.lite_model.takes(inputs):
-                return self.lite_model(inputs)
+            if self.cpu_model.takes(inputs):
+                return self.cpu_model(inputs)
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
@@ -348,28 +348,41 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         """
         from encoder_zoo.tasks.serving.export import export_task
 
-        self._check_answers_only(self.lite_model is not None)
+        self._check_answers_only(self.cpu_model is not None)
         export_task(self, path, format, **options)
 
     @validate_arguments
     @reads_weights
-    def for_cpu(self, dtype: Literal["int8", "float32"] = "int8") -> Self:
-        """Return a copy that answers faster on a CPU, by LiteRT (package ai-edge-litert).
+    def for_cpu(
+        self,
+        dtype: Literal["int8", "bfloat16", "float32"] = "int8",
+        engine: Literal["litert", "openvino"] = "litert",
+        texts: object = None,
+    ) -> Self:
+        """Return a copy that answers faster on a CPU, by LiteRT or by OpenVINO.
 
-        Its answers are those of the weights of now. The conversion takes some seconds. What
-        LiteRT has no inputs for, such as `explain`, is computed with the backbone instead.
+        Its answers are those of the weights of now. The conversion takes some seconds. What the
+        engine has no inputs for, such as `explain`, is computed with the backbone instead, and so
+        is all that is asked of a copy, a pickle or a saved file of the result.
 
         Args:
-            dtype: "int8" quantizes the weights of matrix products, which changes the answers a
-                little; "float32" keeps them, and is slower.
+            dtype: "int8" quantizes matrix products, which changes the answers a little; "float32"
+                keeps them, and is slower; "bfloat16", by OpenVINO, changes them less than int8,
+                and is float32 on processors without AVX512_BF16 or AMX.
+            engine: "litert" (package ai-edge-litert), on TensorFlow; "openvino" (the extra
+                encoder-zoo[openvino]), on TensorFlow and PyTorch.
+            texts: some hundred typical inputs, as for `predict`; needed for int8 by OpenVINO, which
+                takes the ranges of activations from them; LiteRT takes them from each row.
 
         Returns:
             A task of this class that shares this one's backbone, for all but `fit` and `export`.
 
         Raises:
             ValueError: "for_cpu needs Keras's TensorFlow backend. ...", "for_cpu takes a model in
-                float32. ..."
-            ImportError: "for_cpu needs the package ai-edge-litert: ..."
+                float32. ...", "int8 by OpenVINO needs texts. ...", "texts are for int8 by
+                OpenVINO. ...", "OpenVINO does not read this EntityExtractor. ..."
+            ImportError: "for_cpu needs the package ai-edge-litert: ...",
+                "for_cpu(engine='openvino') needs the package openvino: ..."
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -378,14 +391,27 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             >>> float(embedder.embed("Good morning!") @ fast.embed("Good morning!")) > 0.97
             True
         """
-        from encoder_zoo.tasks.serving.lite_model import LiteModel
+        from encoder_zoo.tasks.serving.cpu_model import ENGINES
 
-        self._check_answers_only(self.lite_model is not None)
+        self._check_answers_only(self.cpu_model is not None)
+        calibrates = (engine, dtype) == ("openvino", "int8")
+        if calibrates and (texts is None or (isinstance(texts, Sized) and not len(texts))):
+            raise ValueError(
+                "int8 by OpenVINO needs texts. Pass texts=[...], some hundred typical inputs, as "
+                "of predict; or dtype='bfloat16'."
+            )
+        if texts is not None and not calibrates:
+            raise ValueError(
+                f"texts are for int8 by OpenVINO. Received: texts for {dtype} by {engine}. Leave "
+                "them out, or pass engine='openvino' and dtype='int8'."
+            )
         answering = type(self).from_config(self.get_config())
         for own, copied in zip(self.variables, answering.variables, strict=True):
             if own is not copied:
                 copied.assign(own)
-        answering.lite_model = LiteModel(self, dtype)
+        answering.cpu_model = ENGINES[engine](self, dtype)
+        if calibrates:
+            answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
         return answering
 
     def _check_answers_only(self, changes: bool | None) -> None:

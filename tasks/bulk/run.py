@@ -217,7 +217,7 @@ def checksum_of_model(task: Task) -> str:
     of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
     settings = {name: _plain(part.get_config()) for name, part in of_parts.items()}
     settings["tokenizer"] = preprocessor.tokenizer.get_config()
-    settings["for_cpu"] = getattr(model.lite_model, "dtype", None)
+    settings["for_cpu"] = getattr(model.cpu_model, "identity", None)
     found = hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode())
     for weight in model.weights:
         found.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)))

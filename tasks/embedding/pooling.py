@@ -17,11 +17,11 @@ from encoder_zoo.encoders.layers import activation_function, initializer
 
 def _first(x, mask):
     """Return the first token that is pooled, (B, D)."""
-    return _at(x, ops.argmax(mask, axis=1))
+    return _at(x, _first_one(mask))
 
 
 def _last(x, mask):
-    return _at(x, ops.shape(mask)[1] - 1 - ops.argmax(ops.flip(mask, axis=1), axis=1))
+    return _at(x, ops.shape(mask)[1] - 1 - _first_one(ops.flip(mask, axis=1)))
 
 
 def _max(x, mask):
@@ -54,6 +54,11 @@ POOLINGS: dict[str, Callable] = {
     "weightedmean": _weighted_mean,
     "lasttoken": _last,
 }
+
+
+def _first_one(mask):
+    # As integers: Keras's argmax of floats compares their bits, which ONNX and OpenVINO cannot.
+    return ops.argmax(ops.cast(mask, "int32"), axis=1)
 
 
 def _at(x, positions):

@@ -31,7 +31,7 @@ class Reversing:
 
     text_method = "classify"
     answer_type = None
-    lite_model = None
+    cpu_model = None
     weights = ()
     backbone = types.SimpleNamespace(get_config=dict)
     preprocessor = types.SimpleNamespace(
@@ -316,7 +316,7 @@ def test_another_run_is_refused(tmp_path):
             ez.answer_files(task, path, out, **arguments)
     fast = Reversing()
     for dtype in ("float32", "int8"):
-        fast.lite_model = types.SimpleNamespace(dtype=dtype)  # of for_cpu(dtype)
+        fast.cpu_model = types.SimpleNamespace(identity=dtype)  # of for_cpu(dtype)
         with pytest.raises(ValueError, match="answers of another run: model is"):
             ez.answer_files(fast, path, out)
         ez.answer_files(fast, path, tmp_path / dtype, verbose=0)
