@@ -97,6 +97,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         problem_type: as in config.json, of tasks that have several.
         learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
         peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
+        only_saved_model: what of it no other format has, where a SavedModel is its only export.
         text_method: the method that answers to raw text, such as "classify"; None: there is none.
         answer_type: TypedDict of its answers, where these may be lists that are empty.
         instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
@@ -121,6 +122,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     problem_type: str | None = None
     learns_soft_labels: bool = False
     peft_task_type: str | None = None
+    only_saved_model: str | None = None
     text_method: str | None = None
     answer_type: type | None = None
     instead_of_predict: str | None = None

@@ -25,6 +25,7 @@ from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.serving.export import (
+    check_other_formats,
     export_task,
     openvino_model,
     require_packages,
@@ -74,6 +75,7 @@ class CpuModel(ABC):
     output_shape: list[int | None]
 
     def __init__(self, task: Task, dtype: CpuDtype):
+        check_other_formats(task)
         if task.backbone.compute_dtype != "float32":
             raise ValueError(
                 "for_cpu takes a model in float32. Received: one whose backbone computes in "

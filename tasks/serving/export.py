@@ -168,15 +168,28 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str, **options
     """Write a task in one of the formats; see `Task.export`.
 
     Raises:
-        ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert, openvino."
+        ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert, openvino.",
+            "Of the formats a SavedModel alone has what EntityExtractor computes: ..."
     """
     if format not in SUFFIXES:
         raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(SUFFIXES)}.")
+    if format != "tf_saved_model":
+        check_other_formats(task)
     check_backend(task, format)
     if format == "tf_saved_model":
         export_saved_model(task, path, **options)
     else:
         export_ids(task, path, format, **options)
+
+
+def check_other_formats(task: Task) -> None:
+    """Raise a ValueError for a task that is exported as a SavedModel alone."""
+    if task.only_saved_model:
+        raise ValueError(
+            f"Of the formats a SavedModel alone has what {type(task).__name__} computes: "
+            f"{task.only_saved_model}. Call export('served/1'), on TensorFlow; LiteRT, ONNX and "
+            "OpenVINO do not run it."
+        )
 
 
 def check_backend(task: Task, format: str) -> None:

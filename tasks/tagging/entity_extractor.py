@@ -144,6 +144,7 @@ class EntityExtractor(Task):
     default_head = gliner.SpanHeadRecord()
     pipeline_tag = "token-classification"
     preprocessor_class = EntityExtractorPreprocessor
+    only_saved_model = "words of several tokens, and an LSTM over them"
     text_method = "extract_entities"
     answer_type = Entity
     output_activation = "sigmoid"

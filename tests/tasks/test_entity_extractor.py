@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fake_hub import Hub, environment
 from paths import GOLDEN
-from processes import printed
+from processes import printed, run
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
@@ -292,6 +292,53 @@ def test_a_folder_of_an_old_version_names_its_encoder(model, hub, tmp_path):
         ValueError, match=r"gliner_config.json only names its encoder. hf://org/abs"
     ):
         ez.EntityExtractor.from_preset(tmp_path / "old")
+
+
+ALONE = """
+import json, sys
+
+sys.modules |= dict.fromkeys(["encoder_zoo", "keras", "tensorflow_text", "tokenizers"])
+import tensorflow as tf
+
+folder, texts, labels = json.load(sys.stdin)
+answer = tf.saved_model.load(folder).signatures["serving_default"]
+found = answer(text=tf.constant(texts), labels=tf.constant(labels))
+rows = {name: values.numpy().tolist() for name, values in found.items()}
+texts_of = lambda row: [value.decode() for value in row]
+for name in ("label", "text"):
+    rows[name] = list(map(texts_of, rows[name]))
+print(json.dumps(rows))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="writes a SavedModel")
+def test_a_process_with_tensorflow_alone_finds_the_same(model, tmp_path):
+    texts = ["Anna Lee met Bob in Paris. ", LONG, "", "\U0001f600 Zoë lives in São Paulo"]
+    model.export(tmp_path / "1", threshold=0.3)
+    given = json.dumps([str(tmp_path / "1"), texts, [LABELS]])
+    found = json.loads(run(ALONE, given=given).splitlines()[-1])
+    expected = model.extract_entities(texts, LABELS, threshold=0.3)
+    assert sum(map(len, expected)) > 5
+    for i, entities in enumerate(expected):
+        assert found["count"][i] == len(entities)
+        for j, entity in enumerate(entities):
+            score = pytest.approx(entity.pop("score"), abs=1e-5)
+            assert found["score"][i][j] == score
+            assert {name: found[name][i][j] for name in entity} == entity
+
+
+def test_other_formats_say_what_exists(model, tmp_path):
+    for export in (
+        lambda: model.export(tmp_path / "m.onnx", "onnx"),
+        lambda: model.export(tmp_path / "m.tflite", "litert"),
+        lambda: model.export(tmp_path / "m.xml", "openvino"),
+        lambda: model.for_cpu(),
+        lambda: model.for_cpu("float32", engine="openvino"),
+    ):
+        with pytest.raises(ValueError, match=r"LSTM over them\. Call export\('served/1'\)"):
+            export()
+    assert not list(tmp_path.iterdir())
 
 
 def test_characters_without_tokens_are_no_words(model):
