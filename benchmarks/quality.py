@@ -223,7 +223,7 @@ def train(work: str, side: str, seed: int, limit: int | None) -> dict[str, float
     """Return the scores of one training."""
     record = WORKS[work]
     recipe = {"epochs": record.epochs, "batch_size": record.batch_size}
-    options = argparse.Namespace(preset=MINILM, **recipe)
+    options = argparse.Namespace(preset=MINILM, crf=False, **recipe)
     return record.train[side](record.read(limit), seed, options)
 
 

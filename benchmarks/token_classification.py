@@ -27,17 +27,18 @@ from encoder_zoo.tasks.tagging.entity_metrics import score_tags
 HELD_OUT = {"conll2003": ["testa"], "wnut17": ["dev", "test"]}
 
 
-def read(name: str, limit: int | None) -> tuple:
+def read(name: str, limit: int | None, held_out: int | None = None) -> tuple:
     """(words, tags) to train on, and {name: (words, tags)} of the sets held out."""
     folder = DATA / "ner" / name
     train = tuple(rows[:limit] for rows in ez.read_conll(folder / "train.conll"))
-    return train, {n: ez.read_conll(folder / f"{n}.conll") for n in HELD_OUT[name]}
+    others = {n: ez.read_conll(folder / f"{n}.conll") for n in HELD_OUT[name]}
+    return train, {n: tuple(part[:held_out] for part in rows) for n, rows in others.items()}
 
 
 def ours(train, held_out: dict, seed: int, options) -> dict[str, float]:
     """Entity F1 of encoder_zoo on every held-out set, and sentences a second."""
     keras.utils.set_random_seed(seed)
-    classifier = ez.TokenClassifier.from_preset(options.preset)
+    classifier = ez.TokenClassifier.from_preset(options.preset, crf=options.crf)
     start = time.perf_counter()
     classifier.fit(*train, epochs=options.epochs, batch_size=options.batch_size, verbose=2)
     speed = options.epochs * len(train[0]) / (time.perf_counter() - start)
@@ -120,11 +121,13 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--limit", type=int, help="train on so many sentences only")
+    parser.add_argument("--held-out", type=int, help="score so many sentences of each set only")
+    parser.add_argument("--crf", action="store_true", help="learn scores of pairs of tags, too")
     parser.add_argument("--transformers", action="store_true", help="train the other side too")
     options = parser.parse_args()
     need_data(f"ner/{options.data}")
 
-    train, held_out = read(options.data, options.limit)
+    train, held_out = read(options.data, options.limit, options.held_out)
     sides = {"encoder_zoo": ours, **({"transformers": theirs} if options.transformers else {})}
     for name, side in sides.items():
         report(name, [side(train, held_out, seed, options) for seed in options.seeds])

@@ -81,6 +81,7 @@ class Head:
             class have instead.
         class_suffix: end of the name of transformers' class; None: as in `Family.heads`.
         auto_class: whether transformers' `AutoModelFor...` of the task opens that class.
+        has_crf: whether scores of pairs of tags are beside the output layer.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -101,6 +102,7 @@ class Head:
     beam: BeamHead | None = None
     class_suffix: str | None = None
     auto_class: bool = True
+    has_crf: bool = False
 
     @property
     def tensors(self) -> dict[str, str]:
@@ -116,8 +118,13 @@ class Head:
             names["pair_head.output_dense"] = self.pair.output
         if self.tied_bias:
             return {**names, "head.bias": self.tied_bias}
+        if self.has_crf:
+            names |= {f"transitions.{part}": f"{CRF}.{part}" for part in CRF_SCORES}
         return {**names, "head.output_dense": self.output}
 
+
+CRF = "crf"  # name in checkpoints of a head with scores of pairs of tags
+CRF_SCORES = ("first", "between", "last")
 
 MAX_TOP = 100  # the number of spans of a window is the product of two
 TOP = Rule(lambda v: type(v) is int and 1 <= v <= MAX_TOP, f"an integer from 1 to {MAX_TOP}")

@@ -1,14 +1,19 @@
-"""Decode entities from the probabilities of tokens.
+"""Which tags follow each other, by rules or as learned; decode entities from tokens' probabilities.
 
-Comment letters: P tokens of all texts, U units (tokens or words), G entities, C tags.
+Comment letters: B batch, L tokens, P tokens of all texts, U units (tokens or words), G entities, C
+tags.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple, TypedDict
 
+import keras
 import numpy as np
+from keras import ops
 
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import one_of
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
@@ -25,12 +30,12 @@ LEAST = 1e-30  # probability that stands for 0, whose logarithm is not finite
 
 
 class Transitions(NamedTuple):
-    """The tags that may begin a text, follow each other, and end a text.
+    """The tags that may begin a text, follow each other, and end a text; or their scores.
 
     Attributes:
-        first: (C,) bool.
-        between: (C, C) bool; whether the second tag may follow the first.
-        last: (C,) bool.
+        first: (C,) bool, or float scores, which are added to logarithms of probabilities.
+        between: (C, C); whether the second tag may follow the first.
+        last: (C,).
     """
 
     first: np.ndarray
@@ -69,6 +74,14 @@ def transitions(tags: TagSet) -> Transitions:
     return Transitions(~continues, between, ~must_end)
 
 
+def with_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Transitions:
+    """Return learned scores, with the lowest of all where the rules forbid; None: nowhere."""
+    if rules is None:
+        return Transitions(*learned)
+    pairs = zip(rules, learned, strict=True)
+    return Transitions(*(np.where(may, scores, np.float32(FORBIDDEN)) for may, scores in pairs))
+
+
 def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bool:
     """Return whether tags (U,) of words, with the text of each, are sequences that can be."""
     return bool(
@@ -84,7 +97,7 @@ def best_tags(
     Args:
         probabilities: (U, C) float.
         row: (U,) int64, the text of each unit, ascending.
-        allowed: which tags may follow each other; None: any.
+        allowed: which tags may follow each other, or their scores; None: any.
 
     Returns:
         (U,) int32.
@@ -102,27 +115,92 @@ def best_tags(
         [1, 2]
     """
     best = array_ops.argmax(probabilities, axis=1, output_type=array_ops.int32)
-    if allowed is None or allowed.between.all():
+    if allowed is None or (_are_rules(allowed) and allowed.between.all()):
         return best
-    # The most probable tags of a text are the answer, unless they cannot be.
-    number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
-    wrong = (
-        array_ops.math.segment_max(
-            array_ops.cast(~_fits(best, row, allowed), array_ops.int32), number
-        )
-        > 0
+    chosen = array_ops.ones_like(best) > 0
+    if _are_rules(allowed):
+        # The most probable tags of a text are the answer, unless they cannot be.
+        number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
+        wrong = array_ops.cast(~_fits(best, row, allowed), array_ops.int32)
+        chosen = array_ops.gather(array_ops.math.segment_max(wrong, number) > 0, number)  # (U,)
+    scores = _logarithms(
+        array_ops.boolean_mask(probabilities, chosen), array_ops.boolean_mask(row, chosen)
     )
-    chosen = array_ops.gather(wrong, number)  # (U,)
-    row = array_ops.boolean_mask(row, chosen)
-    number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
-    scores = array_ops.cast(array_ops.boolean_mask(probabilities, chosen), array_ops.float32)
-    scores = array_ops.math.log(array_ops.maximum(scores, LEAST))
-    scores = array_ops.RaggedTensor.from_value_rowids(scores, number)
     lengths = scores.row_lengths()
     found = array_ops.RaggedTensor.from_tensor(
         _viterbi(scores.to_tensor(), lengths, allowed), lengths
     )
     return array_ops.tensor_scatter_nd_update(best, array_ops.where(chosen), found.flat_values)
+
+
+def marginals(
+    probabilities: array_ops.Tensor, row: array_ops.Tensor, scores: Transitions
+) -> array_ops.Tensor:
+    """Return the probabilities (U, C) that each unit has each tag, over all sequences of tags.
+
+    Args:
+        probabilities: (U, C), those of each unit by itself.
+        row: (U,) int64, the text of each unit, ascending.
+        scores: of pairs of tags.
+
+    Source: Rabiner 1989, A Tutorial on Hidden Markov Models, section III: forward and backward.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> scores = Transitions(np.zeros(2), np.array([[0.0, -9.0], [-9.0, 0.0]]), np.zeros(2))
+        >>> alone = tf.constant([[0.5, 0.5], [0.1, 0.9]])
+        >>> marginals(alone, tf.constant([0, 0], tf.int64), scores).numpy().round(2).tolist()[0]
+        [0.1, 0.9]
+    """
+    rows = _logarithms(probabilities, row)
+    lengths, (first, between, last) = rows.row_lengths(), _scores_of(scores)
+    logits = array_ops.pad(rows.to_tensor(), [[0, 0], [0, 1], [0, 0]])
+    shape = array_ops.shape(logits)
+    logits = array_ops.transpose(logits, (1, 0, 2))  # (L + 1, N, C)
+    edge = array_ops.zeros_like(logits[0])
+    ahead, behind = (
+        array_ops.TensorArray(array_ops.float32, shape[1], clear_after_read=False) for _ in range(2)
+    )
+
+    def forward(i, total, totals):
+        """Add the unit i: (N, C) of all sequences that end with each tag there."""
+        longer = array_ops.reduce_logsumexp(total[:, :, None] + between, axis=1)
+        total = array_ops.where(i == 0, first + edge, longer) + logits[i]
+        return i + 1, total, totals.write(i, total)
+
+    def backward(i, rest, rests):
+        """Add the unit i: (N, C) of all sequences behind it, by its tag."""
+        follows = (i + 1 < array_ops.cast(lengths, array_ops.int32))[:, None]
+        after = logits[array_ops.minimum(i + 1, shape[1] - 1)] + rest
+        longer = array_ops.reduce_logsumexp(between + after[:, None], axis=2)
+        rest = array_ops.where(follows, longer, last + edge)
+        return i - 1, rest, rests.write(i, rest)
+
+    _, _, ahead = array_ops.while_loop(lambda i, *_: i < shape[1], forward, (0, edge, ahead))
+    loop = (shape[1] - 1, edge, behind)
+    _, _, behind = array_ops.while_loop(lambda i, *_: i >= 0, backward, loop)
+    found = array_ops.nn.softmax(ahead.stack() + behind.stack())
+    found = array_ops.transpose(found, (1, 0, 2))
+    return array_ops.RaggedTensor.from_tensor(found, lengths).values
+
+
+def _logarithms(probabilities: array_ops.Tensor, row: array_ops.Tensor) -> array_ops.RaggedTensor:
+    """Return logarithms of (U, C), ragged (N, None, C) of the texts that have units."""
+    number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
+    values = array_ops.cast(probabilities, array_ops.float32)
+    values = array_ops.math.log(array_ops.maximum(values, LEAST))
+    return array_ops.RaggedTensor.from_value_rowids(values, number)
+
+
+def _are_rules(allowed: Transitions) -> bool:
+    return allowed.between.dtype == bool
+
+
+def _scores_of(allowed: Transitions) -> Iterator[array_ops.Tensor]:
+    """Return scores to be added: 0 where a rule allows."""
+    for part in allowed:
+        scores = np.where(part, 0.0, FORBIDDEN) if _are_rules(allowed) else part
+        yield array_ops.constant(scores.astype("float32"))
 
 
 def _fits(
@@ -143,7 +221,7 @@ def _viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
     """Return the tags (N, L + 1) of the sequences with the largest sums of scores (N, L, C)."""
-    first, between, last = (array_ops.where(a, 0.0, array_ops.constant(FORBIDDEN)) for a in allowed)
+    first, between, last = _scores_of(allowed)
     scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])  # loops have a step also where L is 0
     shape = array_ops.shape(scores)
     scores, same = array_ops.transpose(scores, (1, 0, 2)), array_ops.range(shape[2])  # (L, N, C)
@@ -172,6 +250,112 @@ def _viterbi(
     tag = array_ops.argmax(total + last, axis=1, output_type=array_ops.int32)
     _, _, tags = array_ops.while_loop(lambda i, *_: i >= 0, backward, (shape[1] - 1, tag, tags))
     return array_ops.transpose(array_ops.reshape(tags.stack(), (shape[1], shape[0])))
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class TagTransitions(ConfigFromSignature, keras.layers.Layer):
+    """The scores of a tag at a text's begin, of each tag after each other, and at the end.
+
+    The score of a sequence of tags y is the sum of the logits of its tags and of these, and its
+    probability is exp(score) over the sum of exp(score) of all sequences.
+
+    Args:
+        units: C.
+
+    Attributes:
+        first: (C,) float32.
+        between: (C, C) float32, of the second tag behind the first.
+        last: (C,) float32.
+
+    Source: Lafferty et al. 2001, Conditional Random Fields; Lample et al. 2016, Neural
+    Architectures for Named Entity Recognition, section 2.2.
+    """
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**{"dtype": "float32", **kwargs})
+        self.units = units
+
+    def build(self, input_shape=None):
+        def scores(name: str, *shape: int):
+            # A bias: without weight decay.
+            return self.add_weight(shape=shape, initializer="zeros", name=f"{name}_bias")
+
+        self.first = scores("first", self.units)
+        self.between = scores("between", self.units, self.units)
+        self.last = scores("last", self.units)
+
+    def score(self, logits, tags, mask):
+        """Return the scores (B,) of sequences of tags.
+
+        Args:
+            logits: (B, L, C) float32.
+            tags: (B, L) int.
+            mask: (B, L) bool, those that count, which are the first ones.
+        """
+        chosen = ops.one_hot(tags, self.units, dtype=logits.dtype)
+        real = ops.cast(mask, logits.dtype)
+        of_tags = ops.sum(ops.sum(chosen * logits, axis=-1) * real, axis=1)
+        pairs = ops.sum(ops.matmul(chosen[:, :-1], self.between) * chosen[:, 1:], axis=-1)
+        ends = real - ops.pad(real[:, 1:], [[0, 0], [0, 1]])  # 1 at the last one
+        edges = ops.take(self.first, tags[:, 0]) * real[:, 0]
+        edges += ops.sum(ops.take(self.last, tags) * ends, axis=1)
+        return of_tags + ops.sum(pairs * real[:, 1:], axis=1) + edges
+
+    def log_partition(self, logits, mask):
+        """Return the logarithm of the sum of exp(score) of all sequences, (B,); args as `score`."""
+        between = ops.convert_to_tensor(self.between)
+        total = logits[:, 0] + self.first  # of those that end with each tag (B, C)
+        # One tensor: Keras's scan on TensorFlow takes no two of unknown length.
+        real = ops.cast(mask, logits.dtype)[..., None]
+        rest = ops.concatenate([logits, real], axis=-1)[:, 1:]
+
+        def step(total, given):
+            logit, is_real = given[..., :-1], given[..., -1:] > 0
+            longer = ops.logsumexp(total[:, :, None] + between, axis=1) + logit
+            total = ops.where(is_real, longer, total)
+            return total, total
+
+        total, _ = ops.scan(step, total, ops.transpose(rest, (1, 0, 2)))
+        return ops.logsumexp(total + self.last, axis=-1)
+
+
+class CrfLoss(keras.losses.SparseCategoricalCrossentropy):
+    """Computes the negative log-likelihood of sequences of tags, over the number of their tags.
+
+    Args:
+        transitions: `TagTransitions`.
+
+    Call arguments:
+        y_true: (B, L) int tags.
+        y_pred: (B, L, C) logits.
+        sample_weight: (B, L); tokens of weight 0 are left out, those before and after them are
+            neighbours. A text has the mean weight of its tokens.
+    """
+
+    is_mean_of_rows = True  # see `distribution.check_loss`
+
+    def __init__(self, transitions: TagTransitions):
+        super().__init__(from_logits=True, reduction="mean_with_sample_weight", name="crf")
+        self.transitions = transitions
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        logits, tags = ops.cast(y_pred, "float32"), ops.cast(y_true, "int32")
+        weight = ops.ones_like(logits[..., 0])
+        if sample_weight is not None:
+            weight *= ops.cast(sample_weight, "float32")
+        mask = weight > 0
+        column = ops.arange(ops.shape(tags)[1])[None]
+        order = ops.argsort(ops.where(mask, column, column + ops.shape(tags)[1]), axis=1)
+        mask = ops.take_along_axis(ops.cast(mask, "int32"), order, axis=1) > 0
+        tags = ops.maximum(ops.take_along_axis(tags, order, axis=1), 0)
+        logits = ops.take_along_axis(logits, order[..., None], axis=1)
+
+        loss = self.transitions.log_partition(logits, mask) - self.transitions.score(
+            logits, tags, mask
+        )
+        count = ops.sum(ops.cast(mask, "float32"), axis=1)
+        of_text = ops.sum(weight, axis=1) / ops.maximum(count, 1.0)  # 0 of a text without tags
+        return ops.sum(loss * of_text) / ops.maximum(ops.sum(weight), 1e-7)
 
 
 Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]
@@ -239,10 +423,12 @@ def find_entities(
         strategy: "simple" tags every token and joins neighbours of one entity; "first", "average"
             and "max" tag whole words, by their first token, by the mean over their tokens and by
             the most probable token; "none" returns every tagged token.
-        allowed: which tags may follow each other, not with the strategy "none"; None: any.
+        allowed: which tags may follow each other, or their scores, not with the strategy "none";
+            None: any.
 
     Returns:
-        The entities; the score is the mean of their tokens', or words', probabilities.
+        The entities; the score is the mean of their tokens', or words', probabilities, with scores
+        of pairs of tags of the `marginals`.
     """
     row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
     first = row_begins(tokens.ids)
@@ -250,7 +436,10 @@ def find_entities(
     if strategy in ("first", "average", "max"):
         units = _words(units, tokens, strategy)
     label = best_tags(units.probabilities, units.row, None if strategy == "none" else allowed)
-    score = array_ops.gather(units.probabilities, label, batch_dims=1)
+    probabilities = units.probabilities
+    if strategy != "none" and allowed is not None and not _are_rules(allowed):
+        probabilities = marginals(probabilities, units.row, allowed)
+    score = array_ops.gather(probabilities, label, batch_dims=1)
     prefix, kind = array_ops.gather(tags.prefixes, label), array_ops.gather(tags.types, label)
     inside = prefix != OUTSIDE
     if strategy == "none":

@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence, D hidden, C tags, P tokens of all texts.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -25,9 +26,11 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.encoders.family import CRF, Head
+from encoder_zoo.encoders.training import whole_array
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.attributions import Method
-from encoder_zoo.tasks.base.classes import count_and_names, softmax
+from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config, softmax
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, threshold_of_each
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
@@ -40,14 +43,17 @@ from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entity_metrics, token_labels
 from encoder_zoo.tasks.tagging.alignment import tags_of_tokens
 from encoder_zoo.tasks.tagging.entities import (
+    CrfLoss,
     Entity,
     Strategy,
+    TagTransitions,
     Transitions,
     above,
     entity_columns,
     find_entities,
     is_possible,
     transitions,
+    with_scores,
 )
 from encoder_zoo.tasks.tagging.explained_entities import EntityExplanation, explain_entities
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
@@ -59,6 +65,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 logger = logging.getLogger("encoder_zoo")
+
+TRANSITIONS_RATE = 100.0  # learning rate of scores of pairs of tags, over that of the others
 
 
 class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
@@ -74,6 +82,7 @@ class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
     valid_tags: bool | None
     temperature: float
     thresholds: Mapping[str, float] | None
+    crf: bool
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -103,6 +112,10 @@ class TokenClassifier(LabelledTask):
         head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
             logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
             `from_preset(folder, head=...)` loads into an equal layer.
+        crf: whether to learn scores of pairs of tags beside the logits, a linear-chain conditional
+            random field: answers are the tags of the most probable sequence, and scores their
+            probabilities in it. The metrics of `fit` do not see these scores; `evaluate_entities`
+            does. transformers has no such model, and finds no head in its presets.
 
     `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
     `Doc` or `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see
@@ -144,7 +157,14 @@ class TokenClassifier(LabelledTask):
     labels_tokens = True
     predicts_lists = True
     _logged_notation: str | None = None
-    answer_settings = ("strategy", "valid_tags", "split_symbols", "temperature", "thresholds")
+    answer_settings = (
+        "strategy",
+        "valid_tags",
+        "split_symbols",
+        "temperature",
+        "thresholds",
+        "crf",
+    )
     distilled_settings = ("strategy", "valid_tags", "split_symbols")
 
     @validate_arguments
@@ -161,9 +181,14 @@ class TokenClassifier(LabelledTask):
         temperature: PositiveFloat = 1.0,
         thresholds: Thresholds | None = None,
         head: keras.layers.Layer | None = None,
+        crf: bool = False,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        if crf and head is not None:
+            raise ValueError("crf=True has the family's head. Leave out head=... or crf.")
+        self.crf = crf
+        self.transitions: TagTransitions | None = None
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.strategy = strategy
         self.valid_tags = valid_tags
@@ -183,10 +208,10 @@ class TokenClassifier(LabelledTask):
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
             **arguments: `labels=["O", "B-PER", "I-PER"]`, `num_classes`, `head`, `strategy`,
-                `valid_tags`, `split_symbols`, `temperature`, `thresholds`; of the preprocessor
-                `sequence_length`, `doc_stride`, `label_all_tokens`; `dropout`, `dtype` and others
-                of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
-                `allow_nonfinite` of the checks.
+                `valid_tags`, `split_symbols`, `temperature`, `thresholds`, `crf`; of the
+                preprocessor `sequence_length`, `doc_stride`, `label_all_tokens`; `dropout`,
+                `dtype` and others of the backbone; `added_tokens` of the tokenizer; `verify`,
+                `max_bytes`, `allow_nonfinite` of the checks.
         """
         return super().from_preset(source, **arguments)
 
@@ -194,6 +219,31 @@ class TokenClassifier(LabelledTask):
     def tiny_data(cls) -> TinyData:
         spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
         return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
+
+    def _make_head(self) -> keras.layers.Layer:
+        if self.crf:
+            self.transitions = TagTransitions(self.num_classes, name="transitions")
+            self.transitions.build()
+        return super()._make_head()
+
+    @property
+    def head_record(self) -> Head:
+        record = super().head_record
+        # Under names of its own: who does not know the transitions must not take the logits alone.
+        return dataclasses.replace(record, output=CRF, has_crf=True) if self.crf else record
+
+    def head_misfit(self, config: dict, arguments: dict) -> str | None:
+        names = labels_from_config(config)
+        if self.crf and self.labels and self._is_head_of(config) and self._renames(names):
+            return f"its labels are {names}, not {self.labels}"
+        return super().head_misfit(config, arguments)
+
+    def kept_classes(self, config: dict) -> list[int | None] | None:
+        return None if self.crf else super().kept_classes(config)
+
+    def learning_rate_shares(self) -> dict[int, float]:
+        weights = self.transitions.weights if self.transitions else ()
+        return {id(weight): TRANSITIONS_RATE for weight in weights}
 
     def logits_of(self, encoded, inputs, training=None):
         return self.head(encoded["sequence_output"], training=training)  # (B, L, C)
@@ -203,6 +253,8 @@ class TokenClassifier(LabelledTask):
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
 
     def default_loss(self) -> keras.losses.Loss:
+        if self.transitions is not None:
+            return CrfLoss(self.transitions)
         # Over labelled tokens: examples have different numbers of them.
         return keras.losses.SparseCategoricalCrossentropy(
             from_logits=True, reduction="mean_with_sample_weight"
@@ -311,6 +363,7 @@ class TokenClassifier(LabelledTask):
         threshold: float | Mapping[str, float] | None = None,
     ) -> list[list[Entity]]: ...
     @validate_arguments
+    @reads_weights
     def extract_entities(
         self,
         texts,
@@ -360,8 +413,12 @@ class TokenClassifier(LabelledTask):
         return threshold_of_each(given, self._entity_names(strategy), 0.0)
 
     def _allowed(self) -> Transitions | None:
-        """Return which tags may follow each other in answers; None: any."""
-        return transitions(parse_tags(self.tag_names)) if self.valid_tags else None
+        """Return which tags may follow each other in answers, or their scores; None: any."""
+        rules = transitions(parse_tags(self.tag_names)) if self.valid_tags else None
+        if self.transitions is None:
+            return rules
+        learned = [whole_array(weight) / self.temperature for weight in self.transitions.weights]
+        return with_scores(rules, learned)
 
     def _strategy(self, given: str | None) -> str:
         """Return the given strategy, or the one of the last training."""
@@ -404,6 +461,7 @@ class TokenClassifier(LabelledTask):
         return {"serving_default": entities}
 
     @validate_arguments
+    @reads_weights
     def predict_tags(self, words: object, batch_size: PositiveInt | None = None) -> list[list[str]]:
         """Return the tag of every word, as `seqeval.metrics` takes them: of its first token, or of
         all its tokens if these were labelled.
@@ -514,6 +572,11 @@ class TokenClassifier(LabelledTask):
         return [[self.tag_names[tag] for tag in row] for row in tags.to_list()]
 
     def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
+        if self.crf:
+            raise ValueError(
+                "calibrate divides the logits of each tag by itself, and with crf=True scores are "
+                "those of whole sequences. Use tune_thresholds."
+            )
         tokens, logits = self._token_logits(x, batch_size)
         labels, labelled = (np.asarray(v) for v in self.preprocessor.labels_of(x, tokens, y))
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]

@@ -315,9 +315,12 @@ class Recipe:
             )
 
     def get_config(self, config: dict | None) -> dict | None:
-        """Return Keras's compile config with the recipe by name, without its schedule's state."""
+        """Return Keras's compile config with the recipe and the task's loss by name, without the
+        schedule's state."""
         if config:
             config["frozen_layers"] = self.arguments["frozen_layers"]
+            if is_auto(self.arguments["loss"]):  # it may have weights of the task
+                config["loss"] = "auto"
         if config and self.makes_optimizer:
             config |= {"optimizer": "auto", "learning_rate": self._task.learning_rate}
             config |= {name: self.arguments[name] for name in RECIPE}

@@ -288,6 +288,18 @@ def weights_above_zero(said, folder):
     classifier.fit(TEXTS, y, **SMALL)
 
 
+@case("crf=True has the family's head", "calibrate divides the logits of each tag by itself")
+def scores_of_pairs_of_tags(said, folder):
+    options = {"labels": ["O", "B-X", "I-X"], "crf": True}
+    with said():
+        new("TokenClassifier", **options, head=keras.layers.Dense(3))
+    tagger = new("TokenClassifier", **options)
+    words, tags = [["one", "two"], ["three"]], [["B-X", "I-X"], ["O"]]
+    with said():
+        tagger.calibrate(words, tags)
+    assert tagger.tune_thresholds(words, tags).keys() == {"X"}
+
+
 @case("Call calibrate and tune_thresholds again", slow=True)
 def what_belongs_to_the_weights(said, folder):
     classifier, y = new("SequenceClassifier", labels=["a", "b"]), ["a", "b", "a", "b"]

@@ -1,6 +1,7 @@
 """Sequences of tags that can be, beside all sequences there are; thresholds; spaCy's documents."""
 
 import itertools
+import json
 import re
 import types
 
@@ -8,9 +9,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import printed
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.tagging.entities import best_tags, transitions
+from encoder_zoo.tasks.tagging.entities import (
+    CrfLoss,
+    TagTransitions,
+    Transitions,
+    best_tags,
+    marginals,
+    transitions,
+)
 from encoder_zoo.tasks.tagging.tags import parse_tags
 
 IOB2 = ["O", "B-A", "I-A", "B-B", "I-B"]
@@ -137,6 +146,145 @@ def test_a_threshold_leaves_entities_out(impossible):
     assert served(tf.constant(["New York.", ""]))["count"].numpy().tolist() == [1, 0]
     with pytest.raises(ValueError, match="threshold is 2. Expected a number from 0 to 1"):
         impossible.extract_entities("New York.", threshold=2)
+
+
+def scores_of_pairs(rng, count: int) -> Transitions:
+    return Transitions(*(rng.normal(size=s) for s in (count, (count, count), count)))
+
+
+def summed(logits, tags, scores: Transitions) -> float:
+    """The score of a sequence, by its definition."""
+    first, between, last = scores
+    pairs = sum(between[a, b] for a, b in itertools.pairwise(tags))
+    return logits[np.arange(len(tags)), list(tags)].sum() + first[tags[0]] + pairs + last[tags[-1]]
+
+
+def test_scores_of_pairs_beside_all_sequences():
+    rng = np.random.default_rng(0)
+    scores, lengths = scores_of_pairs(rng, 3), [1, 4, 2, 5]
+    rows = [rng.dirichlet(np.ones(3), size=n).astype("float32") for n in lengths]
+    row = tf.constant(np.repeat(np.arange(4) * 2, lengths))
+    flat, ends = tf.constant(np.concatenate(rows)), np.cumsum(lengths)[:-1]
+    best = np.split(best_tags(flat, row, scores).numpy(), ends)
+    shares = np.split(marginals(flat, row, scores).numpy(), ends)
+    for alone, tags, share in zip(rows, best, shares, strict=True):
+        every = list(itertools.product(range(3), repeat=len(alone)))
+        weights = np.exp([summed(np.log(alone), s, scores) for s in every])
+        assert tuple(tags) == every[int(np.argmax(weights))]
+        expected = np.zeros_like(alone)
+        for sequence, weight in zip(every, weights / weights.sum(), strict=True):
+            expected[np.arange(len(alone)), sequence] += weight
+        np.testing.assert_allclose(share, expected, rtol=1e-4)
+
+
+@pytest.mark.eager
+def test_the_loss_of_a_crf_is_that_of_all_sequences():
+    rng = np.random.default_rng(0)
+    layer = TagTransitions(3)
+    layer.build()
+    scores = scores_of_pairs(rng, 3)
+    for weight, values in zip((layer.first, layer.between, layer.last), scores, strict=True):
+        weight.assign(values)
+    logits = rng.normal(size=(4, 6, 3)).astype("float32")
+    tags = rng.integers(0, 3, (4, 6))
+    weight = np.array([[1] * 6, [0, 1, 0, 1, 1, 0], [0, 0, 0.5, 0, 0, 0], [0] * 6], "float32")
+    expected = 0.0
+    for values, right, counted in zip(logits, tags, weight, strict=True):
+        values, right = values[counted > 0], right[counted > 0]
+        if len(right):
+            every = itertools.product(range(3), repeat=len(right))
+            total = np.log(sum(np.exp(summed(values, s, scores)) for s in every))
+            expected += counted.max() * (total - summed(values, right, scores))
+    loss = CrfLoss(layer)(tags, logits, weight)
+    np.testing.assert_allclose(float(loss), expected / weight.sum(), rtol=1e-5)
+
+
+@pytest.mark.eager
+def test_a_crf_learns_and_is_saved(build, tmp_path):
+    tagger = build(labels=LABELS, crf=True)
+    tagger.compile(learning_rate=1e-3)
+    loss = tagger.fit(SENTENCES * 4, TAGS * 4, epochs=3, verbose=0).history["loss"]
+    assert loss[0] > loss[2] > 0
+    between = keras.ops.convert_to_numpy(tagger.transitions.between)
+    assert np.abs(between).max() > 0.05  # its learning rate is higher
+    tagger.save_to_preset(tmp_path / "preset")
+    tagger.save(tmp_path / "tagger.keras")
+    for again in (
+        ez.TokenClassifier.from_preset(tmp_path / "preset"),
+        keras.saving.load_model(tmp_path / "tagger.keras"),
+    ):
+        assert again.crf
+        np.testing.assert_allclose(again.transitions.between, between)
+        assert again.predict_tags(SENTENCES) == tagger.predict_tags(SENTENCES)
+        assert again.extract_entities("Anna sees") == tagger.extract_entities("Anna sees")
+
+
+@pytest.mark.eager
+def test_tags_and_exports_follow_the_scores_of_pairs(impossible):
+    crf = TagTransitions(len(LABELS))
+    crf.build()
+    impossible.transitions = crf
+    assert impossible.predict_tags([["New", "York", "."]]) == [WANTED[None]]
+    crf.first.assign([-20.0, -20, -20, 20, -20])
+    assert impossible.predict_tags([["New", "York", "."]]) == [["B-PER", "I-PER", "I-PER"]]
+    found = impossible.extract_entities("New York.")
+    assert [entity["label"] for entity in found] == ["PER"]
+    served = tf.function(impossible.signatures()["serving_default"], autograph=False)
+    answer = served(tf.constant(["New York."]))
+    np.testing.assert_allclose(answer["score"][0], [e["score"] for e in found], rtol=1e-5)
+
+
+def test_other_labels_need_a_new_crf(build, tmp_path, caplog):
+    build(labels=LABELS, crf=True).save_to_preset(tmp_path)
+    tagger = ez.TokenClassifier.from_preset(tmp_path, labels=LABELS[::-1])
+    assert f"its labels are {LABELS}, not {LABELS[::-1]}" in caplog.text
+    assert tagger.new_head is not None
+    with pytest.raises(ValueError, match="crf=True has the family's head"):
+        build(labels=LABELS, crf=True, head=keras.layers.Dense(5))
+    with pytest.raises(ValueError, match="calibrate divides the logits of each tag by itself"):
+        build(labels=LABELS, crf=True).calibrate(SENTENCES, TAGS)
+
+
+OF_BACKENDS = """
+import itertools, json
+import keras, numpy as np
+import encoder_zoo as ez
+from encoder_zoo.tasks.tagging.entities import CrfLoss, TagTransitions
+
+rng, layer = np.random.default_rng(0), TagTransitions(3)
+layer.build()
+scores = [rng.normal(size=size).astype("float32") for size in (3, (3, 3), 3)]
+for weight, values in zip(layer.weights, scores, strict=True):
+    weight.assign(values)
+logits = rng.normal(size=(2, 4, 3)).astype("float32")
+losses = [CrfLoss(layer)(np.ones((2, 4), "int32"), logits, np.array([[1, 1, 1, 1], [0, 1, 1, 0]]))]
+
+words, tags = [["Anna", "sees", "Rome", "."], ["New", "York"]], [[3, 0, 1, 0], [1, 2]]
+tagger = ez.TokenClassifier.from_preset(
+    "bert_nano_en_uncased", num_classes=5, crf=True, dropout=0.0, attention_dropout=0.0
+)
+for layer in (tagger.head, tagger.transitions):
+    for weight in layer.weights:
+        weight.assign(np.linspace(-1, 1, np.prod(weight.shape)).reshape(weight.shape))
+tagger.compile(keras.optimizers.SGD(0.1))
+losses += tagger.fit(words, tags, epochs=3, shuffle=False, verbose=0).history["loss"]
+losses = [float(keras.ops.convert_to_numpy(loss)) for loss in losses]
+print(json.dumps([losses, tagger.predict_tags(words)]))
+"""
+
+
+@pytest.mark.slow
+def test_backends_learn_a_crf_alike():
+    losses, tags = zip(
+        *(
+            json.loads(printed(OF_BACKENDS, backend).splitlines()[-1])
+            for backend in ("tensorflow", "jax", "torch")
+        ),
+        strict=True,
+    )
+    assert losses[0][1] > losses[0][3]
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-4)
+    assert tags[0] == tags[1] == tags[2]
 
 
 @pytest.mark.parametrize(
