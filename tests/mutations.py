@@ -1,29 +1,40 @@
 """Put one small fault after another into the package, and count those that the tests find.
 
-    python tests/mutations.py --count 100 --seed 0 --output mutations.jsonl
+    pip install coverage
+    python tests/mutations.py record
+    python tests/mutations.py find --count 100 --seed 0 --output mutations.jsonl
 
-Each fault is a comparison, an operator, a constant or a check that was changed or left out, drawn
-at random from the lines of code. The tests that are run are the doctests of the module and of the
-test files that name the changed function, its class or its module the files that do so most: at
-first those of the default run, and if none fails those that it leaves out, too. Work in a clone of
-its own: the files are changed in place, and put back.
+The first command runs the default tests once, in one process, and records which lines each of them
+runs. The second one draws faults at random: a comparison, an operator, a constant or a check that
+is changed or left out. For each it runs tests that run the changed line, or, where none does, those
+of the files that name what is changed; and if none fails, slow tests of these files. A run has at
+most `MOST` tests that took `SECONDS` together: of the files that name it first, and of each file
+the shortest. Work in a clone of its own: the files are changed in place, and put back.
 """
 
 import argparse
 import ast
+import collections
 import copy
 import json
+import multiprocessing
+import os
 import pathlib
 import random
 import re
-import subprocess
+import signal
 import sys
 import time
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDERS = ("common", "encoders", "presets", "tasks", "facade")
-MAX_FILES = 6  # of tests, for a fault
-LIMIT = 900  # seconds of a run of tests
+RECORD = ROOT / "build" / "mutations"
+MAX_FILES = 6  # of tests, that name what is changed
+MOST, SECONDS = 150, 60  # tests of a run, and what they took when they were recorded
+LIMIT = 300  # seconds of a run
+IN_ONE_PROCESS = ("-n0", "-p", "no:cacheprovider")
 
 COMPARED = {
     ast.Lt: ast.LtE,
@@ -113,31 +124,133 @@ def tests_of(path: pathlib.Path, function: str, owner: str | None) -> list[str]:
     return [str(path.relative_to(ROOT)), *best]
 
 
-def finds(tests: list[str], *options: str) -> bool | None:
-    """Return whether a run of tests fails; None if it did not end within the limit."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *options]
-    try:
-        run = subprocess.run([*command, *tests], cwd=ROOT, capture_output=True, timeout=LIMIT)
-    except subprocess.TimeoutExpired:
+class Recorder:
+    """A plugin of pytest that notes which test runs which line, and how long a test takes."""
+
+    def __init__(self, measured):
+        self.measured, self.seconds = measured, {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        self.measured.switch_context(item.nodeid)
+        start = time.time()
+        done = yield
+        self.seconds.setdefault(item.nodeid, round(time.time() - start, 2))
+        self.measured.switch_context("")
+        return done
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:  # a test that fails without a fault finds none
+            self.seconds[report.nodeid] = None
+
+
+class Only:
+    """A plugin of pytest that keeps some tests, in their order, of those that are there."""
+
+    def __init__(self, tests: list[str]):
+        self.order = {test: i for i, test in enumerate(tests)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        kept = [item for item in items if item.nodeid in self.order]
+        items[:] = sorted(kept, key=lambda item: self.order[item.nodeid])
+
+
+def record() -> None:
+    """Run the default tests, and write down which lines they run."""
+    import coverage
+
+    RECORD.mkdir(parents=True, exist_ok=True)
+    measured = coverage.Coverage(
+        RECORD / "coverage", include=[str(ROOT / folder / "*") for folder in FOLDERS]
+    )
+    measured.erase()
+    recorder = Recorder(measured)
+    measured.start()
+    pytest.main(["-q", *IN_ONE_PROCESS], plugins=[recorder])
+    measured.stop()
+    measured.save()
+    (RECORD / "seconds.json").write_text(json.dumps(recorder.seconds, indent=0))
+
+
+def chosen(seconds: dict[str, float], named: list[str]) -> list[str]:
+    """Return the tests to run of some, file by file."""
+    turns = collections.Counter()
+    order = []
+    for test in sorted(seconds, key=seconds.get):
+        file = test.partition("::")[0]
+        order.append((file not in named, turns[file], seconds[test], file, test))
+        turns[file] += 1
+    taken, left = {}, SECONDS
+    for *_, file, test in sorted(order)[:MOST]:
+        if not taken or seconds[test] <= left:
+            taken.setdefault(file, []).append(test)
+            left -= seconds[test]
+    return [test for tests in taken.values() for test in tests]
+
+
+def found_by(tests: list[str], *options: str) -> str | None:
+    """Return the test that fails, None if none does, or "timeout".
+
+    They run in a fork of this process, which has imported Keras, but nothing of the package.
+    """
+    if not tests:
         return None
-    return run.returncode not in (0, 5)  # 5: no tests
+    process = multiprocessing.get_context("fork").Process(target=run_tests, args=(tests, options))
+    process.start()
+    process.join(LIMIT)
+    if process.exitcode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        return "timeout"
+    if process.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return None
+    output = (RECORD / "output.txt").read_text()
+    failed = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
+    return failed[-1] if failed else f"exit code {process.exitcode}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("mutations.jsonl"))
-    given = parser.parse_args()
-    drawn = random.Random(given.seed).sample(faults(), given.count)
-    done = len(given.output.read_text().splitlines()) if given.output.exists() else 0
+def run_tests(tests: list[str], options: tuple[str, ...]) -> None:
+    """Run tests in their order, as a process to be forked."""
+    os.setsid()  # a group with the processes that the tests start
+    with open(RECORD / "output.txt", "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    # Doctests alone would not load conftest.py, which gives them their names.
+    arguments = ["-q", "-x", "--tb=no", *IN_ONE_PROCESS, *options, "tests/conftest.py", *files]
+    sys.exit(pytest.main(arguments, plugins=[Only(tests)]))
+
+
+def find(count: int, seed: int, output: pathlib.Path) -> None:
+    """Put in faults, run tests, and add a row to a file for each; goes on behind its last row."""
+    # Imported once for all forks, with what `conftest.py` sets before.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    import coverage
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401
+
+    recorded = json.loads((RECORD / "seconds.json").read_text())
+    usual = {test: seconds for test, seconds in recorded.items() if seconds is not None}
+    long = json.loads((ROOT / "tests" / "recorded" / "seconds.json").read_text())
+    lines = coverage.CoverageData(RECORD / "coverage")
+    lines.read()
+    drawn = random.Random(seed).sample(faults(), count)
+    done = len(output.read_text().splitlines()) if output.exists() else 0
     for path, node, function, owner in drawn[done:]:
         text, start = path.read_text(encoding="utf-8"), time.time()
-        tests = tests_of(path, function.name, owner)
+        named = tests_of(path, function.name, owner)
+        of_lines = lines.contexts_by_lineno(str(path))
+        span = range(node.lineno, node.end_lineno + 1)
+        running = {test for line in span for test in of_lines.get(line, ()) if test in usual}
+        near = {test for test in {**usual, **long} if test.partition("::")[0] in named}
+        tests = chosen({test: usual[test] for test in running or near & usual.keys()}, named)
+        slow = chosen({test: long[test] for test in near - recorded.keys()}, named)
         try:
             path.write_text(with_fault(text, node), encoding="utf-8")
-            by_default = finds(tests)
-            by_all = by_default if by_default is not False else finds(tests, "-m", "not peers")
+            by_default = found_by(tests)
+            by_slow = None if by_default else found_by(slow, "-m", "not peers")
         finally:
             path.write_text(text, encoding="utf-8")
         row = {
@@ -146,13 +259,27 @@ def main() -> None:
             "before": ast.unparse(node),
             "after": ast.unparse(changed(node)),
             "default": by_default,
-            "all": by_all,
-            "tests": tests[1:],
+            "slow": by_slow,
+            "run": len(tests),
+            "of": len(running),
             "seconds": round(time.time() - start),
         }
-        with open(given.output, "a", encoding="utf-8") as file:
+        with open(output, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        print(row["place"], row["default"], row["all"], f"{row['seconds']} s", flush=True)
+        print(row["place"], by_default or by_slow, f"{row['seconds']} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=["record", "find"])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("mutations.jsonl"))
+    given = parser.parse_args()
+    if given.command == "record":
+        record()
+    else:
+        find(given.count, given.seed, given.output)
 
 
 if __name__ == "__main__":

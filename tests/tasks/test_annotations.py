@@ -3,11 +3,13 @@
 import contextlib
 import json
 import re
+import types
 
 import pandas as pd
 import pytest
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.preprocessing.annotation_rows import named_column
 
 TEXT = "Ann is in Rome."
 SPANS = [
@@ -263,6 +265,15 @@ def test_several_annotators_of_one_text(caplog):
     ez.read_annotations([OF_TAGGERS["doccano, JSONL"], of_its_own, other])
     assert "1 rows repeat the text of another row" in caplog.text
     assert "first rows 0 and 2" in caplog.text
+
+
+def test_other_names_of_as_many_classes_are_logged(caplog):
+    class Column(list):  # as a column of Hugging Face's datasets
+        features = types.SimpleNamespace(names=["x", "y"])
+
+    assert named_column(Column([0, 1]), ["a", "b"]) == [0, 1]
+    assert "calls its classes x, y, the model a, b. They are taken by their nu" in caplog.text
+    assert named_column(Column([0, 1]), ["y", "x"]) == ["x", "y"]
 
 
 def test_relations_are_counted(caplog):

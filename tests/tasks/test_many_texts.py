@@ -478,6 +478,18 @@ def test_a_batch_without_text_has_the_columns_of_the_others():
     assert task.calls == [1, 1, 1]
 
 
+def test_batches_have_no_progress_bars_of_their_own():
+    asked = []
+
+    class Talking(Reversing):
+        def embed(self, texts, verbose="auto"):
+            asked.append(verbose)
+            return super().embed(texts)
+
+    ez.BatchAnswers(Talking(), method="embed")({"text": ["ab"]})
+    assert {*asked} == {0}
+
+
 def test_a_column_of_the_batch_is_not_overwritten():
     answers = ez.BatchAnswers(Reversing())
     message = "has a column 'label', and classify answers with the columns label, score. Rename"
