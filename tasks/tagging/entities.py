@@ -149,7 +149,8 @@ def marginals(
         >>> import tensorflow as tf
         >>> scores = Transitions(np.zeros(2), np.array([[0.0, -9.0], [-9.0, 0.0]]), np.zeros(2))
         >>> alone = tf.constant([[0.5, 0.5], [0.1, 0.9]])
-        >>> marginals(alone, tf.constant([0, 0], tf.int64), scores).numpy().round(2).tolist()[0]
+        >>> found = marginals(alone, tf.constant([0, 0], tf.int64), scores)
+        >>> [round(float(p), 2) for p in found[0]]
         [0.1, 0.9]
     """
     rows = _logarithms(probabilities, row)
