@@ -142,7 +142,7 @@ for text, spans, labels in zip(given["texts"], given["spans"], given["labels"]):
     tokens = [word for word, _, _ in words]
     examples.append({"tokenized_text": tokens, "ner": ner, "ner_labels": labels})
 batch = model._create_data_collator()(examples)
-optimizer, losses = torch.optim.SGD(model.parameters(), lr=1e-4), []
+optimizer, losses = torch.optim.SGD(model.parameters(), lr=1e-5), []
 for _ in range(4):
     loss = model(**batch, **given["loss"], reduction="sum").loss
     losses.append(loss.item())
@@ -161,7 +161,7 @@ def test_training_steps_are_those_of_gliner(name, alpha, gamma, tmp_path):
     spans = [[(0, 8, LABELS[0]), (20, 25, LABELS[1])], [(0, 5, LABELS[1])], []]
     options = {"labels": LABELS, "dropout": 0.0, "attention_dropout": 0.0}
     model = ez.EntityExtractor.from_preset(folder, **options)
-    model.compile(keras.optimizers.SGD(1e-4), ez.SpanFocalLoss(gamma, alpha, reduction="sum"))
+    model.compile(keras.optimizers.SGD(1e-5), ez.SpanFocalLoss(gamma, alpha, reduction="sum"))
     history = model.fit(texts, spans, batch_size=3, epochs=4, shuffle=False, verbose=0)
     order = in_random_order(tf.ragged.constant([range(len(LABELS))] * len(texts)))
     labels = [[LABELS[i] for i in row] for row in order.to_list()]
@@ -170,5 +170,5 @@ def test_training_steps_are_those_of_gliner(name, alpha, gamma, tmp_path):
     (tmp_path / "given.json").write_text(json.dumps(given))
     run("-c", LEARN, folder, tmp_path / "given.json", tmp_path / "losses.json")
     losses = json.loads((tmp_path / "losses.json").read_text())
-    assert losses[0] > 1.01 * losses[3] > 0
+    assert losses[0] > 1.001 * losses[3] > 0
     np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-4)
