@@ -348,9 +348,12 @@ class GraphCache:
         graphs = {
             long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)
         }
-        on_cpu = not tf.config.list_logical_devices("GPU")
         lock = weights_lock(self._task)
-        hold = lock.exclusive if step == self._task.train_step else lock.shared
+        trains = step == self._task.train_step
+        hold = lock.exclusive if trains else lock.shared
+        # With gradients written out, a step of `fit` runs on a CPU as fast as its graph is traced;
+        # one of `evaluate` has operations that TensorFlow merges.
+        as_traced = trains and not tf.config.list_logical_devices("GPU")
 
         def function(iterator):
             batch = next(iterator)
@@ -360,8 +363,7 @@ class GraphCache:
             if in_graphs and isinstance(iterator, tf.data.Iterator):
                 # Found, once it is there, for every batch that it fits.
                 graph.get_concrete_function(iterator.element_spec)
-            # With gradients written out, a step runs on a CPU as fast as its graph is traced.
-            with hold(), graphs_as_traced(on_cpu and not long):
+            with hold(), graphs_as_traced(as_traced and not long):
                 return graph(batch)
 
         return function

@@ -14,6 +14,7 @@ import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.tasks.preprocessing import tracing
+from encoder_zoo.tasks.training import graphs
 from encoder_zoo.testing import tiny
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
@@ -335,3 +336,19 @@ def test_blocks_that_are_not_alike_are_traced_each(name, one_by_one, monkeypatch
     for weight, other in zip(once, trained("bert", change), strict=True):
         np.testing.assert_allclose(weight, other, atol=1e-6)
     assert len(traced) == count + 2
+
+
+def test_graphs_of_fit_alone_run_as_they_were_traced(monkeypatch):
+    """TensorFlow merges operations of `evaluate`; those of `fit` keep values for gradients."""
+    asked = []
+
+    def noted(applies):
+        asked.append(applies)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(graphs, "graphs_as_traced", noted)
+    model = sequence_task()
+    model.fit(*sequence_data(8, 0), batch_size=4, verbose=0)
+    assert asked == [True, True]
+    model.evaluate(*sequence_data(8, 1), batch_size=4, verbose=0)
+    assert asked[2:] == [False, False]
