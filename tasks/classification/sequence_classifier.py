@@ -132,12 +132,12 @@ class SequenceClassifier(LabelledTask):
         dropout: before the output layer, in training; None is the backbone's.
         window_pooling: of a preprocessor with a `window_length`: the logits of a text are the
             "mean" or the "max" of those of its windows, in training and in answers.
-        temperature: by which logits are divided before they become scores; `calibrate` sets it.
-        thresholds: {label: least score}, see `tune_thresholds`; None: 0.5 of several labels a text,
-            and the best class of two.
         head: a Keras layer instead of the family's head, from its features (B, D) to logits (B, C):
             `head=keras.Sequential([...])`. It is saved in `.keras` files; a preset holds its
             weights, which `from_preset(folder, head=...)` loads into an equal layer.
+        temperature: by which logits are divided before they become scores; `calibrate` sets it.
+        thresholds: {label: least score}, see `tune_thresholds`; None: 0.5 of several labels a text,
+            and the best class of two.
 
     `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
     classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
@@ -187,9 +187,9 @@ class SequenceClassifier(LabelledTask):
         problem_type: ProblemType = "single_label_classification",
         dropout: Rate | None = None,
         window_pooling: WindowPooling = "mean",
+        head: keras.layers.Layer | None = None,
         temperature: PositiveFloat = 1.0,
         thresholds: Thresholds | None = None,
-        head: keras.layers.Layer | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)

@@ -103,15 +103,15 @@ class TokenClassifier(LabelledTask):
             I-PER after B-LOC: the most probable of these. None: no, until `fit` sets it to whether
             the tags that it learns are such sequences (IOB2 and IOBES, also called BIO and BILOU,
             but not IOB1). It is saved with the preset.
+        head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
+            logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
+            `from_preset(folder, head=...)` loads into an equal layer.
         split_symbols: whether answers cut the words of texts at symbols, so that the stop of
             "London." is a word of its own. True cuts at all of them, as spans are learned; "outer"
             not at one between letters, such as the hyphen of "Rhein-Main", as words are learned;
             False keeps the words of the vocabulary. `fit` sets it, and it is saved with the preset.
         temperature: by which logits are divided before they become scores; `calibrate` sets it.
         thresholds: {type of entity: least score}, see `tune_thresholds`; None: all are answered.
-        head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
-            logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
-            `from_preset(folder, head=...)` loads into an equal layer.
         crf: whether to learn scores of pairs of tags beside the logits, a linear-chain conditional
             random field: answers are the tags of the most probable sequence, and scores their
             probabilities in it. The metrics of `fit` do not see these scores; `evaluate_entities`
@@ -177,10 +177,10 @@ class TokenClassifier(LabelledTask):
         dropout: Rate | None = None,
         strategy: Strategy | None = None,
         valid_tags: bool | None = None,
+        head: keras.layers.Layer | None = None,
         split_symbols: bool | Literal["outer"] = False,
         temperature: PositiveFloat = 1.0,
         thresholds: Thresholds | None = None,
-        head: keras.layers.Layer | None = None,
         crf: bool = False,
         **kwargs: Unpack[LayerArguments],
     ):
