@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
@@ -18,6 +19,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders import gradients
 
@@ -112,6 +114,31 @@ def skip_initialization() -> Iterator[None]:
         _draws_weights.reset(token)
 
 
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class UntouchedZeros(keras.initializers.Zeros):
+    """Zeros that take no memory until they are read.
+
+    TensorFlow's own are written into memory that its allocator keeps, as much as the largest weight
+    takes, after the weight is replaced.
+
+    Example:
+        >>> UntouchedZeros()((2,), "float32").numpy().tolist()
+        [0.0, 0.0]
+    """
+
+    def __call__(self, shape, dtype=None):
+        dtype = _dtype_name(dtype)
+        if keras.config.backend() != "tensorflow" or dtype not in ("float32", "float16"):
+            return super().__call__(shape, dtype)
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        pages = np.zeros(size + TENSOR_ALIGNMENT, "uint8")  # the system clears pages when read
+        start = -pages.ctypes.data % TENSOR_ALIGNMENT
+        zeros = pages[start : start + size].view(dtype).reshape(shape)
+        return tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
+
+
+TENSOR_ALIGNMENT = 64  # bytes, of the memory that TensorFlow's kernels read
+
 INITIALIZER_RANGE = 0.02  # of new weights; Devlin et al. 2019, released code
 
 
@@ -122,7 +149,7 @@ def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initial
         stddev: the standard deviation of the normal distribution.
     """
     if not _draws_weights.get():
-        return keras.initializers.Zeros()
+        return UntouchedZeros()
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 

@@ -164,3 +164,30 @@ def test_tensorflow_knows_the_variables_of_two_models_by_the_same_names(tiny, fa
     assert names[0] == names[1]
     assert first.backbone.name != second.backbone.name
     assert first.weights[0].path != second.weights[0].path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the process's memory from /proc")
+def test_a_model_takes_the_memory_of_its_weights(tmp_path):
+    """The allocator of TensorFlow with oneDNN keeps what it held once, such as zeros of weights."""
+    backbone = ez.BertBackbone(
+        100_000, num_layers=1, hidden_dim=256, num_heads=4, intermediate_dim=512
+    )
+    megabytes = sum(weight.nbytes for weight in backbone.get_weights()) / 2**20
+    backbone.save_to_preset(tmp_path)
+    code = """
+import gc, sys
+import encoder_zoo as ez
+
+def resident():
+    gc.collect()
+    with open("/proc/self/status") as status:
+        [kilobytes] = [line.split()[1] for line in status if line.startswith("RssAnon")]
+    return int(kilobytes) / 1024
+
+ez.BertBackbone(10, num_layers=1, hidden_dim=8, num_heads=2, intermediate_dim=8)
+before = resident()
+backbone = ez.Backbone.from_preset(sys.argv[1])
+print(resident() - before)
+"""
+    grown = float(run(code, tmp_path, TF_ENABLE_ONEDNN_OPTS="1").split()[-1])
+    assert megabytes < grown < 1.4 * megabytes
