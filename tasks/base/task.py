@@ -97,7 +97,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         problem_type: as in config.json, of tasks that have several.
         learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
         peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
-        only_saved_model: what of it no other format has, where a SavedModel is its only export.
+        only_saved_model: what of it no other format has, where a SavedModel is its only export;
+            of such a task `for_cpu` converts the backbone alone, to "sequence_output".
         text_method: the method that answers to raw text, such as "classify"; None: there is none.
         answer_type: TypedDict of its answers, where these may be lists that are empty.
         instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
@@ -197,8 +198,11 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     def call(self, inputs, training=None):
         if self.cpu_model is not None:
             self._check_answers_only(training)
-            if self.cpu_model.takes(inputs):
-                return self.cpu_model(inputs)
+            whole = self.only_saved_model is None
+            read = inputs if whole else backbone_inputs(inputs)
+            if self.cpu_model.takes(read):
+                outputs = self.cpu_model(read)
+                return outputs if whole else self.logits_of({"sequence_output": outputs}, inputs)
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
@@ -365,7 +369,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
 
         Its answers are those of the weights of now. The conversion takes some seconds. What the
         engine has no inputs for, such as `explain`, is computed with the backbone instead, and so
-        is all that is asked of a copy, a pickle or a saved file of the result.
+        is all that is asked of a copy, a pickle or a saved file of the result. Of an
+        `EntityExtractor` the encoder is converted, and the layers behind it are computed as before.
 
         Args:
             dtype: "int8" quantizes matrix products, which changes the answers a little; "float32"
@@ -382,7 +387,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         Raises:
             ValueError: "for_cpu needs Keras's TensorFlow backend. ...", "for_cpu takes a model in
                 float32. ...", "int8 by OpenVINO needs texts. ...", "texts are for int8 by
-                OpenVINO. ...", "OpenVINO does not read this EntityExtractor. ..."
+                OpenVINO. ...", "OpenVINO does not read this TextEmbedder. ..."
             ImportError: "for_cpu needs the package ai-edge-litert: ...",
                 "for_cpu(engine='openvino') needs the package openvino: ..."
 
@@ -411,7 +416,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         for own, copied in zip(self.variables, answering.variables, strict=True):
             if own is not copied:
                 copied.assign(own)
-        answering.cpu_model = ENGINES[engine](self, dtype)
+        converted = Encoder(self.backbone) if self.only_saved_model else self
+        answering.cpu_model = ENGINES[engine](converted, dtype)
         if calibrates:
             answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
         return answering
@@ -709,3 +715,21 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
                 model. ..." with the tensors that do not fit.
         """
         adapters.load_adapters(self, folder)
+
+
+class Encoder(Task):
+    """Return the vectors of tokens (B, L, D), which engines compute of a task with other layers.
+
+    Args:
+        backbone: any `Backbone`.
+    """
+
+    task_name = "encoder"
+    preprocessor_class = Preprocessor
+
+    def __init__(self, backbone: Backbone, **kwargs):
+        super().__init__(backbone, **kwargs)
+        self.built = True
+
+    def logits_of(self, encoded, inputs, training=None):
+        return encoded["sequence_output"]

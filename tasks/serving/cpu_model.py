@@ -25,7 +25,6 @@ from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.serving.export import (
-    check_other_formats,
     export_task,
     openvino_model,
     require_packages,
@@ -61,7 +60,7 @@ class CpuModel(ABC):
     """Return a task's outputs for prepared inputs, as `Task.call` does.
 
     Args:
-        task: in float32.
+        task: in float32; of one that only a SavedModel has whole its `Encoder`.
         dtype: of the matrix products.
 
     Attributes:
@@ -75,7 +74,6 @@ class CpuModel(ABC):
     output_shape: list[int | None]
 
     def __init__(self, task: Task, dtype: CpuDtype):
-        check_other_formats(task)
         if task.backbone.compute_dtype != "float32":
             raise ValueError(
                 "for_cpu takes a model in float32. Received: one whose backbone computes in "

@@ -599,7 +599,7 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
 
     Raises:
         ValueError: "OpenVINO sometimes computes other numbers for the family ...", "OpenVINO does
-            not read this EntityExtractor. ..."
+            not read this TextEmbedder. ..."
     """
     import openvino
 

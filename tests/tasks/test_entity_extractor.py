@@ -333,12 +333,53 @@ def test_other_formats_say_what_exists(model, tmp_path):
         lambda: model.export(tmp_path / "m.onnx", "onnx"),
         lambda: model.export(tmp_path / "m.tflite", "litert"),
         lambda: model.export(tmp_path / "m.xml", "openvino"),
-        lambda: model.for_cpu(),
-        lambda: model.for_cpu("float32", engine="openvino"),
     ):
         with pytest.raises(ValueError, match=r"LSTM over them\. Call export\('served/1'\)"):
             export()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="LiteRT's backend")
+def test_litert_runs_the_encoder(golden):
+    model, expected, _ = golden
+    fast = model.for_cpu("float32")
+    shape = [None, None, model.backbone.hidden_dim]
+    assert fast.cpu_model.output_shape == shape
+    assert_same_answers(fast, model, [*expected["texts"], LONG], 1e-5)
+
+
+def assert_same_answers(fast, model, texts, tolerance):
+    for options in ({}, {"threshold": 0.3, "nested": True}, {"multi_label": True}):
+        found, right = (m.extract_entities(texts, LABELS, **options) for m in (fast, model))
+        assert sum(map(len, right)) > 0
+        for ours, theirs in zip(found, right, strict=True):
+            scores = [[entity.pop("score") for entity in row] for row in (ours, theirs)]
+            assert ours == theirs
+            np.testing.assert_allclose(*scores, atol=tolerance)
+
+
+def test_openvino_runs_the_encoder(model):
+    pytest.importorskip("openvino")
+    fast = model.for_cpu("float32", engine="openvino")
+    assert_same_answers(fast, model, ["Anna Lee met Bob in Paris.", "", LONG], 1e-5)
+    with pytest.raises(ValueError, match="result of for_cpu"):
+        fast.fit(["Anna"], [[(0, 4, "person")]], verbose=0)
+
+
+@pytest.mark.parametrize("engine", ["litert", "openvino"])
+def test_in_int8_scores_are_close(model, engine):
+    pytest.importorskip("nncf" if engine == "openvino" else "ai_edge_litert")
+    texts = ["Anna Lee met Bob in Paris.", "the old town by the river", "", LONG[:400]] * 3
+    typical = (texts, [LABELS] * len(texts)) if engine == "openvino" else None
+    fast = model.for_cpu("int8", engine=engine, texts=typical)
+    found, expected = (m.predict((texts, [LABELS] * len(texts)), verbose=0) for m in (fast, model))
+    different = 0.0
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        ours, theirs = (1 / (1 + np.exp(-np.maximum(logits, -50.0))) for logits in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, atol=0.25)
+        different = max(different, np.abs(ours - theirs).max(initial=0.0))
+    assert different > 1e-4
 
 
 def test_characters_without_tokens_are_no_words(model):
