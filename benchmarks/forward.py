@@ -2,12 +2,16 @@
 
     python benchmarks/forward.py
     python benchmarks/forward.py --shapes 32x16 8x256 --rounds 20
+    python benchmarks/forward.py --parts
 
 Both sides have the all-MiniLM-L6-v2 weights and the same ids, no padding, and as many threads as
 the machine has cores. They take turns, pass by pass, so that a busy machine slows both; figures
 are medians of milliseconds. Ours is a TensorFlow graph of any batch and length. "mixed_bfloat16"
 keeps float32 weights, as in training, and casts them in every pass; "bfloat16" has them in
 bfloat16, as torch's. Needs the extra `peers`.
+
+The table also has float32's share of sgemm: the pass's matrix products a second, beside those of a
+product of two square matrices by torch, in the same turns. `--parts` has the parts of one block.
 """
 
 import argparse
@@ -30,6 +34,7 @@ import encoder_zoo as ez
 OURS = ("float32", "mixed_bfloat16", "bfloat16")
 TORCH = ("float32", "bfloat16")
 SHAPES = ("32x16", "32x64", "8x256")
+SQUARE = 1536  # rows of the matrices of sgemm
 
 
 def ours(dtype: str) -> Callable[[np.ndarray], object]:
@@ -51,6 +56,73 @@ def theirs(dtype: str) -> Callable[[np.ndarray], object]:
     return forward
 
 
+def parts_of_ours() -> dict[str, Callable[[np.ndarray], object]]:
+    """{part of the first block: its graph}, of (B, L, D) each."""
+    backbone = ez.Backbone.from_preset(MINILM)
+    block = backbone.blocks[0]
+    times = block.intermediate_dim // block.hidden_dim
+
+    def rows(x):
+        return tf.reshape(x, [-1, block.hidden_dim])  # (B L, D)
+
+    parts = {
+        "query, key, value": block.attention.project,
+        "attention": block.attention,
+        "residual, LayerNorm": lambda x: block.attention_norm(rows(x) + rows(x)),
+        "feed-forward, GELU": lambda x: block.intermediate(rows(x)),
+        "feed-forward, out": lambda x: block.output_dense(tf.repeat(rows(x), times, axis=1)),
+        "block": block,
+    }
+    signature = [tf.TensorSpec((None, None, block.hidden_dim))]
+    graphs = {name: tf.function(part, input_signature=signature) for name, part in parts.items()}
+    return {name: lambda x, graph=graph: graph(tf.constant(x)) for name, graph in graphs.items()}
+
+
+def parts_of_theirs() -> dict[str, Callable[[np.ndarray], object]]:
+    model = transformers.AutoModel.from_pretrained(MINILM).eval()
+    block = model.encoder.layer[0]
+    attention = block.attention
+    times = block.intermediate.dense.out_features // block.intermediate.dense.in_features
+    projections = (attention.self.query, attention.self.key, attention.self.value)
+    parts = {
+        "query, key, value": lambda x: [layer(x) for layer in projections],
+        "attention": lambda x: attention.output.dense(attention.self(x)[0]),
+        "residual, LayerNorm": lambda x: attention.output.LayerNorm(x + x),
+        "feed-forward, GELU": block.intermediate,
+        "feed-forward, out": lambda x: block.output.dense(x.repeat_interleave(times, -1)),
+        "block": block,
+    }
+    calls = {name: torch.inference_mode()(part) for name, part in parts.items()}
+    return {name: lambda x, call=call: call(torch.tensor(x)) for name, call in calls.items()}
+
+
+def print_parts(shapes: list[str], rounds: int) -> None:
+    """Print milliseconds of the parts of one block, of both sides."""
+    ours, theirs = parts_of_ours(), parts_of_theirs()
+    print("| shape | part of a block | ours | torch | ratio |\n|---|---|---|---|---|")
+    for shape in shapes:
+        batch, length = (int(number) for number in shape.split("x"))
+        hidden = transformers.AutoConfig.from_pretrained(MINILM).hidden_size
+        x = np.random.default_rng(0).normal(size=(batch, length, hidden)).astype("float32")
+        for part in ours:
+            ms = medians({"ours": ours[part], "torch": theirs[part]}, x, rounds)
+            cells = f"{ms['ours']:.2f} | {ms['torch']:.2f} | {ms['ours'] / ms['torch']:.2f}"
+            print(f"| {shape} | {part} | {cells} |", flush=True)
+
+
+def products(batch: int, length: int) -> float:
+    """Return the floating-point operations of all matrix products of a pass."""
+    config = transformers.AutoConfig.from_pretrained(MINILM)
+    hidden, inner = config.hidden_size, config.intermediate_size
+    token = 2 * (4 * hidden**2 + 2 * hidden * inner + 2 * length * hidden)
+    return config.num_hidden_layers * batch * length * token
+
+
+def sgemm() -> Callable[[np.ndarray], object]:
+    square = torch.rand(SQUARE, SQUARE)
+    return lambda ids: square @ square
+
+
 def medians(sides: dict[str, Callable], ids: np.ndarray, rounds: int) -> dict[str, float]:
     """{side: median milliseconds of a pass}; the first passes, which warm up, do not count."""
     times = collections.defaultdict(list)
@@ -66,23 +138,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shapes", nargs="+", default=SHAPES, help="batch x length")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--parts", action="store_true", help="of one block, in float32")
     arguments = parser.parse_args()
 
     torch.set_num_threads(os.cpu_count())
+    if arguments.parts:
+        print_parts(arguments.shapes, arguments.rounds)
+        return
     sides = {f"ours {dtype}": ours(dtype) for dtype in OURS}
     sides |= {f"torch {dtype}": theirs(dtype) for dtype in TORCH}
-    print("| shape |", *(f"{name} |" for name in sides), "ratio float32 | ratio bfloat16 |")
-    print("|---|" + "---|" * (len(sides) + 2))
+    shares = ("ours float32", "torch float32")
+    named = (f"sgemm, {name} |" for name in shares)
+    print("| shape |", *(f"{name} |" for name in sides), "ratio float32 | ratio bfloat16 |", *named)
+    print("|---|" + "---|" * (len(sides) + 2 + len(shares)))
     for shape in arguments.shapes:
         size = [int(number) for number in shape.split("x")]
         ids = np.random.default_rng(0).integers(1000, 20000, size)
-        ms = medians(sides, ids, arguments.rounds)
+        ms = medians({**sides, "sgemm": sgemm()}, ids, arguments.rounds)
+        rate = 2 * SQUARE**3 / ms.pop("sgemm")  # operations in a millisecond
         ratios = [
             ms["ours float32"] / ms["torch float32"],
             ms["ours mixed_bfloat16"] / ms["torch bfloat16"],
         ]
         cells = [f"{value:.1f} |" for value in ms.values()]
-        print(f"| {shape} |", *cells, *(f"{ratio:.2f} |" for ratio in ratios), flush=True)
+        cells += [f"{ratio:.2f} |" for ratio in ratios]
+        cells += [f"{100 * products(*size) / ms[name] / rate:.0f} % |" for name in shares]
+        print(f"| {shape} |", *cells, flush=True)
 
 
 if __name__ == "__main__":
