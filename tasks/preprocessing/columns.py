@@ -87,6 +87,9 @@ def plain(values):
         >>> table = pd.DataFrame({"text": ["good", "bad"], "stars": [5, 1]})
         >>> plain(table), plain((table["text"], table["stars"]))
         ({'text': ['good', 'bad'], 'stars': [5, 1]}, (['good', 'bad'], [5, 1]))
+
+    Raises:
+        ValueError: "The table has several columns 'text'. Rename them."
     """
     if isinstance(values, tuple):
         return tuple(map(plain, values))
@@ -97,8 +100,12 @@ def plain(values):
     if isinstance(values, str | bytes | list | dict | np.ndarray) or array_ops.is_tensor(values):
         return values
     values = unformatted(values)
+    if hasattr(values, "lazy") and hasattr(values, "collect"):  # of polars
+        values = values.collect()
     names = table_columns(values)
     if names is not None:
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"The table has several columns {twice[0]!r}. Rename them.")
         return {name: plain(values[name]) for name in names}
     for method in ("to_pylist", "to_list"):  # of Arrow; of pandas and polars
         if hasattr(values, method):

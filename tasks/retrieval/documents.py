@@ -126,12 +126,9 @@ class Documents:
                 raise ValueError(f"{name} is of texts or a table, and these documents have theirs.")
             return documents
         documents = plain(documents)
-        if _is_of_beir(documents) and text_column is None:
-            documents = [
-                {**(row if isinstance(row, Mapping) else {}), "id": key, "text": beir_text(row)}
-                for key, row in documents.items()
-            ]
-        if isinstance(documents, list) and documents and isinstance(documents[0], Mapping):
+        if _is_of_beir(documents, text_column):
+            documents = [_row_of_beir(*item, text_column) for item in documents.items()]
+        if isinstance(documents, list | tuple) and documents and isinstance(documents[0], Mapping):
             documents = _table_of_rows(documents)
         if isinstance(documents, Mapping):
             documents, ids, metadata = _of_table(documents, ids, metadata, text_column)
@@ -140,14 +137,35 @@ class Documents:
                 f"text_column={text_column!r} is of a table. Received: {with_type(documents):.80}."
             )
         texts = checked_texts(documents, "documents")
+        return cls._of_columns(texts, ids, metadata, len(texts), "documents")
+
+    @classmethod
+    def of_vectors(
+        cls, texts: object, ids: object, metadata: object, count: int, name: str = "vectors"
+    ) -> Documents:
+        """Return the documents of given vectors.
+
+        Args:
+            texts, ids, metadata: as of `of`, each of them or None.
+            count: of the vectors.
+            name: of these, for errors.
+
+        Raises:
+            ValueError: "There are 2 texts for 3 vectors."
+        """
+        texts = None if texts is None else checked_texts(texts, "texts")
+        return cls._of_columns(texts, ids, metadata, count, name)
+
+    @classmethod
+    def _of_columns(cls, texts, ids, metadata, count: int, name: str) -> Documents:
         ids, metadata = plain(ids), plain(metadata)
         if isinstance(metadata, Mapping):
             metadata = _rows(metadata)
-        for name, values in (("ids", ids), ("metadata", metadata)):
+        for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
             if isinstance(values, str):
-                raise ValueError(f"{name}={values!r} names a column, and documents are no table.")
-            if values is not None and len(values) != len(texts):
-                raise ValueError(f"There are {len(values)} {name} for {len(texts)} documents.")
+                raise ValueError(f"{column}={values!r} names a column, and {name} are no table.")
+            if values is not None and len(_ordered(values, column)) != count:
+                raise ValueError(f"There are {len(values)} {column} for {count} {name}.")
         return cls(texts, ids, metadata).checked()
 
     def __len__(self) -> int:
@@ -243,11 +261,18 @@ class Documents:
             raise ValueError(
                 "The documents of this index have no ids. Build it with ids=[...], one for each."
             )
-        ids = [ids] if isinstance(ids, Id | np.generic) else list(plain(ids))
+        ids = [ids] if isinstance(ids, Id | bytes | np.generic) else plain(ids)
+        if not isinstance(ids, Iterable):
+            raise ValueError(f"ids is {with_type(ids):.80}. Expected one, or a list of them.")
+        ids, kind = [_plain_scalar(one) for one in ids], type(self.ids[0])
         for one in ids:
-            if one not in self._index_of:
-                near = _near(one, self.ids) if isinstance(one, str) else ""
-                raise ValueError(f"There is no document {one!r:.{MAX_SHOWN}}.{near}")
+            if type(one) is not kind:  # and True not 1
+                near = f" Ids are of the type {kind.__name__}, such as {self.ids[0]!r:.40}."
+            elif one not in self._index_of:
+                near = _near(one, self.ids) if kind is str else ""
+            else:
+                continue
+            raise ValueError(f"There is no document {one!r:.{MAX_SHOWN}}.{near}")
         return [self._index_of[one] for one in ids]
 
     @functools.cached_property
@@ -294,9 +319,9 @@ class Documents:
         if callable(wanted):
             values = [value for value in numbers if wanted(value)]
         else:
-            wanted = plain(wanted)
-            several = isinstance(wanted, list | tuple | set | np.ndarray)
-            values = list(wanted) if several else [wanted]
+            wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else plain(wanted)
+            several = isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes | Mapping)
+            values = [_plain_scalar(value) for value in (wanted if several else [wanted])]
             kind = _kind(next(iter(numbers)))
             for value in values:
                 if _kind(value) is not kind:
@@ -318,8 +343,12 @@ class Documents:
                     fields.setdefault(field, {}).setdefault(one, []).append(i)
         return fields
 
-    def groups(self, field: str) -> list:
+    def groups(self, field: str, among: np.ndarray | None = None) -> list:
         """Return the value of a field of each document, for `group_by`.
+
+        Args:
+            field: its name.
+            among: the indices of the documents that are searched; None: all.
 
         Raises:
             ValueError: "group_by: there is no field 'jear'. ...", "group_by: document 3 has no
@@ -327,26 +356,29 @@ class Documents:
         """
         if field not in self._groups:
             self._groups[field] = self._values_of(field)
-        return self._groups[field]
+        values, without = self._groups[field]
+        lacking = without if among is None else np.intersect1d(without, among)
+        for i in lacking.tolist():
+            raise ValueError(
+                f"group_by: document {i} has no single {field!r}: it is {values[i]!r:.40}."
+            )
+        return values
 
     @functools.cached_property
-    def _groups(self) -> dict[str, list]:
-        """Return {field: its value in each document} of fields that were asked for."""
+    def _groups(self) -> dict[str, tuple[list, np.ndarray]]:
+        """Return what `_values_of` returns, of fields that were asked for."""
         return {}
 
-    def _values_of(self, field: str) -> list:
+    def _values_of(self, field: str) -> tuple[list, np.ndarray]:
+        """Return the value of a field of each document, and which of these have no single one."""
         rows = self.metadata or [{}] * len(self)
         if not any(field in row for row in rows):
             known = list(dict.fromkeys(name for row in rows for name in row))
             raise ValueError(
                 f"group_by: there is no field {field!r:.{MAX_SHOWN}}.{_near(field, known)}"
             )
-        for i, row in enumerate(rows):
-            if isinstance(row.get(field), list | None):
-                raise ValueError(
-                    f"group_by: document {i} has no single {field!r}: it is {row.get(field)!r:.40}."
-                )
-        return [row[field] for row in rows]
+        values = [row.get(field) for row in rows]
+        return values, np.flatnonzero([isinstance(value, list | None) for value in values])
 
     def chunked(
         self, tokenizer: Tokenizer, length: int, overlap: int = 0, late: bool = False
@@ -384,11 +416,12 @@ class Documents:
             _, starts, ends = tokenizer.tokenize_with_offsets(some)
             rows = zip(some, starts.to_list(), ends.to_list(), strict=True)
             for i, (text, begins, stops) in enumerate(rows, first):
-                if not begins:  # characters that the tokenizer drops
-                    begins, stops = [0], [len(text)]
+                cuts = list(_cuts(begins, stops, length, overlap)) if begins else []
+                cuts = [(start, end) for start, end in cuts if text[start:end].strip()]
+                cuts = cuts or [(0, len(text))]  # of characters that the tokenizer drops
                 owner = i if self.ids is None else self.ids[i]
                 fields = {} if self.metadata is None else self.metadata[i]
-                for number, (start, end) in enumerate(_cuts(begins, stops, length, overlap)):
+                for number, (start, end) in enumerate(cuts):
                     texts.append(text[start:end])
                     ids.append(f"{owner}#{number}")
                     index.append(i)
@@ -456,17 +489,30 @@ def _cuts(
         length: most tokens of a chunk.
         overlap: most tokens that neighbouring ones share.
     """
-    begin, count = 0, len(starts)
-    begins_word = [i == 0 or starts[i] > ends[i - 1] for i in range(count)]
-    while begin < count:
+    count = len(starts)
+    gaps = [1, *(start - end for start, end in zip(starts[1:], ends, strict=False))]
+
+    def end_of(begin: int) -> int:
+        """Return the token behind the chunk that begins with another."""
         stop = min(begin + length, count)
-        # A word that is longer than a chunk is cut, at a token.
-        whole = next((i for i in range(stop, begin, -1) if i == count or begins_word[i]), stop)
-        yield starts[begin], ends[whole - 1]
-        if whole == count:
+        if stop == count:
+            return count
+        # A word that is longer than a chunk is cut, at a character, which may be several tokens.
+        for least in (1, 0):
+            for i in range(stop, begin, -1):
+                if gaps[i] >= least:
+                    return i
+        return next((i for i in range(stop, count) if gaps[i] >= 0), count)
+
+    begin, end = 0, end_of(0)
+    while True:
+        yield starts[begin], ends[end - 1]
+        if end == count:
             return
-        shared = range(max(begin + 1, whole - overlap), whole)
-        begin = next((i for i in shared if begins_word[i]), whole)
+        shared = range(max(begin + 1, end - overlap), end)
+        # Before a long word there may be no room for what they share: the chunk would be a part.
+        begin = next((i for i in shared if gaps[i] > 0 and end_of(i) > end), end)
+        end = end_of(begin)
 
 
 def beir_text(document: str | Mapping[str, str]) -> str:
@@ -481,15 +527,29 @@ def beir_text(document: str | Mapping[str, str]) -> str:
     return " ".join(part for part in (document.get("title"), document.get("text")) if part)
 
 
-def _is_of_beir(documents: object) -> bool:
-    """Return whether documents are a dict of texts or rows by their ids, and not of columns."""
-    return isinstance(documents, Mapping) and any(
-        isinstance(row, str | Mapping) for row in documents.values()
-    )
+def _is_of_beir(documents: object, text_column: str | None) -> bool:
+    """Return whether documents are a dict of texts or rows by their ids, and not of columns.
+
+    Raises:
+        ValueError: "documents is one row, {'id': 'a', 'text': 'Tax.'}. ..."
+    """
+    if not isinstance(documents, Mapping):
+        return False
+    if isinstance(documents.get(text_column or "text"), str):
+        raise ValueError(f"documents is one row, {documents!r:.80}. Expected a list, [row].")
+    rows = Mapping if text_column else str | Mapping
+    return any(isinstance(row, rows) for row in documents.values())
+
+
+def _row_of_beir(key: Id, row: str | Mapping, text_column: str | None) -> dict:
+    fields = row if isinstance(row, Mapping) else {}
+    return {**fields, "id": key} if text_column else {**fields, "id": key, "text": beir_text(row)}
 
 
 def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
     """Return texts, ids and metadata of a table's columns."""
+    if not table:
+        raise ValueError("documents is empty. Expected one or more texts.")
     name = "text" if text_column is None else text_column
     if name not in table:
         raise ValueError(
@@ -498,9 +558,12 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
         )
     of_ids = "id" if ids is None and "id" in table else ids if isinstance(ids, str) else None
     others = [column for column in table if column not in (name, of_ids)]
-    named = metadata if isinstance(metadata, list | tuple) else None
-    if named is not None and all(isinstance(column, str) for column in named):
-        metadata, others = None, list(named)
+    metadata = plain(metadata)
+    if isinstance(metadata, str):
+        raise ValueError(f"metadata={metadata!r}. Expected a list of names, [{metadata!r}].")
+    is_list = isinstance(metadata, list | tuple | np.ndarray)
+    if is_list and all(isinstance(column, str) for column in metadata):
+        metadata, others = None, list(metadata)
     for column in [*others, *([of_ids] if of_ids else [])]:
         if column not in table:
             raise ValueError(
@@ -513,7 +576,10 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
 
 def _rows(columns: Mapping) -> list[dict]:
     """Return the rows of a table; a value that is missing is left out."""
-    lists = {str(name): list(plain(values)) for name, values in columns.items()}
+    lists = {
+        str(name): _ordered(plain(values), f"The column {name!r}")
+        for name, values in columns.items()
+    }
     count = len(next(iter(lists.values()), []))
     for name, values in lists.items():
         if len(values) != count:
@@ -521,7 +587,20 @@ def _rows(columns: Mapping) -> list[dict]:
     return [{name: values[i] for name, values in lists.items()} for i in range(count)]
 
 
-def _table_of_rows(rows: list) -> dict[str, list]:
+def _ordered(values: Any, name: str) -> Sequence:
+    """Return a column as it is, if its values have an order.
+
+    Raises:
+        ValueError: "ids is {'a', 'b'} (set). Expected a list, with one for each document."
+    """
+    if isinstance(values, str | bytes | set | frozenset) or not hasattr(values, "__len__"):
+        raise ValueError(
+            f"{name} is {with_type(values):.80}. Expected a list, with one for each document."
+        )
+    return values
+
+
+def _table_of_rows(rows: Sequence) -> dict[str, list]:
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise ValueError(f"documents[{i}] is {with_type(row):.80}. Expected a dict, as others.")
@@ -533,7 +612,7 @@ def _checked_ids(ids: Sequence) -> list[Id]:
     """Return ids as plain texts or integers, all of one type and different."""
     found: dict[Id, int] = {}
     for i, one in enumerate(plain(ids)):
-        one = one.item() if isinstance(one, np.generic) else one
+        one = _plain_scalar(one)
         if not isinstance(one, Id) or isinstance(one, bool):
             raise ValueError(
                 f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}. Expected a text or an integer."
@@ -603,7 +682,9 @@ def _other_kind(field: str, i: int, one: object, first: int, kind: type) -> Valu
 
 def _plain_value(value: object, name: str):
     """Return a value as JSON has it; None if it is missing."""
-    if isinstance(value, np.ndarray | tuple | set | frozenset):
+    if isinstance(value, np.ndarray):
+        value = value.tolist()  # of an array without axes a number
+    if isinstance(value, tuple | set | frozenset):
         value = list(value)
     if isinstance(value, list):
         values = [_plain_value(one, name) for one in value]
@@ -612,7 +693,7 @@ def _plain_value(value: object, name: str):
         return values
     if is_missing(value):
         return None
-    value = value.item() if isinstance(value, np.generic) else value
+    value = _plain_scalar(value)
     if not isinstance(value, SCALARS):
         raise ValueError(
             f"{name} is {with_type(value):.{MAX_SHOWN}}. Expected a text, a number, a bool, or a "
@@ -625,9 +706,16 @@ def _plain_value(value: object, name: str):
     return value
 
 
+def _plain_scalar(value: Any):
+    """Return a number of NumPy, or a text or integer of a class of its own, as Python's."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, str):
+        return str.__str__(value)  # not str(), which names a member of an enumeration
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _kind(value: object) -> type:
     """Return the type of a value: of numbers float, as 1 and 1.0 are equal."""
-    value = value.item() if isinstance(value, np.generic) else value
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
 
 

@@ -9,6 +9,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,10 @@ def by_position(
 
 
 def _grades_by_id(entry: object) -> dict:
-    return dict(entry) if isinstance(entry, Mapping) else dict.fromkeys(entry, 1)
+    if isinstance(entry, Mapping):
+        return dict(entry)
+    single = isinstance(entry, str) or not isinstance(entry, Iterable)
+    return dict.fromkeys([entry] if single else entry, 1)
 
 
 def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
@@ -113,11 +117,7 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
                 "for each query."
             )
         relevant = range(len(queries))
-    if isinstance(relevant, Mapping | str):
-        raise ValueError(
-            f"relevant is a {type(relevant).__name__}. Expected one entry for each query, in "
-            "their order: the index of a document, a list of indices, or {index: grade}."
-        )
+    check_by_query(relevant)
     if len(relevant) != len(queries):
         raise ValueError(
             f"relevant has {len(relevant)} entries for {len(queries)} queries. Expected one "
@@ -133,6 +133,19 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
             grades[number] = max(grade, grades.get(number, 0.0))
         merged.append(grades)
     return Judged(queries, unique, merged)
+
+
+def check_by_query(relevant: object) -> None:
+    """Raise an error for judgements that are not one entry for each query.
+
+    Raises:
+        ValueError: "relevant is a dict. Expected one entry for each query, ..."
+    """
+    if isinstance(relevant, Mapping | str) or not isinstance(relevant, Iterable):
+        raise ValueError(
+            f"relevant is a {type(relevant).__name__}. Expected one entry for each query, in "
+            "their order: the index of a document, a list of indices, or {index: grade}."
+        )
 
 
 def _grades(entry, i: int, count: int) -> dict[int, float]:
@@ -153,10 +166,10 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
             raise ValueError(
                 f"relevant[{i}] has the document {index}. Expected indices from 0 to {count - 1}."
             )
-        if not math.isfinite(grade) or grade < 0:
+        if not isinstance(grade, Real) or not math.isfinite(grade) or grade < 0:
             raise ValueError(
-                f"relevant[{i}] has the grade {grade} of document {index}. Expected a number of 0 "
-                "or more."
+                f"relevant[{i}] has the grade {grade!r} of document {index}. Expected a number of "
+                "0 or more."
             )
         grades[operator.index(index)] = float(grade)
     if not any(grades.values()):
@@ -169,10 +182,11 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
 
 def checked_cutoffs(cutoffs) -> list[int]:
     """Return numbers of ranks as a list; raise an error for others than integers above 0."""
-    cutoffs = list(cutoffs)
-    if not cutoffs or any(type(k) is not int or k < 1 for k in cutoffs):
-        raise ValueError(f"cutoffs is {cutoffs!r}. Expected one or more integers above 0.")
-    return cutoffs
+    found = list(cutoffs) if isinstance(cutoffs, Iterable) else []
+    known = (isinstance(k, Integral) and not isinstance(k, bool) and k > 0 for k in found)
+    if not found or not all(known):
+        raise ValueError(f"cutoffs is {cutoffs!r:.80}. Expected one or more integers above 0.")
+    return [int(k) for k in found]
 
 
 def checked_scores(scores, first: int, second: int) -> np.ndarray:

@@ -26,6 +26,7 @@ from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
     by_position,
+    check_by_query,
     checked_cutoffs,
     judged,
     ranking_metrics,
@@ -305,7 +306,7 @@ class Index:
         options = options if among is None else {**options, "among": among}
         if group_by is None:
             return [self._hits(*one) for one in self._find(texts, min(wanted, count), **options)]
-        groups, depth = self.documents.groups(group_by), wanted
+        groups, depth = self.documents.groups(group_by, among), wanted
         while True:  # deeper, until there are enough groups
             depth = min(GROUPED * depth, count)
             found = [self._hits(*one) for one in self._find(texts, depth, **options)]
@@ -393,6 +394,7 @@ class Index:
         cutoffs = checked_cutoffs(cutoffs)
         queries, relevant, _ = by_position(queries, relevant)
         if self.ids is not None:
+            check_by_query(relevant)
             relevant = [self._indices_in(entry) for entry in relevant]
         names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(queries, names, relevant)

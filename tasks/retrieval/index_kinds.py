@@ -23,7 +23,6 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.engines import (
     GRAPH_TYPES,
@@ -40,7 +39,6 @@ from encoder_zoo.tasks.retrieval.index_files import (
     checked_manifest,
     read_documents,
 )
-from encoder_zoo.tasks.retrieval.ranking import checked_texts
 from encoder_zoo.tasks.retrieval.similarity import (
     checked_and_normalized,
     checked_vectors,
@@ -65,21 +63,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from scipy.sparse import csr_array
-
-
-def _of_vectors(texts: object, ids: object, metadata: object, count: int, name: str) -> Documents:
-    """Return the documents of given vectors.
-
-    Raises:
-        ValueError: "There are 2 texts for 3 vectors."
-    """
-    texts = None if texts is None else checked_texts(texts, "texts")
-    documents = Documents(texts, plain(ids), plain(metadata)).checked()
-    for kind in ("texts", "ids", "metadata"):
-        column = getattr(documents, kind)
-        if column is not None and len(column) != count:
-            raise ValueError(f"There are {len(column)} {kind} for {count} {name}.")
-    return documents
 
 
 class VectorIndex(Index):
@@ -210,7 +193,7 @@ class VectorIndex(Index):
         check_engine(engine, precision, embedder.similarity_function)
         vectors = checked_vectors(vectors, embedder.embedding_dim)
         vectors = checked_and_normalized(vectors, embedder.similarity_function, "vectors")
-        documents = _of_vectors(texts, ids, metadata, len(vectors), "vectors")
+        documents = Documents.of_vectors(texts, ids, metadata, len(vectors))
         storing = {"precision": precision, "engine": engine}
         return cls._of(embedder, vectors, documents, storing, prompt=prompt)
 
@@ -413,7 +396,7 @@ class MultiVectorIndex(Index):
                 float32. Expected (tokens, 128) ...", "There are 2 texts for 3 documents."
         """
         vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
-        documents = _of_vectors(texts, ids, metadata, len(vectors), "documents")
+        documents = Documents.of_vectors(texts, ids, metadata, len(vectors), "documents")
         settings = {"prompt": prompt, "pool_factor": pool_factor}
         return cls._of(embedder, vectors, documents, {"precision": precision}, **settings)
 
@@ -572,7 +555,7 @@ class SparseIndex(Index):
             raise ValueError(
                 f"vectors is {vectors!r:.80}. Expected a sparse matrix (N, {width}), as of embed."
             )
-        documents = _of_vectors(texts, ids, metadata, vectors.shape[0], "vectors")
+        documents = Documents.of_vectors(texts, ids, metadata, vectors.shape[0])
         vectors = normalized_for(vectors, embedder.similarity_function)
         return cls._of(embedder, vectors, documents, {}, prompt=prompt, max_terms=max_terms)
 

@@ -1087,6 +1087,7 @@ def columns_of_queries_are_passed(said, folder):
     "Name that of the texts",
     "Make another index instead",
     "Rename it",
+    "Rename them",
 )
 def documents_have_ids_and_fields(said, folder):
     index = ez.BM25Index(TEXTS, ids=list("abcd"))
@@ -1113,6 +1114,11 @@ def documents_have_ids_and_fields(said, folder):
     with said():
         embedder.chunks(TEXTS, 4, metadata=[{"start": 1}] * 4)
     assert len(embedder.chunks(TEXTS, 4, metadata=[{"begun": 1}] * 4)) >= 4
+    table = pd.DataFrame([["one", 1], ["two", 2]], columns=["text", "text"])
+    with said():
+        ez.BM25Index(table)
+    table.columns = ["text", "year"]
+    assert ez.BM25Index(table).metadata == [{"year": 1}, {"year": 2}]
 
 
 @case("This `fit` has made no step: in float16", slow=True)

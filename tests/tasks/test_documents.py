@@ -1,8 +1,11 @@
 """Documents with ids and fields, in every kind of index: found, filtered, changed, saved."""
 
+import enum
 import hashlib
+import inspect
 import itertools
 import json
+import random
 import threading
 
 import numpy as np
@@ -396,6 +399,111 @@ def _rows(table: dict) -> list[dict]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
+class Colour(str, enum.Enum):  # noqa: UP042, whose str() is another than its text
+    RED = "r"
+    BLUE = "b"
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+    TWO = 2
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([Colour.RED, Colour.BLUE], ["r", "b"]),
+        ([Number.ONE, Number.TWO], [1, 2]),
+        ([np.str_("r"), np.str_("b")], ["r", "b"]),
+        (np.array([1, 2], "int8"), [1, 2]),
+        (range(1, 3), [1, 2]),
+        (pd.RangeIndex(1, 3), [1, 2]),
+        ({"r": 0, "b": 0}.keys(), ["r", "b"]),
+        (pd.Series(["r", "b"], dtype="category"), ["r", "b"]),
+    ],
+)
+def test_ids_and_values_are_plain(given, found):
+    index = KINDS["words"](["w1", "w1 w2"], ids=given, metadata=[{"v": one} for one in given])
+    assert index.ids == found and index.metadata == [{"v": one} for one in found]
+    assert [type(one) for one in index.ids] == [type(one) for one in found]
+    for one, plain in zip(given, found, strict=True):
+        for wanted in (one, plain, [plain], {plain}, frozenset([one]), (v for v in [plain])):
+            assert [hit["id"] for hit in index.search("w1", where={"v": wanted})] == [plain]
+    index.remove(next(iter(given)))
+    assert index.ids == found[1:]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ids": {"x", "y"}}, r"ids is .* \(set\). Expected a list, with one for each document"),
+        ({"ids": (name for name in "xy")}, r"ids is .* \(generator\). Expected a list"),
+        ({"ids": 7}, r"ids is 7 \(int\). Expected a list"),
+        ({"metadata": ({} for _ in "xy")}, r"metadata is .* \(generator\). Expected a list"),
+        ({"metadata": {"lang": "en"}}, r"The column 'lang' is 'en' \(str\). Expected a list"),
+        ({"metadata": {"year": 1}}, r"The column 'year' is 1 \(int\). Expected a list"),
+    ],
+)
+def test_columns_without_order_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        KINDS["words"](["w1", "w2"], **options)
+    vectors = np.eye(2, 16, dtype="float32")
+    options = {name: value for name, value in options.items() if not inspect.isgenerator(value)}
+    for build, rows in (
+        (VectorIndex.from_vectors, (Dense(), vectors)),
+        (MultiVectorIndex.from_vectors, (Tokens(), [vectors, vectors])),
+        (SparseIndex.from_vectors, (Terms(), sparse.csr_array(np.eye(2, 60)))),
+    ):
+        if options:
+            with pytest.raises(ValueError, match=message):
+                build(*rows, **options)
+        table = pd.DataFrame({"year": [1990, None]})
+        assert build(*rows, metadata=table).metadata == [{"year": 1990.0}, {}]
+
+
+def test_a_row_by_itself_is_refused():
+    index = KINDS["words"]([{"id": "a", "text": "w1"}])
+    with pytest.raises(ValueError, match=r"documents is one row, .*'text': 'w2'}. Expected a list"):
+        index.add({"id": "b", "text": "w2"})
+    with pytest.raises(ValueError, match="documents is one row"):
+        KINDS["words"]({"id": "b", "body": "w2"}, text_column="body")
+    index.add(({"id": "b", "text": "w2"},))  # rows in a tuple
+    assert index.ids == ["a", "b"]
+
+
+@pytest.mark.parametrize("names", [["year"], ("year",), np.array(["year"]), pd.Index(["year"])])
+def test_columns_that_are_named(names):
+    table = pd.DataFrame({"text": ["w1"], "year": [1990], "more": ["x"]})
+    assert KINDS["words"](table, metadata=names).metadata == [{"year": 1990}]
+    with pytest.raises(ValueError, match=r"metadata='year'. Expected a list of names, \['year'\]"):
+        KINDS["words"](table, metadata="year")
+
+
+def test_documents_without_a_field_that_are_not_searched_need_no_group():
+    metadata = [{"book": "a", "lang": "en"}, {"book": "a", "lang": "en"}, {"lang": "de"}]
+    index = KINDS["words"](["w1 w2", "w1", "w1"], metadata=metadata)
+    for _ in range(2):
+        [hit] = index.search("w1", where={"lang": "en"}, group_by="book")
+        assert hit["metadata"]["book"] == "a"
+        with pytest.raises(ValueError, match="document 2 has no single 'book': it is None"):
+            index.search("w1", group_by="book")
+
+
+@pytest.mark.parametrize(
+    "asked", ["10", 10.0, np.float64(10), True, None, [["10"]], b"10", (10.5,)]
+)
+def test_ids_of_another_type_are_none_of_the_index(asked):
+    index = KINDS["words"](["w1", "w2"], ids=[10, 1])
+    for call in (index.remove, lambda ids: index.evaluate(["w1"], [ids])):
+        with pytest.raises(
+            ValueError, match=r"There is no document .* Ids are of the type int|ids is"
+        ):
+            call(asked)
+    assert index.ids == [10, 1]
+    index.remove([np.int64(10), 10])
+    assert index.ids == [1]
+
+
 def test_documents_as_beir_has_them():
     corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"title": "", "text": "Tax."}}
     found = Documents.of(corpus)
@@ -405,8 +513,12 @@ def test_documents_as_beir_has_them():
     assert plain.ids == [7, 9] and plain.texts == ["Cats.", "Tax."] and plain.metadata is None
     columns = Documents.of({"id": ["a"], "text": ["Tax."]})  # a table, as before
     assert columns.ids == ["a"] and columns.texts == ["Tax."]
+    bodies = Documents.of({"d1": {"title": "Cats", "body": "Tax."}}, text_column="body")
+    assert bodies.ids == ["d1"] and bodies.texts == ["Tax."]
     with pytest.raises(ValueError, match=r"documents\[1\] is empty"):
         Documents.of({"d1": {"text": "Tax."}, "d2": {}})
+    with pytest.raises(ValueError, match="documents is empty"):
+        Documents.of({})
 
 
 def test_lines_are_json():
@@ -447,6 +559,37 @@ class TestChunks:
         shares = [a[1] - b[0] for a, b in itertools.pairwise(bounds)]
         assert max(shares) > 0 and min(shares) >= -1  # a space
         assert len(shared) > len(alone)
+
+    @pytest.mark.parametrize(
+        ("cls", "preset"),
+        [(ez.BertTokenizer, "bert_nano_en_uncased"), (ez.RobertaTokenizer, "roberta_nano_en")],
+    )
+    def test_no_chunk_is_blank_or_a_part_of_another(self, cls, preset):
+        tokenizer = cls.from_preset(preset)
+        parts = [
+            "cat",
+            "naïve",
+            "e\u0301",
+            "\r\n",
+            "\n" * 5,
+            " " * 9,
+            "\t",
+            "😀👨‍👩‍👧",
+            "東京",
+            "한국어",
+        ]
+        parts += ["\ufeff", "it's", "sixteenletterword" * 3, "<mask>", "[SEP]"]
+        draw = random.Random(0)
+        for length, overlap in itertools.product((1, 2, 3, 6, 9), (0, 1, 2, 8)):
+            if overlap >= length:
+                continue
+            text = "a" + "".join(draw.choice(parts) + draw.choice(["", " "]) for _ in range(60))
+            chunks = Documents.of([text]).chunked(tokenizer, length, overlap)
+            spans = [(fields["start"], fields["end"]) for fields in chunks.metadata]
+            assert all(text[start:end].strip() for start, end in spans)
+            for (start, end), (next_start, next_end) in itertools.pairwise(spans):
+                assert start < next_start and end < next_end
+                assert overlap or end <= next_start  # no character is in two
 
     def test_no_document_is_lost(self, embedder):
         chunks = embedder.chunks(["a", "\u200b\u200d", "b"], 5)  # no width, no token

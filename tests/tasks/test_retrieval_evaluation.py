@@ -453,7 +453,25 @@ def test_judgements_of_an_index_are_checked():
         index.evaluate(["q"], [2])
     with pytest.raises(ValueError, match="A reranker reads texts, and this index holds vectors"):
         index.evaluate(["q"], [1], reranker=Longest())
-    with pytest.raises(ValueError, match="cutoffs is"):
-        index.evaluate(["q"], [1], cutoffs=[0])
+    for cutoffs in ([0], [], 10, [True], [1.0], "5"):
+        with pytest.raises(ValueError, match="cutoffs is"):
+            index.evaluate(["q"], [1], cutoffs=cutoffs)
+    for grade in ("1", None, float("nan"), -1):
+        with pytest.raises(ValueError, match=r"relevant\[0\] has the grade .* of document 1"):
+            index.evaluate(["q"], [{1: grade}])
     with pytest.raises(TypeError, match="Scored embeds no queries. Received: prompt. Leave"):
         index.evaluate(["q"], [1], prompt="query")
+
+
+def test_judgements_by_ids():
+    index = ez.BM25Index(["tax", "law", "cat"], ids=["1", "2", "12"])
+    once = index.evaluate(["cat"], ["12"], cutoffs=[1])
+    assert once["recall@1"] == 1
+    for entry in ("12", ["12"], {"12"}, {"12": 3}):  # one id is no list of its characters
+        assert index.evaluate({"q": "cat"}, {"q": entry}, cutoffs=np.array([1])) == once
+    numbered = ez.BM25Index(["tax", "law", "cat"], ids=[7, 8, 9])
+    for entry in (9, np.int64(9), [9], np.array([9])):
+        assert numbered.evaluate({"q": "cat"}, {"q": entry}, cutoffs=[1]) == once
+    for relevant in ({"12": 1}, "1", None, 7):
+        with pytest.raises(ValueError, match=r"relevant is a .*Expected one entry for each query"):
+            index.evaluate(["cat"], relevant)

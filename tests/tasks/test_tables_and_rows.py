@@ -180,3 +180,23 @@ def test_arrays_of_one_column(classifier):
     right = classifier.evaluate(TEXTS, LABELS, verbose=0)
     for y in (np.array(LABELS)[:, None], np.array([[1], [0], [1], [0]])):
         np.testing.assert_allclose(classifier.evaluate(column, y, verbose=0), right, atol=1e-6)
+
+
+def test_columns_of_one_name_are_refused(classifier):
+    table = pd.DataFrame([["good", 1, 2], ["bad", 3, 4]], columns=["text", "more", "more"])
+    with pytest.raises(ValueError, match="The table has several columns 'more'. Rename them"):
+        classifier.predict(table)
+    with pytest.raises(ValueError, match="The table has several columns 'more'"):
+        ez.BM25Index(table)
+
+
+def test_a_lazy_table_is_collected():
+    class Lazy:  # as polars' LazyFrame
+        columns = ("text", "year")
+        lazy = None
+
+        def collect(self):
+            return pd.DataFrame({"text": ["good"], "year": [1990]})
+
+    index = ez.BM25Index(Lazy())
+    assert index.texts == ["good"] and index.metadata == [{"year": 1990}]
