@@ -10,11 +10,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
+import keras
 import numpy as np
 
 from encoder_zoo.common.arguments import PresetArguments, SaveOptions
 from encoder_zoo.common.lazy import require
-from encoder_zoo.common.validation import Name, PositiveInt, validate_arguments
+from encoder_zoo.common.validation import Name, NonNegativeInt, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
@@ -25,7 +26,7 @@ from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
 from encoder_zoo.tasks.embedding.sparse_pooling import TOKEN_WEIGHTS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
-from encoder_zoo.tasks.retrieval.documents import Documents
+from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents
 from encoder_zoo.tasks.retrieval.hybrid_index import HybridIndex, Weights
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
@@ -69,6 +70,7 @@ class HybridPresetArguments(TaskPresetArguments, total=False):
     weights: Weights
 
 
+@keras.saving.register_keras_serializable("encoder_zoo")
 class _ThreeHeads(Task):
     """The backbone once, and the heads of three tasks on its outputs."""
 
@@ -78,6 +80,9 @@ class _ThreeHeads(Task):
         super().__init__(dense.backbone, dense.preprocessor, name="hybrid_embedder")
         self.tasks = {"dense": dense, "terms": terms, "tokens": tokens}
         self.built = True
+
+    def get_config(self) -> dict:
+        return dict(self.tasks)
 
     def logits_of(self, encoded, inputs, training=None):
         return {n: task.logits_of(encoded, inputs, training) for n, task in self.tasks.items()}
@@ -139,6 +144,10 @@ class HybridEmbedder:
         self._check()
         self._model = _ThreeHeads(dense, terms, tokens)
         self._asked = threading.local()
+
+    def __reduce__(self) -> tuple:
+        """Return what a pickle or a copy is made of: one model, so that the backbone stays one."""
+        return _of_model, (self._model, self.weights)
 
     def _check(self) -> None:
         """Raise an error if the tasks do not read the same of a text."""
@@ -296,7 +305,7 @@ class HybridEmbedder:
         Documents and queries are each read once for all three of its indexes.
 
         Args:
-            documents: a list, array or column of texts, a table, or rows that are dicts.
+            documents: a list, array or column of texts, a table, rows that are dicts, or `chunks`.
             precision: of the vectors of texts and of tokens, see `VectorIndex`.
             batch_size: of `embed`.
             ids, metadata, text_column: as of `VectorIndex.build`.
@@ -305,7 +314,7 @@ class HybridEmbedder:
             ValueError: "documents is empty. ...", "documents[3] is empty. ..."
         """
         given = Documents.of(documents, ids, metadata, text_column)
-        dense, terms, tokens = self.embed(given.texts, "document", batch_size)
+        dense, terms, tokens = self.embed(given, "document", batch_size)
         kept = {"texts": given.texts, "ids": given.ids, "metadata": given.metadata}
         of_texts, of_terms, of_tokens = self._parts()
         indexes = [
@@ -314,6 +323,20 @@ class HybridEmbedder:
             MultiVectorIndex.from_vectors(of_tokens, tokens, precision=precision, **kept),
         ]
         return HybridIndex(indexes, weights=self.weights)
+
+    def chunks(
+        self,
+        documents: object,
+        length: PositiveInt = 256,
+        overlap: NonNegativeInt = 0,
+        **columns: Unpack[DocumentColumns],
+    ) -> Documents:
+        """Return documents cut into chunks of at most so many of this model's tokens.
+
+        Args:
+            documents, length, overlap, **columns: as of `TextEmbedder.chunks`.
+        """
+        return self.dense.chunks(documents, length, overlap, **columns)
 
     @validate_arguments
     def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> HybridIndex:
@@ -332,6 +355,8 @@ class HybridEmbedder:
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
         """Return one kind of vectors of texts, of which the others are kept until they are asked
         for in this thread."""
+        if isinstance(texts, Documents):
+            only_column(texts)  # an error: chunks that are to be read in their documents
         kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
         key = tuple(texts), prompt, self.backbone.weights_version
         if name not in kept.get(key, ()):
@@ -402,6 +427,10 @@ class HybridEmbedder:
         saving.save_task(self.dense, directory, dtype, beside=beside, **options)
 
 
+def _of_model(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedder:
+    return HybridEmbedder(**model.tasks, weights=weights)
+
+
 class _Part:
     """One of the three tasks of a `HybridEmbedder`, as the embedder of an index: it takes its
     vectors from the forward pass of all three."""
@@ -409,6 +438,9 @@ class _Part:
     def __init__(self, model: HybridEmbedder, name: str):
         self._model, self._name = model, name
         self._task = getattr(model, name)
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self._model, self._name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)

@@ -387,7 +387,7 @@ def load_index(
     Args:
         folder: written by `save`.
         embedder: the one that the index was built with, or an equal one; None for a `BM25Index`; of
-            a `HybridIndex` a list, one for each of its indexes.
+            a `HybridIndex` a list, one for each of its indexes, or the `HybridEmbedder`.
         **options: of the index's `load`: `verify`, whether to verify the checksums of the files,
             and of a `VectorIndex` `engine="faiss"`.
 
@@ -416,6 +416,8 @@ def load_index(
         )
     if cls is BM25Index:
         return cls.load(folder, **options)
+    if cls is HybridIndex:  # of a HybridEmbedder's three
+        embedder = embedder._parts() if hasattr(embedder, "_parts") else embedder
     if cls is HybridIndex and not isinstance(embedder, list | tuple):
         raise ValueError(
             f"{os.fspath(folder)} holds a HybridIndex. Expected a list of embedders, one for each "

@@ -1,6 +1,8 @@
 """BGE-M3: three kinds of vectors of a folder and their mix, beside what FlagEmbedding computed."""
 
+import copy
 import json
+import pickle
 import shutil
 
 import keras
@@ -12,6 +14,7 @@ from processes import printed
 import encoder_zoo as ez
 from encoder_zoo.presets.files.pytorch_file import pytorch_bytes
 from encoder_zoo.tasks.embedding.sparse_pooling import largest_of_terms
+from encoder_zoo.tasks.retrieval.documents import Documents
 
 FOLDER = GOLDEN / "bge_m3"
 EXPECTED = np.load(FOLDER / "expected.npz")
@@ -138,6 +141,40 @@ class TestIndex:
         assert again.weights == [1.0, 0.3, 1.0]
         assert again.search("a dog", top_k=2) == index.search("a dog", top_k=2)
         assert index.search("a dog", top_k=1, where=None)[0]["id"] == "e"
+
+    def test_chunks_are_found_by_document(self, model, tmp_path):
+        documents = [{"id": "x", "text": " ".join(TEXTS[:2])}, {"id": "y", "text": TEXTS[2]}]
+        chunks = model.chunks(documents, 3, overlap=1)
+        assert chunks.texts == model.dense.chunks(documents, 3, overlap=1).texts
+        index = model.index(chunks)
+        hits = index.search(TEXTS[2], group_by="document")
+        assert sorted(hit["metadata"]["document"] for hit in hits) == ["x", "y"]
+        index.save(tmp_path / "index")
+        assert ez.load_index(tmp_path / "index", model).search(TEXTS[2]) == index.search(TEXTS[2])
+        tokenizer, other = model.dense.preprocessor.tokenizer, [{"id": "z", "text": TEXTS[0]}]
+        late = Documents.of(other).chunked(tokenizer, 3, late=True)
+        for read in (model.index, index.add, model.embed):
+            with pytest.raises(ValueError, match="The chunks are to be read in their documents"):
+                read(late)
+
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+    def test_copies_are_equal_and_have_one_backbone(self, model, copied):
+        again = copied(model)
+        assert again.terms.backbone is again.tokens.backbone is again.backbone
+        assert again.backbone is not model.backbone and again.weights == model.weights
+        for one, other in zip(again.embed(TEXTS), model.embed(TEXTS), strict=True):
+            one, other = (x.toarray() if hasattr(x, "toarray") else x for x in (one, other))
+            assert_close(one, other)
+        index = model.index(TEXTS, ids=list("abcd"))
+        other = copied(index)
+        assert other.search(TEXTS[0]) == index.search(TEXTS[0])
+        other.add(["a dog"], ids=["e"])
+        assert len(other) == 5 and len(index) == 4
+        other.indexes[0].embedder._model.terms.compile(learning_rate=1e-2)
+        other.indexes[0].embedder._model.terms.fit((TEXTS, TEXTS), verbose=0)
+        with pytest.raises(ValueError, match="The embedder has changed"):
+            other.search(TEXTS[0])
+        assert index.search(TEXTS[0])
 
     def test_training_one_of_them_changes_the_others(self):
         model = ez.HybridEmbedder.from_preset(FOLDER)
