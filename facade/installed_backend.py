@@ -8,6 +8,7 @@ import pathlib
 import sys
 
 BACKENDS = ("tensorflow", "jax", "torch")
+OF_KERAS = (*BACKENDS, "numpy", "openvino")
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +21,29 @@ def choose_installed_backend() -> None:
 
     Raises:
         ImportError: "encoder_zoo needs a backend of Keras, and none is installed. Install one:
-            `pip install tensorflow`, `pip install jax` or `pip install torch`."
+            `pip install tensorflow`, `pip install jax` or `pip install torch`.", "Keras's backend
+            is 'torch' by the variable KERAS_BACKEND, and it is not installed. ..."
     """
-    if os.environ.get("KERAS_BACKEND") or "keras" in sys.modules:
+    if "keras" in sys.modules:
         return
-    if _backend_in_file() != "tensorflow" or _is_installed("tensorflow"):
+    file = _keras_file()
+    variable, in_file = os.environ.get("KERAS_BACKEND"), _backend_in(file)
+    backend = variable or in_file
+    if backend in OF_KERAS and _is_installed(backend):
         return
     installed = [name for name in BACKENDS if _is_installed(name)]
     if not installed:
         raise ImportError(
             "encoder_zoo needs a backend of Keras, and none is installed. Install one: "
             "`pip install tensorflow`, `pip install jax` or `pip install torch`."
+        )
+    if variable or in_file != "tensorflow":
+        where = "the variable KERAS_BACKEND" if variable else f"the file {file}"
+        install = f", or `pip install {backend}`" if backend in OF_KERAS else ""
+        raise ImportError(
+            f"Keras's backend is {backend!r} by {where}, and it is not installed. Set "
+            f"KERAS_BACKEND={installed[0]} before Python starts{install}. Installed: "
+            f"{', '.join(installed)}."
         )
     os.environ["KERAS_BACKEND"] = installed[0]
     logger.info(
@@ -39,14 +52,19 @@ def choose_installed_backend() -> None:
     )
 
 
-def _backend_in_file() -> str:
-    """Return the backend that keras.json names, or Keras's default."""
+def _keras_file() -> pathlib.Path:
+    """Return where Keras looks for keras.json."""
     home = os.environ.get("KERAS_HOME")
     if home is None:  # as Keras does
         user = os.path.expanduser("~")
         home = os.path.join(user if os.access(user, os.W_OK) else "/tmp", ".keras")
+    return pathlib.Path(home, "keras.json")
+
+
+def _backend_in(file: pathlib.Path) -> str:
+    """Return the backend that keras.json names, or Keras's default."""
     try:
-        return json.loads(pathlib.Path(home, "keras.json").read_text()).get("backend", "tensorflow")
+        return json.loads(file.read_text()).get("backend", "tensorflow")
     except (OSError, ValueError):
         return "tensorflow"
 

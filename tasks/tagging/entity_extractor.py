@@ -152,7 +152,6 @@ class EntityExtractor(Task):
     settings_in_files = ("max_words", "label_marker", "separator")
     encoder_prefix = gliner.ENCODER
     predicts_lists = True
-    fills_batches = False
 
     @validate_arguments
     def __init__(

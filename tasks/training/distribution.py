@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import sys
 from collections.abc import Callable
 
 import keras
@@ -21,6 +23,8 @@ from keras import ops
 from encoder_zoo.common.keras_private import clip_summed_gradients
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
+
+logger = logging.getLogger(__name__)
 
 
 def shard_of_process() -> tuple[int, int]:
@@ -222,10 +226,12 @@ class Distribution:
         strategy: in whose scope the model was built, or None.
 
     Raises:
-        ValueError: "Tasks do not train under a ParameterServerStrategy, ..."
+        ValueError: "Tasks do not train under a ParameterServerStrategy, ...", "keras.distribution
+            spreads models over devices on the backend 'jax' alone. ..."
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
+        check_backend_spreads()
         if type(strategy).__name__.startswith("ParameterServerStrategy"):
             raise ValueError(
                 "Tasks do not train under a ParameterServerStrategy, which Keras 3 has no trainer "
@@ -284,6 +290,40 @@ class Distribution:
             if self.strategy:
                 check_no_accumulation(optimizer)
             clip_summed_gradients(optimizer)
+
+    def check_devices(self, model: keras.Model) -> None:
+        """Raise a ValueError for a model that was made before `keras.distribution` was set.
+
+        Keras would make what a step adds, such as the optimizer's variables, on other devices than
+        the weights, and the model could not learn afterwards, either.
+        """
+        check_backend_spreads()
+        distribution = keras.distribution.distribution()
+        if distribution is None:
+            return
+        devices = set(distribution.device_mesh.backend_mesh.devices.flat)
+        if model.variables[0].value.sharding.device_set != devices:
+            raise ValueError(
+                f"This {type(model).__name__} was made before this distribution was set: its "
+                f"weights are not on the {len(devices)} devices of it. Make or load it again, "
+                "after keras.distribution.set_distribution; or call "
+                "keras.distribution.set_distribution(None)."
+            )
+
+    def report_alone(self) -> None:
+        """Log that other processes of `torch.distributed` do not share what `fit` learns."""
+        if keras.config.backend() != "torch":
+            return
+        distributed = sys.modules["torch"].distributed
+        if distributed.is_available() and distributed.is_initialized():
+            count = distributed.get_world_size()
+            if count > 1:
+                logger.warning(
+                    "fit trains in this process alone: each of the %s processes of "
+                    "torch.distributed gets weights of its own. To train one model, put it into "
+                    "torch.nn.parallel.DistributedDataParallel, in a loop of your own.",
+                    count,
+                )
 
     # -- data ----------------------------------------------------------------------------------
 
@@ -418,12 +458,34 @@ def check_divisible(examples: dict, batch_size: int) -> None:
     devices, count = data_parallel_devices(), examples["token_ids"].shape[0]
     if batch_size % devices or count % batch_size % devices:
         fitting = -(-batch_size // devices) * devices
+        rest = count % fitting % devices
+        todo = f"Leave out {rest} of them" if rest < count else f"Pass {devices} at least"
         raise ValueError(
             f"keras.distribution splits every batch over {devices} devices, so each, also the "
             f"last, must hold a multiple of {devices} rows. Received: {count} rows in batches "
-            f"of {batch_size}. Leave out {count % fitting % devices} of them, with "
-            f"batch_size={fitting}."
+            f"of {batch_size}. {todo}, with batch_size={fitting}."
         )
+
+
+def check_backend_spreads() -> None:
+    """Raise a ValueError for a distribution that Keras's backend leaves aside.
+
+    Raises:
+        ValueError: "keras.distribution spreads models over devices on the backend 'jax' alone. ..."
+    """
+    backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
+    if keras.distribution.distribution() is not None and backend != "jax":
+        asked, needed = "keras.distribution", "jax"
+        undo = "call keras.distribution.set_distribution(None)"
+    elif backend != "tensorflow" and tensorflow and tensorflow.distribute.has_strategy():
+        asked, needed, undo = "tf.distribute", "tensorflow", "leave its scope"
+    else:
+        return
+    raise ValueError(
+        f"{asked} spreads models over devices on the backend {needed!r} alone. Received: the "
+        f"backend {backend!r}, on which one device would be used. Start the process with "
+        f"KERAS_BACKEND={needed}, or {undo}."
+    )
 
 
 def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:

@@ -86,12 +86,11 @@ def _processor() -> str:
     return f"{platform.machine()}-{digest[:12]}"
 
 
-OF_ROWS = (
-    "encoder_zoo.tasks.losses."  # losses with one value for each row, however many axes it has
-)
-# Of which each row's value is its own, or which ask `rows_that_count` where they compare rows.
-LOSSES = ("keras.", "encoder_zoo.tasks.training.", OF_ROWS)
-METRICS = ("keras.", "encoder_zoo.")
+# Modules of losses with one value for each row, however many axes it has.
+OF_ROWS = ("encoder_zoo.tasks.losses.", "encoder_zoo.tasks.tagging.span_head")
+# Packages whose losses have for each row a value of its own, or ask `rows_that_count`, and whose
+# metrics take weights.
+KNOWN = ("keras.", "encoder_zoo.")
 # Keras's metrics that compare the rows of a batch.
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 
@@ -101,7 +100,7 @@ def can_be_filled(task: TextModel) -> bool:
     loss = task.loss
     known = isinstance(loss, str) or (
         isinstance(loss, keras.losses.Loss)
-        and type(loss).__module__.startswith(LOSSES)
+        and type(loss).__module__.startswith(KNOWN)
         and loss.reduction not in (None, "none")
     )
     return task.fills_batches and known and all(map(_takes_weights, compiled_metrics(task)))
@@ -113,7 +112,7 @@ def _takes_weights(metric) -> bool:
     inner = getattr(metric, "metric", metric)
     if isinstance(inner, OF_WHOLE_BATCHES) or not isinstance(metric, keras.metrics.Metric):
         return False
-    own = type(metric).__module__.startswith(METRICS)
+    own = type(metric).__module__.startswith(KNOWN)
     return own and "sample_weight" in inspect.signature(metric.update_state).parameters
 
 

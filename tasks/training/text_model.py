@@ -235,6 +235,7 @@ class TextModel(keras.Model):
         """
         arguments = {n: value for n, value in locals().items() if n not in ("self", "__class__")}
         options = {name: arguments.pop(name) for name in OPTIONS_OF_KERAS}
+        self.distribution.check_devices(self)
         with self.distribution.scope():
             self.recipe.compile(super().compile, arguments, options)
 
@@ -367,6 +368,7 @@ class TextModel(keras.Model):
             none.on_train_begin()
             none.on_train_end()
             return self.history
+        self.distribution.report_alone()
         with self.distribution.running():
             arguments = {**data.fit_arguments(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
@@ -382,6 +384,7 @@ class TextModel(keras.Model):
 
     def _make_ready(self) -> None:
         """Compile if needed."""
+        self.distribution.check_devices(self)
         if not self.compiled:
             self.compile()
 
@@ -646,12 +649,14 @@ class TextModel(keras.Model):
 
         The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
         """
+        self.distribution.check_devices(self)
         with weights_lock(self).fitting(), self.distribution.running():
             self.recipe.hold_rate()
             return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""
+        self.distribution.check_devices(self)
         with weights_lock(self).of_metrics, self.distribution.running():
             return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
 

@@ -58,6 +58,32 @@ def test_the_installed_backend_is_taken(hidden, file, variables, expected, tmp_p
     assert done.stdout.split() == [expected], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("hidden", "file", "variables", "named", "install"),
+    [
+        ({"torch"}, "torch", {}, "'torch' by the file ", ", or `pip install torch`"),
+        ({"torch"}, None, {"KERAS_BACKEND": "torch"}, "'torch' by the variable", "torch`"),
+        ({"tensorflow"}, None, {"KERAS_BACKEND": "tensorflow"}, "'tensorflow' by", "tensorflow`"),
+        ({"openvino"}, "openvino", {}, "'openvino' by the file ", "openvino`"),
+        (set(), None, {"KERAS_BACKEND": "JAX"}, "'JAX' by the variable", ""),  # never installed
+    ],
+)
+def test_a_backend_that_is_not_installed_ends_in_what_to_set(
+    hidden, file, variables, named, install, tmp_path
+):
+    if file:
+        (tmp_path / ".keras").mkdir()
+        (tmp_path / ".keras" / "keras.json").write_text(json.dumps({"backend": file}))
+    done = run_without(hidden, TELL, tmp_path, **variables)
+    [error] = re.findall("ImportError: (.*)", done.stderr)
+    assert f"Keras's backend is {named}" in error and "it is not installed" in error
+    installed = [name for name in ("tensorflow", "jax", "torch") if name not in hidden]
+    assert f"Set KERAS_BACKEND={installed[0]} before Python starts" in error
+    assert error.endswith(f"{install}. Installed: {', '.join(installed)}.")
+    again = run_without(hidden, TELL, tmp_path, KERAS_BACKEND=installed[0])
+    assert again.returncode == 0, again.stderr
+
+
 def test_without_a_backend_the_error_says_what_to_install(tmp_path):
     done = run_without({"tensorflow", "jax", "torch"}, TELL, tmp_path)
     assert done.returncode and "Install one: `pip install tensorflow`" in done.stderr

@@ -507,13 +507,24 @@ def train():
     return [*history["loss"], *evaluated, *model.predict(texts[:5], verbose=0).ravel()], model
 
 
-one = train()[0]
+one, made_before = train()
 devices = jax.devices()
 assert len(devices) == 2
 keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+answers = made_before.predict(texts[:3], verbose=0)
+for call in (made_before.fit, made_before.evaluate, made_before.compile):
+    try:
+        call() if call == made_before.compile else call(texts, labels, verbose=0)
+    except ValueError as error:
+        assert "was made before this distribution was set" in str(error), error
+    else:
+        raise AssertionError(call)
 two, model = train()
 np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
 assert all(len(v.value.sharding.device_set) == 2 for v in model.trainable_variables)
+keras.distribution.set_distribution(None)
+np.testing.assert_allclose(made_before.predict(texts[:3], verbose=0), answers, atol=1e-6)
+made_before.fit(texts, labels, verbose=0)
 """
 
 
@@ -536,6 +547,108 @@ def test_calls_on_devices_that_do_not_divide_the_rows_equal_one_device(names):
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=3"
     code = "import sys, device_table as t; t.main('jax', 3, sys.argv[1:] or t.TASKS, rows=(5,))"
     run(code, *names, KERAS_BACKEND="jax", XLA_FLAGS=flags)
+
+
+def test_a_distribution_that_the_backend_leaves_aside_is_refused():
+    task = tiny.task(get_family("bert"), ez.SequenceClassifier)
+    data = ["a", "b"], [0, 1]
+    try:
+        keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
+        for call in (task.fit, task.evaluate, lambda x, y: ez.SequenceClassifier(task.backbone)):
+            with pytest.raises(ValueError, match="keras.distribution spreads .* 'jax' alone"):
+                call(*data)
+    finally:
+        keras.distribution.set_distribution(None)
+    task.fit(*data, verbose=0)
+
+
+# One of the processes of torch.distributed, or one alone; called with its number, how many there
+# are, the address of the first and a file for the weights.
+TORCH_PROCESS = """
+import sys
+import keras
+import numpy as np
+import torch
+import encoder_zoo as ez
+
+number, count, address, folder, results = sys.argv[1:]
+number, count = int(number), int(count)
+torch.distributed.init_process_group(
+    "gloo", init_method=f"tcp://{address}", rank=number, world_size=count
+)
+texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 4, [0, 1, 2, 1] * 4
+model = ez.Classifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
+parallel = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(parallel.parameters(), 0.1)
+for start in range(0, 16, 8):
+    part = slice(start + 8 * number // count, start + 8 * (number + 1) // count)
+    x, y = model.preprocessor(texts[part], labels[part])
+    outputs = parallel(x, training=True)
+    loss = torch.nn.functional.cross_entropy(outputs, torch.as_tensor(np.asarray(y)).long())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+np.savez(results, *model.get_weights(), predicted=model.predict(texts, verbose=0))
+model.fit(texts, labels, verbose=0)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_of_torch_learn_what_one_learns(tmp_path):
+    pytest.importorskip("torch")
+    found, logs = [], []
+    for count in (1, 2):
+        [address] = free_addresses(1)
+        files = [tmp_path / f"{number}_of_{count}.npz" for number in range(count)]
+        processes = [
+            start_process(
+                TORCH_PROCESS,
+                f"{file}.log",
+                *(number, count, address, CHECKPOINT, file),
+                KERAS_BACKEND="torch",
+            )
+            for number, file in enumerate(files)
+        ]
+        for file, process in zip(files, processes, strict=True):
+            log = tmp_path / f"{file.name}.log"
+            assert process.wait(PATIENCE) == 0, log.read_text()[-3000:]
+            logs.append(log.read_text())
+            found.append(np.load(file))
+    one, *two = found
+    for name in one:
+        for part in two:
+            np.testing.assert_allclose(part[name], one[name], rtol=1e-4, atol=1e-5)
+    alone = "fit trains in this process alone: each of the 2 processes"
+    assert [alone in log for log in logs] == [False, True, True]
+
+
+@pytest.mark.slow
+def test_torch_and_jax_refuse_the_distributions_of_others():
+    code = """
+    import keras
+    import tensorflow as tf
+    import encoder_zoo as ez
+    from encoder_zoo.encoders import get_family
+    from encoder_zoo.testing import tiny
+
+    try:
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            tiny.task(get_family("bert"), ez.SequenceClassifier)
+    except ValueError as error:
+        assert "tf.distribute spreads models over devices on the backend 'tens" in str(error), error
+    else:
+        raise AssertionError
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
+    try:
+        tiny.task(get_family("bert"), ez.SequenceClassifier)
+    except ValueError as error:
+        assert "Start the process with KERAS_BACKEND=jax" in str(error), error
+        assert keras.config.backend() == "torch"
+    else:
+        assert keras.config.backend() == "jax"
+    """
+    for backend in ("torch", "jax"):
+        run(code, KERAS_BACKEND=backend)
 
 
 def test_a_parameter_server_is_refused():
