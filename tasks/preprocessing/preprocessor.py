@@ -374,14 +374,18 @@ def _note(key: tuple[int, str], cut: int, count: int) -> None:
         counts[key] = before[0] + cut, before[1] + count
 
 
-def _log(cut: int, count: int, what: str) -> None:
+def _log(cut: int, count: int, what: str, where: str = "") -> None:
     if cut:
-        logger.warning("%d of %d %s", cut, count, what)
+        logger.warning("%s%d of %d %s", where, cut, count, what)
 
 
 @contextlib.contextmanager
-def logged_once() -> Iterator[None]:
-    """Log one line of all texts that a preprocessor counts inside, at the end."""
+def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
+    """Log one line of all texts that a preprocessor counts inside, at the end.
+
+    Args:
+        of_stream: the lines of the batches before, which are not logged again.
+    """
     if _counts.get() is not None:
         yield
         return
@@ -392,8 +396,12 @@ def logged_once() -> Iterator[None]:
     finally:
         _counts.reset(token)
     # The same line of two preprocessors, as of a student and its teacher, is one.
-    for line in dict.fromkeys((*numbers, what) for (_, what), numbers in counts.items()):
-        _log(*line)
+    for cut, count, what in dict.fromkeys((*n, what) for (_, what), n in counts.items()):
+        if of_stream is None:
+            _log(cut, count, what)
+        elif cut and what not in of_stream:
+            of_stream.add(what)
+            _log(cut, count, what, "In a batch of the stream ")
 
 
 @contextlib.contextmanager

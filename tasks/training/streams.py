@@ -32,6 +32,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
+from encoder_zoo.tasks.training.token_cache import TokenCache, TokenFiles, settings_of
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
 LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns of a stream of dicts
@@ -47,6 +48,7 @@ class Stream:
 
     Attributes:
         first: the first element, `(x, y, sample_weight)`.
+        cache: the folder of a `TokenCache`, or None.
         element_spec: the first batch, `x`, `(x, y)` or `(x, y, sample_weight)`, of single rows the
             first of them: others have its form.
 
@@ -55,6 +57,14 @@ class Stream:
     """
 
     def __init__(self, source, task, learns: bool = True):
+        self.cache = source.folder if isinstance(source, TokenCache) else None
+        source = source if self.cache is None else source.source
+        if self.cache is not None and (not is_stream(source) or isinstance(source, Iterator)):
+            raise ValueError(
+                "A TokenCache is of a stream that can be read again, such as a "
+                f"keras.utils.PyDataset or a DataLoader. Received: {type(source).__name__}. Texts "
+                "in memory are tokenized once as they are: pass them to fit themselves."
+            )
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
         self._separate = task._separate if learns else lambda x, y: (x, y)
@@ -89,8 +99,10 @@ class Stream:
     def _read(self) -> Iterator[tuple]:
         """Yield `(x, y, sample_weight)` of each element of a pass."""
         source = self.source
-        collate = getattr(source, "collate_fn", None)
-        if getattr(collate, "__name__", None) == "default_collate":
+        collate = getattr(getattr(source, "collate_fn", None), "__name__", None)
+        if collate == "default_convert":  # of batch_size=None
+            source = (_as_tuples(row, self._labels_tokens) for row in source)
+        if collate == "default_collate":
             return map(
                 functools.partial(_collated_parts, labels_tokens=self._labels_tokens), source
             )
@@ -149,7 +161,7 @@ def is_stream(x: object) -> bool:
         >>> is_stream(iter(["a", "b"])), is_stream(["a", "b"])
         (True, False)
     """
-    if isinstance(x, keras.utils.PyDataset | Iterator):
+    if isinstance(x, keras.utils.PyDataset | Iterator | TokenCache):
         return True
     modules = (cls.__module__ for cls in type(x).__mro__)
     return hasattr(x, "__iter__") and any(name.startswith(LIBRARIES) for name in modules)
@@ -209,6 +221,14 @@ def _parts(element, labels_tokens: bool) -> tuple:
     if is_strings and not _is_single(x, y, labels_tokens):
         x = list(x)  # texts, not a pair
     return x, y, weight
+
+
+def _as_tuples(row, labels_tokens: bool):
+    """Return a row with the tuples of which PyTorch's own conversion makes lists."""
+    if not isinstance(row, list):
+        return row
+    x, *labels = row
+    return (x if labels_tokens or not isinstance(x, list) else tuple(x), *labels)
 
 
 def _collated_parts(element, labels_tokens: bool) -> tuple:
@@ -280,10 +300,23 @@ class StreamBatches(TrainingData):
         self._stream = stream
         self._is_prepared = is_prepared(inputs_of(stream.element_spec))
         self._shuffles = plan.shuffle and stream.is_single
+        self._logged: set[str] = set()
+        if stream.cache is not None and self._is_prepared:
+            raise ValueError(
+                "A TokenCache is of texts. Received: a stream of prepared inputs, which have their "
+                "tokens. Pass the stream itself."
+            )
 
     @functools.cached_property
     def steps(self) -> int:
-        return self.plan.steps_per_epoch or self._stream.count(self.plan.batch_size)
+        if self.plan.steps_per_epoch:
+            return self.plan.steps_per_epoch
+        size, files = self.plan.batch_size, self._files(self._rows)
+        if files is None or files.sizes is None:
+            return self._stream.count(size)
+        if not self._stream.is_single:
+            return len(files.sizes)
+        return sum(-(-count // size) for count in files.sizes)
 
     def check(self) -> None:
         preprocessor = self.task.preprocessor
@@ -314,9 +347,9 @@ class StreamBatches(TrainingData):
 
     def in_order(self, fills: bool = True):
         def batches(first: int = 0) -> Iterator:
-            chunks = itertools.islice(self._stream.chunks(self.plan.batch_size), first, None)
-            for number, chunk in enumerate(chunks, first):
-                yield from self._cut(chunk, self._collated(fills), 0, number, shuffles=False)
+            chunks = itertools.islice(self._chunks(self.plan.batch_size), first, None)
+            for number, (_, examples) in enumerate(chunks, first):
+                yield from self._cut(examples, self._collated(fills), 0, number, shuffles=False)
 
         if not self._stream.is_read_once:
             return _for_keras(InOrder(batches, self.steps), self.steps)
@@ -326,35 +359,74 @@ class StreamBatches(TrainingData):
 
     def _from(self, first: int, seed: int) -> Iterator:
         """Yield the batches of all epochs from a number on; those before are read, not encoded."""
-        plan, make = self.plan, self._collated(True)
-        rows = megabatch_size(plan.batch_size) if self._shuffles else plan.batch_size
-        number = 0
+        plan, make, number = self.plan, self._collated(True), 0
         for _ in itertools.count():
             before = number
-            for chunk in self._stream.chunks(rows):
-                count = -(-_length(chunk[0]) // plan.batch_size) if self._shuffles else 1
+            for size, examples in self._chunks(self._rows):
+                count = -(-size // plan.batch_size) if self._shuffles else 1
                 if number + count > first:
-                    cut = self._cut(chunk, make, seed, number, self._shuffles)
+                    cut = self._cut(examples, make, seed, number, self._shuffles)
                     yield from itertools.islice(cut, max(0, first - number), None)
                 number += count
             self._stream.end_pass()
             if self._stream.is_read_once or number == before:
                 return
 
-    def _cut(self, chunk: tuple, make: Callable, seed, number: int, shuffles: bool) -> Iterator:
-        """Yield the batches of a chunk, the first of which has that number."""
+    @property
+    def _rows(self) -> int:
+        """Return how many single rows `fit` reads at a time."""
+        size = self.plan.batch_size
+        return megabatch_size(size) if self._shuffles else size
+
+    def _files(self, rows: int) -> TokenFiles | None:
+        """Return the files of a cache, for so many single rows at a time."""
+        stream = self._stream
+        if stream.cache is None:
+            return None
+        folder = stream.cache / (f"rows-{rows}" if stream.is_single else "batches")
+        return TokenFiles(folder, self._settings)
+
+    @functools.cached_property
+    def _settings(self) -> dict:
+        return settings_of(self.task, self._stream.first)
+
+    def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
+        """Yield for each batch of a pass, or for so many single rows, their number and what makes
+        examples of them."""
+        files = self._files(rows)
+        if files is not None and files.sizes is not None:
+            for number, size in enumerate(files.sizes):
+                yield size, functools.partial(files.examples, number)
+            return
+        sizes = []
+        for number, chunk in enumerate(self._stream.chunks(rows)):
+            sizes.append(_length(chunk[0]))
+            encode = functools.partial(self._encoded, chunk)
+            kept = files and functools.partial(files.examples, number, encode)
+            yield sizes[-1], kept or encode
+        if files is not None:
+            files.finish(sizes)
+
+    def _encoded(self, chunk: tuple):
+        """Return encoded examples of a chunk; prepared batches as they are."""
         if self._is_prepared:
             x, *labels = chunk
-            yield keras.utils.pack_x_y_sample_weight(checked_arrays(self.task, x), *labels)
-            return
+            return keras.utils.pack_x_y_sample_weight(checked_arrays(self.task, x), *labels)
+        with in_numpy(), logged_once(self._logged):
+            x, y, weight = self._stream.separated(chunk)
+            self.task._check_given(y, x)
+            return self.task.preprocess(x, y, weight)
+
+    def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
+        """Yield the batches of a chunk's examples, the first of which has that number."""
         try:
-            with in_numpy(), logged_once():
-                x, y, weight = self._stream.separated(chunk)
-                self.task._check_given(y, x)
-                examples = self.task.preprocess(x, y, weight)
+            examples = examples()
         except ValueError as error:
             where = f"Batch {number} of the stream" + " and those after it" * shuffles
             raise ValueError(f"{where}: {error}") from error
+        if self._is_prepared:
+            yield examples
+            return
         if not shuffles:
             yield self._padded(examples, make, seed, number)
             return

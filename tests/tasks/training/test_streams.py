@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import pytest
 from paths import CHECKPOINTS
 from processes import run
@@ -218,6 +219,11 @@ def loader(case, **options):
     return torch.utils.data.DataLoader(Rows(case), batch_size=SIZE, **options)
 
 
+def loaded_rows(case):  # without batches, whose tuples PyTorch makes lists
+    import torch
+    return torch.utils.data.DataLoader(Rows(case), batch_size=None)
+
+
 def columns(case):  # of batches, as PyTorch's users collate lists of unlike lengths
     return loader(case, collate_fn=lambda rows: tuple(
         tuple(map(list, zip(*part))) if isinstance(part[0], tuple) else list(part)
@@ -242,7 +248,7 @@ def grain_loader(case, shuffle=False):
 
 SOURCES = [batches, Batches, rows]
 if importlib.util.find_spec("torch"):
-    SOURCES += [loader, columns]
+    SOURCES += [loader, columns, loaded_rows]
 if importlib.util.find_spec("grain"):
     SOURCES += [grain, grain_iterable, grain_loader]
 
@@ -481,3 +487,152 @@ def test_words_that_pytorch_put_together_by_columns_are_refused(tiny):
     loader = torch.utils.data.DataLoader([(["a", "b"], ["O", "O"]), (["c", "d"], ["O", "B-X"])], 2)
     with pytest.raises(ValueError, match="Expected sentences: pass it collate_fn="):
         task.fit(loader)
+
+
+# -- tokens in a folder ---------------------------------------------------------------------------
+
+
+class Counted(keras.utils.PyDataset):
+    """Batches of 2 texts, and how often each was read."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows, self.read = rows, []
+
+    def __len__(self):
+        return -(-len(self.rows) // 2)
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return tuple(map(list, zip(*self.rows[2 * i : 2 * i + 2], strict=True)))
+
+
+SENTENCES = [(" ".join("abcdefgh"[(i * j) % 8] for j in range(1 + i % 5)), i % 3) for i in range(7)]
+
+
+def classifier(tiny):
+    keras.utils.set_random_seed(1)
+    task = tiny.task(get_family("bert"), "SequenceClassifier", dropout=0.0)
+    task.compile(optimizer=keras.optimizers.SGD(0.1))
+    return task
+
+
+def losses(task, source, **options):
+    history = task.fit(source, epochs=3, batch_size=2, verbose=0, **options).history
+    return [number for name in sorted(history) for number in history[name]]
+
+
+def test_a_token_cache_trains_as_its_stream_does(tiny, tmp_path):
+    rows = Counted(SENTENCES)
+    cache = ez.TokenCache(rows, tmp_path / "tokens")
+    options = {"validation_data": Counted(SENTENCES[:3])}
+    expected = losses(classifier(tiny), Counted(SENTENCES), **options)
+    assert losses(classifier(tiny), cache, **options) == expected
+    assert rows.read.count(3) == 1  # the last batch, in three epochs
+    rows.read.clear()
+    again = ez.TokenCache(rows, tmp_path / "tokens")  # as in another process
+    assert losses(classifier(tiny), again, **options) == expected
+    assert set(rows.read) == {0}
+    assert classifier(tiny).evaluate(again, verbose=0) == pytest.approx(
+        classifier(tiny).evaluate(Counted(SENTENCES), verbose=0)
+    )
+
+
+def test_a_token_cache_of_single_rows_is_shuffled_in_each_epoch(tiny, tmp_path):
+    data = pytest.importorskip("torch").utils.data
+    rows = data.DataLoader(SENTENCES, batch_size=None)
+    expected = losses(classifier(tiny), rows)
+    cache = ez.TokenCache(rows, tmp_path)
+    assert losses(classifier(tiny), cache) == expected
+    assert losses(classifier(tiny), cache) == expected
+    assert len(set(expected)) > 1  # each epoch in an order of its own
+
+
+@pytest.mark.parametrize("task_name", ["TokenClassifier", "MultipleChoice", "TextEmbedder"])
+def test_a_token_cache_keeps_what_each_task_reads(tiny, tmp_path, task_name):
+    rows = {
+        "TokenClassifier": [(["a", "b"] * n, ["O", "B-X"] * n) for n in range(1, 5)],
+        "MultipleChoice": [(("a" * n, ["b c", "d"]), n % 2) for n in range(1, 5)],
+        "TextEmbedder": [((("a " * n, "b c"),), None) for n in range(1, 5)],
+    }[task_name]
+
+    class Rows(Counted):
+        def __getitem__(self, i):
+            x, y = super().__getitem__(i)
+            pairs = x if isinstance(x[0], tuple) else None
+            if task_name == "TextEmbedder":
+                return (tuple(map(list, zip(*(row[0] for row in x), strict=True))),)
+            return (tuple(map(list, zip(*pairs, strict=True))) if pairs else x), y
+
+    def trained(source):
+        keras.utils.set_random_seed(1)
+        task = tiny.task(get_family("bert"), task_name)
+        return losses(task, source)
+
+    expected = trained(Rows(rows))
+    assert trained(ez.TokenCache(Rows(rows), tmp_path)) == expected
+    assert trained(ez.TokenCache(Rows(rows), tmp_path)) == expected
+
+
+def test_a_token_cache_goes_on_after_an_error(tiny, tmp_path):
+    class Broken(Counted):
+        def __getitem__(self, i):
+            if i == 2:
+                raise OSError("the disk is gone")
+            return super().__getitem__(i)
+
+    with pytest.raises(Exception, match="the disk is gone"):
+        losses(classifier(tiny), ez.TokenCache(Broken(SENTENCES), tmp_path))
+    written = sorted(tmp_path.glob("*/*.safetensors"))
+    changed = [path.stat().st_mtime_ns for path in written]
+    assert len(written) == 2
+    rows = Counted(SENTENCES)
+    assert losses(classifier(tiny), ez.TokenCache(rows, tmp_path)) == losses(classifier(tiny), rows)
+    assert [path.stat().st_mtime_ns for path in written] == changed
+
+
+def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
+    task = classifier(tiny)
+    losses(task, ez.TokenCache(Counted(SENTENCES), tmp_path))
+    with pytest.raises(ValueError, match="holds tokens of another task, tokenizer or stream"):
+        task.fit(ez.TokenCache(Counted(SENTENCES[::-1]), tmp_path), batch_size=2)
+    other = tiny.task(get_family("bert"), "TokenClassifier")
+    with pytest.raises(ValueError, match="holds tokens of another task, tokenizer or stream"):
+        other.fit(ez.TokenCache(Counted([(["a"], ["O"])] * 4), tmp_path), batch_size=2)
+    for source in (iter(SENTENCES), SENTENCES):
+        with pytest.raises(ValueError, match="is of a stream that can be read again"):
+            task.fit(ez.TokenCache(source, tmp_path), steps_per_epoch=1)
+    with pytest.raises(ValueError, match="A TokenCache is of texts"):
+        prepared = Counted(SENTENCES)
+        prepared.__class__ = type(
+            "Prepared",
+            (Counted,),
+            {"__getitem__": lambda self, i: task.preprocessor(*Counted.__getitem__(self, i))},
+        )
+        task.fit(ez.TokenCache(prepared, tmp_path / "prepared"), batch_size=2)
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut", "gone", "manifest"])
+def test_damage_of_a_token_cache_is_found(tiny, tmp_path, harm):
+    task, cache = classifier(tiny), ez.TokenCache(Counted(SENTENCES), tmp_path)
+    losses(task, cache)
+    path = tmp_path / "batches" / "tokens-000001.safetensors"
+    path = path.with_name("tokens.json") if harm == "manifest" else path
+    content = bytearray(path.read_bytes())
+    if harm == "gone":
+        path.unlink()
+    elif harm == "cut":
+        path.write_bytes(content[:-4])
+    else:
+        content[-20] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(Exception, match="damaged|cut off|JSON"):
+        losses(task, cache)
+
+
+def test_a_stream_logs_once_that_texts_are_cut(tiny, caplog):
+    task = tiny.task(get_family("bert"), "SequenceClassifier")
+    long = [(f"{text} {'a ' * 40}", label) for text, label in SENTENCES]
+    task.fit(Counted(long), epochs=2, batch_size=2, verbose=0)
+    [line] = [line for line in caplog.messages if "longer than" in line]
+    assert line.startswith("In a batch of the stream 2 of 2 texts are longer than")

@@ -1,0 +1,95 @@
+"""How many cores feed one device: tokens a second from a stream of texts to padded batches.
+
+    KERAS_BACKEND=torch python benchmarks/feeding.py
+    KERAS_BACKEND=torch python benchmarks/feeding.py --device 431000 --count 20000
+
+Paragraphs of Wikipedia, joined to some 128 and some 512 tokens of BERT's vocabulary and padded to
+them, come from a `keras.utils.PyDataset` of batches of 32; the first pass tokenizes them and
+writes a `TokenCache`, the second one reads it. Seconds are of the processor, so that they are those
+of one core; `--device` is how many tokens a second a device trains on (431,000 of BERT-base on a
+H200, see the figures of a GPU). The largest memory shows that passes keep nothing.
+"""
+
+import argparse
+import gzip
+import itertools
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+
+import keras
+from sources import DATA, MINILM, need_data
+
+import encoder_zoo as ez
+from encoder_zoo.tasks.preprocessing.batching import Plan
+from encoder_zoo.tasks.training.sources import training_data
+from encoder_zoo.tasks.training.streams import as_stream
+
+BATCH, LENGTHS, WORDS = 32, (128, 512), 0.75
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of texts that are in memory."""
+
+    def __init__(self, texts: list[str]):
+        super().__init__()
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.texts) // BATCH
+
+    def __getitem__(self, number: int) -> tuple[list[str], list[str]]:
+        return self.texts[number * BATCH : (number + 1) * BATCH], ["good", "bad"] * (BATCH // 2)
+
+
+def long_texts(paragraphs: list[str], words: int, count: int) -> list[str]:
+    """Return texts of consecutive words of the paragraphs, over and over."""
+    every = " ".join(paragraphs).split(" ")
+    starts = (number * words % (len(every) - words) for number in range(count))
+    return [" ".join(every[start : start + words]) for start in starts]
+
+
+def batches(task, source) -> Iterator:
+    data = training_data(task, as_stream(source, task), plan=Plan(BATCH))
+    return data._from(0, seed=0)
+
+
+def rate(task, source, length: int, count: int) -> float:
+    """Return tokens of padded batches in a second of the processor."""
+    start, tokens = time.process_time(), 0
+    for x, *_ in itertools.islice(batches(task, source), count // BATCH):
+        tokens += x["token_ids"].size
+        assert x["token_ids"].shape[1] <= length
+    return tokens / (time.process_time() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=6400, help="texts")
+    parser.add_argument("--device", type=int, default=431_000, help="tokens a second")
+    options = parser.parse_args()
+    need_data("text")
+    with gzip.open(DATA / "text" / "wikipedia_train.txt.gz", "rt", encoding="utf-8") as file:
+        lines = [line.strip() for line in itertools.islice(file, 20_000) if line.strip()]
+    print("| tokens of a text | from | tokens a second of a core | cores for a device | MB |")
+    print("|---|---|---|---|---|")
+    for length in LENGTHS:
+        task = ez.SequenceClassifier.from_preset(
+            MINILM, labels=["good", "bad"], sequence_length=length
+        )
+        # Most words are one token; what is left is padding.
+        source = Batches(long_texts(lines, int(length * WORDS), options.count))
+        with tempfile.TemporaryDirectory() as folder:
+            cache = ez.TokenCache(source, folder)
+            for name, given in (("texts", source), ("texts, written", cache), ("tokens", cache)):
+                found = rate(task, given, length, options.count)
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                cores = options.device / found
+                print(
+                    f"| {length} | {name} | {found:,.0f} | {cores:.2f} | {peak:,.0f} |", flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()

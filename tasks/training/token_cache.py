@@ -1,0 +1,181 @@
+"""Encoded examples of a stream in a folder, so that its texts are tokenized once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+
+import keras
+import numpy as np
+from safetensors.numpy import save_file
+
+from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.version import __version__
+from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
+from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
+from encoder_zoo.presets.files.manifest import digest
+from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+from encoder_zoo.tasks.training.resuming import plain_settings
+
+NAME, FORMAT = "tokens.json", 1
+CHECKSUM = "checksum"  # an array beside the others of a file
+
+
+class TokenCache:
+    """A stream whose texts are tokenized once: later epochs read their tokens from a folder.
+
+        cache = ez.TokenCache(stream, "tokens")
+        classifier.fit(cache, epochs=3)
+
+    `fit` and `evaluate` take it in place of the stream, and make the same batches of it. The first
+    pass writes a file for each batch, or for each 50 of single rows, of some four bytes a token;
+    killed, it goes on with those that are absent. Later passes, also of later processes, read
+    neither the stream, but for its first element, nor its texts. Batches of another `batch_size`
+    have files of their own.
+
+    Args:
+        source: a stream that `fit` takes and can read again, the same each time.
+        folder: for the files; made if there is none.
+
+    Raises:
+        ValueError: in `fit`: "A TokenCache is of a stream that can be read again, ...", "tokens/...
+            holds tokens of another task, tokenizer or stream, ...", "... is damaged,
+            changed or gone. ..."
+
+    Example:
+        >>> import tempfile
+        >>> from encoder_zoo import SequenceClassifier, TokenCache
+        >>> class Reviews(keras.utils.PyDataset):
+        ...     def __len__(self):
+        ...         return 2
+        ...     def __getitem__(self, number):
+        ...         return ["Good.", "Bad."], ["good", "bad"]
+        >>> classifier = SequenceClassifier.from_preset(
+        ...     "bert_nano_en_uncased", labels=["bad", "good"]
+        ... )
+        >>> cache = TokenCache(Reviews(), tempfile.mkdtemp())
+        >>> len(classifier.fit(cache, epochs=2, verbose=0).history["loss"])
+        2
+    """
+
+    def __init__(self, source: object, folder: str | os.PathLike[str]):
+        self.source, self.folder = source, checked_folder(folder)
+
+
+class TokenFiles:
+    """The encoded examples of the chunks of a stream, a file for each.
+
+    Args:
+        folder: for the files.
+        settings: plain data that decides the examples.
+
+    Attributes:
+        sizes: the number of raw inputs of each chunk; None until all are written.
+    """
+
+    def __init__(self, folder: pathlib.Path, settings: Mapping):
+        self._folder = folder
+        self._manifest = {"format": FORMAT, "encoder_zoo": __version__, "made_of": digest(settings)}
+        path = folder / NAME
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_signed(path, {**self._manifest, "sizes": None})
+        with open(path, "rb") as file:
+            found = parse_object(file.read(SETTINGS.content + 1), path)
+        if found.get("sha256") != digest(found):
+            raise _damaged(path)
+        if {name: found.get(name) for name in self._manifest} != self._manifest:
+            raise ValueError(
+                f"{folder} holds tokens of another task, tokenizer or stream, of one in another "
+                "order, or of another version of encoder_zoo. Name another folder, or delete it."
+            )
+        self.sizes: list[int] | None = found["sizes"]
+
+    def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
+        """Return the examples of a chunk, written before or now.
+
+        Args:
+            number: of the chunk.
+            encode: makes them, if there is no file.
+        """
+        path = self._path(number)
+        if encode is not None and not path.exists():
+            examples = encode()
+            arrays = dict(_parts(examples))
+            with replacing_file(path) as new:
+                save_file({**arrays, CHECKSUM: _checksum(arrays)}, new)
+            return examples
+        if not path.exists():
+            raise _damaged(path)
+        with open(path, "rb") as file:
+            tensors = SafetensorsFile(file)
+            arrays = {name: tensors.read(name) for name in tensors.shapes}
+        if not np.array_equal(arrays.pop(CHECKSUM, None), _checksum(arrays)):
+            raise _damaged(path)
+        with in_numpy():
+            return {name: _joined(name, arrays) for name in arrays if "/" not in name}
+
+    def finish(self, sizes: list[int]) -> None:
+        """Note that all chunks are written; of a pass that left some out nothing."""
+        if all(self._path(number).exists() for number in range(len(sizes))):
+            write_signed(self._folder / NAME, {**self._manifest, "sizes": sizes})
+            self.sizes = sizes
+
+    def _path(self, number: int) -> pathlib.Path:
+        return self._folder / f"tokens-{number:06d}.safetensors"
+
+
+def _damaged(path: pathlib.Path) -> ValueError:
+    return ValueError(
+        f"{path} is damaged, changed or gone. Delete {path.parent}: its texts are then tokenized "
+        "anew."
+    )
+
+
+def settings_of(task: keras.Model, first: tuple) -> dict:
+    """Return plain data that decides the examples that a task makes of a stream.
+
+    Args:
+        task: with a preprocessor.
+        first: the stream's first element.
+    """
+    preprocessor = task.preprocessor
+    kept = {n: v for n, v in preprocessor.get_config().items() if n != "tokenizer"}
+    parts = [np.asarray(part).tolist() for part in keras.tree.flatten(first) if part is not None]
+    return {
+        "task": [type(task).__name__, task.labels, task.problem_type],
+        "preprocessor": [plain_settings(kept), preprocessor.max_sequence_length],
+        "tokenizer": plain_settings(preprocessor.tokenizer.get_config()),
+        "first": hashlib.sha256(repr(parts).encode()).hexdigest(),
+    }
+
+
+def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the arrays of examples: values by their name, the splits of rows as "name/0", ..."""
+    for name, values in examples.items():
+        depth = 0
+        while hasattr(values, "row_splits"):
+            yield f"{name}/{depth}", np.ascontiguousarray(values.row_splits)
+            values, depth = values.values, depth + 1
+        yield name, np.ascontiguousarray(values)
+
+
+def _checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the CRC-32 of arrays with their names, types and shapes, (1,)."""
+    found = 0
+    for name in sorted(arrays):
+        values = arrays[name]
+        found = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), found)
+        found = zlib.crc32(values.tobytes(), found)
+    return np.array([found], "uint32")
+
+
+def _joined(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
+    """Return the tensor, or ragged tensor, of some of the arrays of `_parts`."""
+    values = array_ops.constant(arrays[name])
+    for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):
+        values = array_ops.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])
+    return values
