@@ -1,6 +1,7 @@
 """Streams: each source gives what the same data in memory give, on each backend."""
 
 import json
+import shutil
 
 import keras
 import pytest
@@ -596,6 +597,7 @@ def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
     losses(task, ez.TokenCache(Counted(SENTENCES), tmp_path))
     with pytest.raises(ValueError, match="holds tokens of another task, tokenizer or stream"):
         task.fit(ez.TokenCache(Counted(SENTENCES[::-1]), tmp_path), batch_size=2)
+    task.fit(ez.TokenCache(Counted(SENTENCES[::-1]), tmp_path / "other"), batch_size=2, verbose=0)
     other = tiny.task(get_family("bert"), "TokenClassifier")
     with pytest.raises(ValueError, match="holds tokens of another task, tokenizer or stream"):
         other.fit(ez.TokenCache(Counted([(["a"], ["O"])] * 4), tmp_path), batch_size=2)
@@ -610,6 +612,7 @@ def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
             {"__getitem__": lambda self, i: task.preprocessor(*Counted.__getitem__(self, i))},
         )
         task.fit(ez.TokenCache(prepared, tmp_path / "prepared"), batch_size=2)
+    task.fit(prepared, verbose=0)
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut", "gone", "manifest"])
@@ -628,6 +631,8 @@ def test_damage_of_a_token_cache_is_found(tiny, tmp_path, harm):
         path.write_bytes(content)
     with pytest.raises(Exception, match="damaged|cut off|JSON"):
         losses(task, cache)
+    shutil.rmtree(path.parent)
+    assert losses(task, cache)
 
 
 def test_a_stream_logs_once_that_texts_are_cut(tiny, caplog):
