@@ -6,6 +6,7 @@ Comment letters: B batch, L tokens, W words, K widths of spans, C labels, N text
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -32,13 +33,19 @@ from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.tasks.base.classes import validated_labels
-from encoder_zoo.tasks.base.confidence import ScoredLabels
+from encoder_zoo.tasks.base.classes import label_indices, validated_labels
+from encoder_zoo.tasks.base.confidence import (
+    DEFAULT_THRESHOLD,
+    ScoredLabels,
+    Thresholds,
+    threshold_of_each,
+    tuned_thresholds,
+)
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
-from encoder_zoo.tasks.preprocessing.given_labels import class_name
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.tagging import token_labels
@@ -49,7 +56,13 @@ from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     WordsOfTexts,
 )
 from encoder_zoo.tasks.tagging.entity_metrics import score_entities, scored_entities
-from encoder_zoo.tasks.tagging.span_decoding import Candidates, choose, entity_columns, in_texts
+from encoder_zoo.tasks.tagging.span_decoding import (
+    Candidates,
+    choose,
+    entity_columns,
+    in_texts,
+    of_texts,
+)
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
     SpanFocalLoss,
@@ -59,13 +72,18 @@ from encoder_zoo.tasks.tagging.span_head import (
     SubtokenPooling,
 )
 from encoder_zoo.tasks.training.inference import example_outputs
-from encoder_zoo.tasks.training.sources import check_preprocessor
+from encoder_zoo.tasks.training.sources import (
+    check_inputs,
+    check_not_empty,
+    check_preprocessor,
+)
 from encoder_zoo.tasks.training.streams import check_no_stream
 
 if TYPE_CHECKING:
     from typing import Self
 
-THRESHOLD = 0.5
+logger = logging.getLogger("encoder_zoo")
+
 Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[str, str]]
 
 
@@ -73,6 +91,7 @@ class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
     """Keyword arguments of `EntityExtractor.from_preset`."""
 
     labels: Sequence[str] | None
+    thresholds: Mapping[str, float] | None
     max_width: int
     span_dim: int | None
     span_mode: SpanMode
@@ -103,6 +122,8 @@ class EntityExtractor(Task):
         preprocessor: for raw text.
         labels: default labels; without any, the first `fit` learns them from its spans. They are
             saved with the preset.
+        thresholds: {label: score that its entities must be above}, see `tune_thresholds`; 0.5 of
+            all others.
         max_width: the most words of an entity.
         span_dim: width of the layers behind the backbone; None is the backbone's.
         span_mode: how the vectors of words become those of spans, see `SpanHead`.
@@ -148,7 +169,7 @@ class EntityExtractor(Task):
     text_method = "extract_entities"
     answer_type = Entity
     output_activation = "sigmoid"
-    answer_settings = ("labels",)
+    answer_settings = ("labels", "thresholds")
     settings_in_files = ("max_words", "label_marker", "separator")
     encoder_prefix = gliner.ENCODER
     predicts_lists = True
@@ -166,10 +187,14 @@ class EntityExtractor(Task):
         subtoken_pooling: SubtokenPooling = "first",
         embed_label_marker: bool = True,
         dropout: Rate = 0.4,
+        thresholds: Thresholds | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.labels = validated_labels(labels)
+        if self.labels:
+            _label_set(self.labels)
+        self.thresholds = thresholds
         self.max_width = max_width
         self.span_dim = span_dim or backbone.hidden_dim
         self.span_mode = span_mode
@@ -200,11 +225,12 @@ class EntityExtractor(Task):
         Args:
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
-            **arguments: `labels=["person", "city"]`, `max_width`; of a new head `span_dim`,
-                `span_mode`, `num_rnn_layers`, `subtoken_pooling`, `embed_label_marker`; of the
-                preprocessor `sequence_length`, `max_words`, `doc_stride`, `label_marker`,
-                `separator`; `dropout`, `dtype` and others of the backbone; `added_tokens` of the
-                tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+            **arguments: `labels=["person", "city"]`, `thresholds`, `max_width`; of a new head
+                `span_dim`, `span_mode`, `num_rnn_layers`, `subtoken_pooling`,
+                `embed_label_marker`; of the preprocessor `sequence_length`, `max_words`,
+                `doc_stride`, `label_marker`, `separator`; `dropout`, `dtype` and others of the
+                backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
+                `allow_nonfinite` of the checks.
 
         Raises:
             ValueError: "...: span_mode is 'token_level'. Models that score single words ...", and
@@ -267,6 +293,14 @@ class EntityExtractor(Task):
         if isinstance(x, tuple):
             return x, y
         return token_labels.separated(x, y)
+
+    def _before_training(self, x, y) -> None:
+        if self.thresholds:
+            self.thresholds = None
+            logger.warning(
+                "The thresholds belong to the weights before this training. Call tune_thresholds "
+                "again."
+            )
 
     def _adapt(self, x, y) -> None:
         if isinstance(x, dict) or self.labels is not None:
@@ -335,7 +369,7 @@ class EntityExtractor(Task):
         self,
         texts: str,
         labels: Labels | None = None,
-        threshold: float = 0.5,
+        threshold: float | Mapping[str, float] | None = None,
         nested: bool = False,
         multi_label: bool = False,
         batch_size: int | None = None,
@@ -345,7 +379,7 @@ class EntityExtractor(Task):
         self,
         texts: Iterable[Any],
         labels: Labels | None = None,
-        threshold: float = 0.5,
+        threshold: float | Mapping[str, float] | None = None,
         nested: bool = False,
         multi_label: bool = False,
         batch_size: int | None = None,
@@ -355,7 +389,7 @@ class EntityExtractor(Task):
         self,
         texts,
         labels: object = None,
-        threshold: Probability = THRESHOLD,
+        threshold: Probability | Thresholds | None = None,
         nested: bool = False,
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
@@ -369,7 +403,8 @@ class EntityExtractor(Task):
             labels: names of what to look for, such as ["person", "court"]; or {name: description},
                 where the model reads the descriptions; or one of both for each text. None: those
                 of the last `fit`.
-            threshold: the score that an entity must be above.
+            threshold: the score that an entity must be above; a number, or {label: number} with
+                0.5 for all others. None: those of `tune_thresholds`, else 0.5.
             nested: whether entities may be inside of each other; else no two share a word.
             multi_label: whether the same words may be an entity of several labels.
             batch_size: default 32.
@@ -393,35 +428,50 @@ class EntityExtractor(Task):
             names, prompts = label_sets(labels, self.labels, len(texts))
             if not len(texts):
                 return []
-            self._check_prompts(prompts)
+            prepares = self.preprocessor
+            prepares.check_prompts(map(bytes.decode, np.asarray(prompts.flat_values).tolist()))
+            if isinstance(threshold, Mapping):  # of labels that are asked for
+                known = dict.fromkeys(np.asarray(names.flat_values).tolist())
+                threshold_of_each(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
+            least = self._least_scores(threshold, names)
             words, read, examples = self._read(texts, prompts)
+            lowest = np.min(least.flat_values)
             with np.errstate(divide="ignore"):  # of 0 and 1
-                least = np.log(threshold) - np.log1p(-threshold)
-            found = in_texts(self._candidates(examples, batch_size, least), words, read)
-            found = choose(_with_scores(found, threshold), nested, multi_label)
+                lowest = np.log(lowest) - np.log1p(-lowest)
+            found = in_texts(self._candidates(examples, batch_size, lowest), words, read)
+            found = found._replace(score=array_ops.sigmoid(found.score))
+            found = choose(_above(found, least), nested, multi_label)
             return records(entity_columns(found, words, texts, names))
 
-    def _check_prompts(self, prompts: array_ops.RaggedTensor) -> None:
-        """Raise a ValueError for labels that have the preprocessor's markers inside."""
-        for marker in {self.preprocessor.label_marker, self.preprocessor.separator}:
-            for prompt in dict.fromkeys(np.asarray(prompts.flat_values).tolist()):
-                if marker in prompt.decode():
-                    raise ValueError(
-                        f"The label {prompt.decode()!r} has {marker!r} inside, which marks labels "
-                        "and texts. Name it otherwise."
-                    )
+    def _least_scores(
+        self, given: float | Mapping[str, float] | None, names: array_ops.RaggedTensor
+    ) -> array_ops.RaggedTensor:
+        """Return the threshold of each label of each text, ragged (N, None) float32.
+
+        Args:
+            given: see `extract_entities`.
+            names: ragged (N, None) strings, the labels of each text.
+        """
+        given = self.thresholds or {} if given is None else given
+        known = given if isinstance(given, Mapping) else {}
+        others = DEFAULT_THRESHOLD if isinstance(given, Mapping) else given
+        values = array_ops.constant([*known.values(), others], array_ops.float32)
+        found = array_ops.unique(names.flat_values)
+        index = label_indices(found.y, [*map(str, known)])
+        index = array_ops.where(index < 0, len(known), index)
+        return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
 
     @validate_arguments
     def signatures(
         self,
-        threshold: Probability = THRESHOLD,
+        threshold: Probability | Thresholds | None = None,
         nested: bool = False,
         multi_label: bool = False,
     ) -> dict[str, Callable]:
         """Return `extract_entities` of "text" and "labels" for exports.
 
         Args:
-            threshold, nested, multi_label: as for `extract_entities`.
+            threshold, nested, multi_label: as for `extract_entities`; thresholds are those of now.
 
         Returns:
             A function of "text" (N,) and "labels" (N, C), or (1, C) for all texts; where a text has
@@ -437,17 +487,19 @@ class EntityExtractor(Task):
             times = array_ops.where(names.nrows() == 1, count, 1)
             rows = array_ops.repeat(array_ops.range(names.nrows()), times)
             names = array_ops.gather(names, rows)
+            least = self._least_scores(threshold, names)
             words, read, examples = self._read(text, names)
-            found = self._candidates_in_graph(examples, threshold)
-            found = choose(in_texts(found, words, read), nested, multi_label)
+            lowest = array_ops.reduce_min(least.flat_values)
+            found = in_texts(self._candidates_in_graph(examples, lowest), words, read)
+            found = choose(_above(found, least), nested, multi_label)
             return padded_columns(entity_columns(found, words, text, names))
 
         entities.takes_other_shapes = True
         entities.ranks = {"labels": 2}
         return {"serving_default": entities}
 
-    def _candidates_in_graph(self, examples: dict, threshold: float) -> Candidates:
-        """Return the spans of windows with a score above the threshold, inside `tf.function`."""
+    def _candidates_in_graph(self, examples: dict, least: array_ops.Tensor) -> Candidates:
+        """Return the spans of windows with a score above the least, inside `tf.function`."""
         counts = examples["word_count"], examples["label_positions"].row_lengths()
         words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
 
@@ -462,7 +514,7 @@ class EntityExtractor(Task):
         sizes = words * labels * self.max_width
         found = in_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
         score = found.values[:, 0]
-        chosen = array_ops.where(score > threshold)[:, 0]
+        chosen = array_ops.where(score > least)[:, 0]
         window = array_ops.gather(found.value_rowids(), chosen)
         cell = chosen - array_ops.gather(found.row_starts(), window)
         number = array_ops.gather(labels, window)
@@ -477,7 +529,7 @@ class EntityExtractor(Task):
         x: object,
         y: object,
         labels: object = None,
-        threshold: Probability = THRESHOLD,
+        threshold: Probability | Thresholds | None = None,
         nested: bool = False,
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
@@ -500,19 +552,71 @@ class EntityExtractor(Task):
         options = (threshold, nested, multi_label, batch_size)
         return score_entities(true, _triples(self.extract_entities(x, labels, *options)))
 
+    @validate_arguments
+    @reads_weights
+    def tune_thresholds(
+        self,
+        x: object,
+        y: object = None,
+        labels: object = None,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: PositiveInt | None = None,
+    ) -> dict[str, float]:
+        """Set for each label the score that its entities must be above, by its F1 on some texts.
+
+        The answers use them from now on, unless they are asked with a `threshold`; other labels
+        keep theirs. They are saved with the preset, and the next `fit` removes them.
+
+        Args:
+            x, y: texts that it was not trained on and their spans, as for `evaluate_entities`.
+            labels, nested, multi_label, batch_size: as there.
+
+        Returns:
+            {label: threshold}. A label that no text has keeps 0.5, which is logged.
+
+        Example:
+            >>> from encoder_zoo import EntityExtractor
+            >>> model = EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4)
+            >>> spans = [[(0, 4, "person"), (14, 18, "city")]]
+            >>> sorted(model.tune_thresholds(["Anna lives in Rome."], spans))
+            ['city', 'person']
+        """
+        options = {"nested": nested, "multi_label": multi_label, "batch_size": batch_size}
+        found = tuned_thresholds(self._scored_labels(x, y, labels, **options))
+        self.thresholds = {**(self.thresholds or {}), **found}
+        return found
+
     def _scored_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
-        """Return what `display.thresholds` counts; options as for `extract_entities`."""
+        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples.
+
+        Args:
+            x, y, labels: as for `evaluate_entities`.
+            **options: of `extract_entities`.
+        """
         x, true, labels = self._true_entities(x, y, labels)
-        # Spans are chosen by score, so that those of a threshold are those above it of all.
+        check_not_empty(x)
+        # Spans are chosen by score, so that those of one threshold are those above it of all.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
-        names = list(labels)
-        return scored_entities(true, found, names, [THRESHOLD] * len(names))
+        names, _ = label_sets(labels, None, len(x))
+        least = self._least_scores(None, names)
+        pairs = zip(
+            *(np.asarray(rows.flat_values).tolist() for rows in (names, least)), strict=True
+        )
+        least = {name.decode(): value for name, value in pairs}
+        return scored_entities(true, found, list(least), list(least.values()))
 
     def _true_entities(self, x, y, labels) -> tuple:
         """Return texts, their entities (label, start, end), and the labels to look for."""
+        check_inputs(self, x, y)
         x, y = self._separate(x, y)
-        true = _triples(token_labels.span_lists(y))
-        return x, true, labels or self.labels or sorted({e[0] for row in true for e in row})
+        texts = as_column(plain(x))
+        self._check_labels(x, y)
+        rows = token_labels.span_lists(check_given(y, x))
+        rows = [[{**span, "label": class_name(span["label"])} for span in row] for row in rows]
+        names = sorted({span["label"] for row in rows for span in row})
+        token_labels.located_spans(rows, texts, names)
+        return x, _triples(rows), (self.labels or names) if labels is None else labels
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 
@@ -531,10 +635,9 @@ def _triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]
     return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
 
 
-def _with_scores(found: Candidates, threshold: float) -> Candidates:
-    """Return candidates with probabilities in place of logits, those above the threshold."""
-    found = found._replace(score=array_ops.sigmoid(found.score))
-    return found.masked(found.score > threshold)
+def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
+    """Return the candidates of texts whose score is above the threshold of their label."""
+    return found.masked(found.score > of_texts(least, found.row, found.label))
 
 
 def label_sets(
@@ -561,7 +664,8 @@ def label_sets(
     """
     labels = default or () if labels is None else labels
     labels = labels.tolist() if hasattr(labels, "tolist") else labels
-    if isinstance(labels, str | bytes) or not isinstance(labels, Collection):
+    unordered = isinstance(labels, str | bytes | set | frozenset)
+    if unordered or not isinstance(labels, Collection):
         raise ValueError(
             f"labels is {with_type(labels)}. Expected a list of names such as ['person', 'city']."
         )

@@ -10,7 +10,7 @@ import functools
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import keras
@@ -27,7 +27,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.tasks.base.classes import label_indices
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.given_labels import Labels
+from encoder_zoo.tasks.preprocessing.given_labels import Labels, class_name
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
@@ -271,12 +271,20 @@ class EntityExtractorPreprocessor(Preprocessor):
         """
         texts, *own = self.texts_of(x)
         names = self._known_labels(labels)
+        self.check_prompts(names)
         if own:
             sets = own[0].with_values(label_indices(own[0].values, names))
             right = sets.values >= 0
             given = own[0].values
             message = ": unknown label ", given, f". Expected one of {names}."
-            sets = check_each(sets, right, *message, unit="Text", index=sets.value_rowids())
+            row = sets.value_rowids()
+            sets = check_each(sets, right, *message, unit="Text", index=row)
+            order = array_ops.argsort(keys(sets))
+            found, given = array_ops.gather(keys(sets), order), array_ops.gather(given, order)
+            message = ": its labels have ", given[1:], " twice. Expected each once."
+            index = array_ops.gather(row, order)[1:]
+            once = found[1:] != found[:-1]
+            sets = check_each(sets, once, *message, unit="Text", index=index)
         elif y is not None and len(names) > MAX_LABELS:
             sets = sampled_labels(span_lists(y), names)
         else:
@@ -295,6 +303,16 @@ class EntityExtractorPreprocessor(Preprocessor):
             weights = array_ops.gather(as_weights(sample_weight), examples["text_index"])
             examples["sample_weight"] = weights
         return examples
+
+    def check_prompts(self, prompts: Iterable[str]) -> None:
+        """Raise a ValueError for labels that have a marker inside."""
+        for prompt in dict.fromkeys(prompts):
+            for marker in (self.label_marker, self.separator):
+                if marker in prompt:
+                    raise ValueError(
+                        f"The label {prompt!r} has {marker!r} inside, which marks labels and "
+                        "texts. Name it otherwise."
+                    )
 
     def _known_labels(self, labels: Sequence[str] | None) -> list[str]:
         names = labels or self.labels
@@ -500,7 +518,8 @@ def sampled_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.Ragge
     number, rng = {name: i for i, name in enumerate(names)}, np.random.default_rng(0)
     rows = []
     for spans in y:
-        own = {number[span[SPAN[2]]] for span in spans if span[SPAN[2]] in number}
+        own = {class_name(span[SPAN[2]]) for span in spans}
+        own = {number[name] for name in own if name in number}
         drawn = rng.choice(len(names), min(len(names), MAX_LABELS), replace=False).tolist()
         others = [i for i in drawn if i not in own]
         rows.append(sorted(own) + others[: max(MAX_LABELS - len(own), 0)])

@@ -148,19 +148,28 @@ def entity_columns(
         names: ragged (N, None) strings, the labels of each text.
     """
     row = array_ops.cast(found.row, array_ops.int64)
-
-    def of_words(values: array_ops.RaggedTensor, number: array_ops.Tensor) -> array_ops.Tensor:
-        begin = array_ops.cast(array_ops.gather(values.row_starts(), row), array_ops.int64)
-        return array_ops.gather(values.values, begin + array_ops.cast(number, array_ops.int64))
-
-    start, end = of_words(words.starts, found.start), of_words(words.ends, found.end)
+    start, end = of_texts(words.starts, row, found.start), of_texts(words.ends, row, found.end)
     text = array_ops.strings.substr(
         array_ops.gather(texts, row), start, end - start, unit="UTF8_CHAR"
     )
-    fields = {"label": of_words(names, found.label), "text": text}
+    fields = {"label": of_texts(names, row, found.label), "text": text}
     fields |= {"start": start, "end": end, "score": found.score}
     count = array_ops.size(texts, array_ops.int64)
     return {
         name: array_ops.RaggedTensor.from_value_rowids(values, row, count)
         for name, values in fields.items()
     }
+
+
+def of_texts(
+    values: array_ops.RaggedTensor, row: array_ops.Tensor, number: array_ops.Tensor
+) -> array_ops.Tensor:
+    """Return values of words or labels.
+
+    Args:
+        values: ragged (N, None).
+        row: (P,) the text of each.
+        number: (P,) its number in the text.
+    """
+    begin = array_ops.cast(array_ops.gather(values.row_starts(), row), array_ops.int64)
+    return array_ops.gather(values.values, begin + array_ops.cast(number, array_ops.int64))

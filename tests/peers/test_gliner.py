@@ -1,7 +1,7 @@
 """Folders of gliner here, and ours in gliner, which needs an older transformers than other tests.
 
 `ENCODER_ZOO_GLINER` names a Python interpreter that has it, of a virtual environment with
-`pip install gliner torch`.
+`pip install gliner torch accelerate`.
 """
 
 import json

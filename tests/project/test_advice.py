@@ -300,7 +300,7 @@ def scores_of_pairs_of_tags(said, folder):
     assert tagger.tune_thresholds(words, tags).keys() == {"X"}
 
 
-@case("Call calibrate and tune_thresholds again", slow=True)
+@case("Call calibrate and tune_thresholds again", "Call tune_thresholds again", slow=True)
 def what_belongs_to_the_weights(said, folder):
     classifier, y = new("SequenceClassifier", labels=["a", "b"]), ["a", "b", "a", "b"]
     classifier.calibrate(TEXTS, y)
@@ -308,6 +308,12 @@ def what_belongs_to_the_weights(said, folder):
         classifier.fit(TEXTS, y, **SMALL)
     classifier.calibrate(TEXTS, y)
     assert classifier.tune_thresholds(TEXTS, y).keys() == {"b"}
+    extractor = new("EntityExtractor", pooler=False, labels=["X"])
+    spans = [[(0, 3, "X")]] * 4
+    extractor.tune_thresholds(TEXTS, spans)
+    with said.logged():
+        extractor.fit(TEXTS, spans, **SMALL)
+    assert extractor.tune_thresholds(TEXTS, spans).keys() == {"X"}
 
 
 @case(

@@ -134,6 +134,7 @@ def test_labels_of_each_text_and_descriptions(model):
         ([], "There are no labels to look for"),
         ("person", r"labels is 'person' \(str\). Expected a list of names"),
         (5, r"labels is 5 \(int\). Expected a list of names"),
+        ({"person", "city"}, r"\(set\). Expected a list of names"),  # they are read in an order
         ([None], r"labels\[0\] is None"),
         ([["a"], "b"], "1 texts, 2 lists"),
         (["\ud800"], r"labels\[0\] has the lone surrogate"),
@@ -168,6 +169,58 @@ def test_wrong_spans_are_refused(spans, message):
     model = ez.EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4)
     with pytest.raises(ValueError, match=message):
         model.fit(["Anna sings ."], [spans], verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (["Anna"], None, "The labels are missing. Expected y: for every text a list of spans"),
+        (["Anna", "Bob"], [[]], "Received 2 texts, but spans for 1"),
+        (["Anna"], [[(0, 40, "person")]], "Example 0: the span from 0 to 40 is outside"),
+        (["Anna"], [[(4, 0, "person")]], "Example 0: the span from 4 to 0 is outside"),
+        (["Anna"], [[(0, 4, None)]], "Row 0 has no label"),
+        ("Anna", [[]], "x is 'Anna'. Expected texts, not"),
+    ],
+)
+def test_wrong_spans_are_neither_evaluated_nor_tuned_on(model, x, y, message):
+    for method in (model.evaluate_entities, model.tune_thresholds):
+        with pytest.raises(ValueError, match=message):
+            method(x, y, LABELS)
+    with pytest.raises(ValueError, match="x is empty"):
+        model.tune_thresholds([], [], LABELS)
+
+
+def test_labels_of_a_model_are_names_that_differ():
+    for labels, message in (
+        ([""], r"labels\[0\] is ''. Expected a name"),
+        (["a", " "], r"labels\[1\] is ' '"),
+        (["a", "a"], "The names in labels must differ"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=labels)
+
+
+def test_labels_that_are_learned():
+    prepares = ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=["p", "q"]).preprocessor
+    with pytest.raises(ValueError, match="Text 1: its labels have 'q' twice. Expected each once"):
+        prepares.encode((["Anna", "Bob"], [["p"], ["q", "p", "q"]]), [[], [(0, 3, "q")]])
+    with pytest.raises(ValueError, match="The label 'a<<ENT>>' has '<<ENT>>' inside"):
+        prepares.encode(["Anna"], [[(0, 4, "a<<ENT>>")]], labels=["a<<ENT>>"])
+    names = [str(i) for i in range(30)]  # integers name labels; of so many some are drawn
+    examples = prepares.encode(["Anna", "Bob"], [[(0, 4, 7)], [(0, 3, 29)]], labels=names)
+    assert [len(row) for row in examples["span_start"].to_list()] == [1, 1]
+
+
+def test_no_texts_and_texts_without_words(golden):
+    import tensorflow as tf
+
+    model, *_ = golden
+    assert model.extract_entities([], LABELS) == []
+    for text in ("", " \r\n\t\u00a0"):
+        assert model.extract_entities(text, LABELS, 0.0) == []
+        assert model.extract_entities([text] * 3, LABELS, 0.0) == [[], [], []]
+    tokenize = tf.function(model.preprocessor.tokenizer.tokenize)
+    assert tokenize(tf.constant([], tf.string)).to_list() == []
 
 
 @pytest.mark.parametrize(
@@ -380,6 +433,96 @@ def test_in_int8_scores_are_close(model, engine):
         np.testing.assert_allclose(ours, theirs, atol=0.25)
         different = max(different, np.abs(ours - theirs).max(initial=0.0))
     assert different > 1e-4
+
+
+TEXTS = ["Anna Lee met Bob in Paris.", "Paris, the old town", "a river in São-Paulo"]
+SPANS = [[(0, 8, "person"), (20, 25, "city")], [(0, 5, "city")], []]
+
+
+@pytest.fixture
+def tunable():
+    return ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=LABELS)
+
+
+def test_thresholds_of_labels_choose_among_their_own(tunable):
+    """As entities of any score, chosen by hand: the best first, each above its label's."""
+    given = {"person": 0.62, "city": 0.2}
+    found = tunable.extract_entities(TEXTS, threshold=given)
+    everything = tunable.extract_entities(
+        TEXTS, threshold=0.0, nested=True, multi_label=True
+    )  # all but what overlaps in part
+    for text, ours, spans in zip(TEXTS, found, everything, strict=True):
+        assert ours and all(e["score"] > given[e["label"]] for e in ours), text
+        for span in spans:
+            overlaps = [e for e in ours if e["start"] < span["end"] and span["start"] < e["end"]]
+            high = max((e["score"] for e in overlaps), default=0.0)
+            assert span["score"] <= max(high, given[span["label"]])
+    one = tunable.extract_entities(TEXTS, threshold={"person": 0.62})
+    assert one == tunable.extract_entities(TEXTS, threshold={"person": 0.62, "city": 0.5})
+    assert tunable.extract_entities(TEXTS, threshold={}) == tunable.extract_entities(TEXTS)
+    described = {"city": "city", "person": "person"}
+    assert tunable.extract_entities(TEXTS, described, {"city": 1.0, "person": 1.0}) == [[], [], []]
+    given = {"person": 0.0, "city": 0.25}  # at other places in the labels of each text
+    several = tunable.extract_entities(TEXTS, [["city"], LABELS[::-1], ["person"]], given)
+    assert [{e["label"] for e in row} for row in several][::2] == [{"city"}, {"person"}]
+    assert all(e["score"] > given[e["label"]] for row in several for e in row)
+    with pytest.raises(ValueError, match="the unknown label 'persn'. Expected some of"):
+        tunable.extract_entities(TEXTS, threshold={"persn": 0.4})
+    with pytest.raises(ValueError, match="Expected a number from 0 to 1, or a dict of labels"):
+        tunable.extract_entities(TEXTS, threshold={"person": 4})
+
+
+def test_tuned_thresholds_have_the_best_f1(tunable, tmp_path, caplog):
+    before = tunable.evaluate_entities(TEXTS, SPANS, ["city"])["f1"]
+    found = tunable.tune_thresholds(TEXTS, SPANS, ["city"])
+    assert found == tunable.thresholds and found.keys() == {"city"}
+    tuned = tunable.evaluate_entities(TEXTS, SPANS, ["city"])["per_type"]["city"]["f1"]
+    of_all = tunable.extract_entities(TEXTS, ["city"], threshold=0.0)
+    scores = sorted(e["score"] for row in of_all for e in row)
+    best = max(
+        tunable.evaluate_entities(TEXTS, SPANS, ["city"], threshold=t - 1e-6)["per_type"].get(
+            "city", {"f1": 0}
+        )["f1"]
+        for t in scores
+    )
+    assert tuned == pytest.approx(best) and best > 0 and before <= tuned
+    answers = tunable.extract_entities(TEXTS)
+    assert answers == tunable.extract_entities(TEXTS, threshold=found)
+
+    tunable.save_to_preset(tmp_path / "preset")
+    again = ez.EntityExtractor.from_preset(tmp_path / "preset")
+    assert again.thresholds == found and again.extract_entities(TEXTS) == answers
+    tunable.save(tmp_path / "model.keras")
+    opened = keras.saving.load_model(tmp_path / "model.keras")
+    assert opened.extract_entities(TEXTS) == answers
+    assert tunable.tune_thresholds(TEXTS, SPANS, ["person"]).keys() == {"person"}
+    assert tunable.thresholds.keys() == {"person", "city"}  # that of the other label is kept
+    caplog.clear()
+    tunable.tune_thresholds(TEXTS, SPANS, ["river"])
+    assert "No held-out example has 'river': the threshold stays 0.5." in caplog.messages
+    again.fit(TEXTS, SPANS, verbose=0)
+    assert again.thresholds is None
+    assert any("Call tune_thresholds again" in line for line in caplog.messages)
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a graph of TensorFlow")
+def test_thresholds_of_labels_in_an_export(tunable):
+    import tensorflow as tf
+
+    tunable.thresholds = {"person": 0.62, "city": 0.2, "another": 0.9}
+    expected = tunable.extract_entities(TEXTS)
+    for options, right in (
+        ({}, expected),
+        ({"threshold": 0.5}, tunable.extract_entities(TEXTS, threshold=0.5)),
+        ({"threshold": {"a": 0.1}}, tunable.extract_entities(TEXTS, threshold=0.5)),
+    ):
+        answer = tf.function(tunable.signatures(**options)["serving_default"])
+        found = answer(tf.constant(TEXTS), tf.constant([LABELS]))
+        assert found["count"].numpy().tolist() == [len(row) for row in right]
+        for i, row in enumerate(right):
+            for j, entity in enumerate(row):
+                assert found["label"][i, j].numpy().decode() == entity["label"]
+                assert found["score"][i, j].numpy() == pytest.approx(entity["score"], abs=1e-5)
 
 
 def test_characters_without_tokens_are_no_words(model):

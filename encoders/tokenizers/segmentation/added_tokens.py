@@ -213,7 +213,7 @@ def remove_spans(
     num, num_rows = tf.size(rows), tf.size(chars.row_splits) - 1
     first = tf.range(num_rows) + tf.searchsorted(rows, tf.range(num_rows))  # part of each row
     behind = rows + tf.range(num) + 1  # part behind each span
-    last = tf.concat([first[1:], [num + num_rows]], 0) - 1
+    last = tf.concat([first, [num + num_rows]], 0)[1:] - 1
 
     def borders(of_rows: tf.Tensor, row_borders: tf.Tensor, of_spans: tf.Tensor, spans: tf.Tensor):
         indices = tf.concat([of_rows, of_spans], 0)[:, None]
