@@ -9,6 +9,7 @@ from paths import CHECKPOINTS
 from processes import run
 
 import encoder_zoo as ez
+from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import get_family
 
 SOURCES = ["PyDataset", "workers", "DataLoader", "grain", "datasets", "generator"]
@@ -513,7 +514,10 @@ SENTENCES = [(" ".join("abcdefgh"[(i * j) % 8] for j in range(1 + i % 5)), i % 3
 
 def classifier(tiny):
     keras.utils.set_random_seed(1)
-    task = tiny.task(get_family("bert"), "SequenceClassifier", dropout=0.0)
+    task = tiny.task(get_family("bert"), "SequenceClassifier")
+    for layer in layers_in(task):  # PyTorch's DataLoader draws of the numbers of its dropout
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
     task.compile(optimizer=keras.optimizers.SGD(0.1))
     return task
 
