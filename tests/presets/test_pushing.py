@@ -25,7 +25,7 @@ def hub(tmp_path, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)  # since 0.31
     monkeypatch.setattr("encoder_zoo.presets.hub_requests._PAUSES", (0.01, 0.01, None))
     yield hub
     hub.stop()
