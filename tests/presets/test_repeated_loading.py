@@ -166,6 +166,7 @@ def test_tensorflow_knows_the_variables_of_two_models_by_the_same_names(tiny, fa
     assert first.weights[0].path != second.weights[0].path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the process's memory from /proc")
 def test_a_model_takes_the_memory_of_its_weights(tmp_path):
     """The allocator of TensorFlow with oneDNN keeps what it held once, such as zeros of weights."""

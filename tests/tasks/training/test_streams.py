@@ -553,6 +553,7 @@ def test_a_token_cache_of_single_rows_is_shuffled_in_each_epoch(tiny, tmp_path):
     assert len(set(expected)) > 1  # each epoch in an order of its own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task_name", ["TokenClassifier", "MultipleChoice", "TextEmbedder"])
 def test_a_token_cache_keeps_what_each_task_reads(tiny, tmp_path, task_name):
     rows = {
@@ -619,7 +620,10 @@ def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
     task.fit(prepared, verbose=0)
 
 
-@pytest.mark.parametrize("harm", ["changed", "cut", "gone", "manifest"])
+@pytest.mark.parametrize(
+    "harm",
+    ["changed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("cut", "gone", "manifest"))],
+)
 def test_damage_of_a_token_cache_is_found(tiny, tmp_path, harm):
     task, cache = classifier(tiny), ez.TokenCache(Counted(SENTENCES), tmp_path)
     losses(task, cache)
