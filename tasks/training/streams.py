@@ -28,6 +28,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     example_lengths,
     megabatch_size,
 )
+from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
@@ -36,6 +37,8 @@ from encoder_zoo.tasks.training.token_cache import TokenCache, TokenFiles, setti
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
 LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns of a stream of dicts
+# The last errors of streams that TensorFlow read.
+RAISED: collections.deque[Exception] = collections.deque(maxlen=4)
 
 
 class Stream:
@@ -88,11 +91,18 @@ class Stream:
         """Return a batch `(x, y, sample_weight)` with the labels out of the inputs that hold them.
 
         Raises:
-            ValueError: "The batch is empty. Expected at least one text."
+            ValueError: "The batch is empty. Expected at least one text.", "The batch has no labels,
+                and the first one has. ..."
         """
         x, y, weight = batch
         if not _length(x):
             raise ValueError("The batch is empty. Expected at least one text.")
+        for name, part, first in zip(("labels", "weights"), batch[1:], self.first[1:], strict=True):
+            if (part is None) != (first is None):
+                has, other = ("no", "has") if part is None else ("some", "has none")
+                raise ValueError(
+                    f"The batch has {has} {name}, and the first one {other}. Expected all alike."
+                )
         with in_numpy():
             return *self._separate(x, y), weight
 
@@ -206,8 +216,24 @@ def ending_quietly(x: object) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def errors_of_streams() -> Iterator[None]:
+    """Return a context in which a stream's errors are its own on each backend: TensorFlow reads it
+    in a thread, and ends in an error of its graph that has their words."""
+    try:
+        yield
+    except Exception as error:
+        found = [own for own in RAISED if f"{type(own).__name__}: {own}" in str(error)]
+        if not found or error is found[-1]:
+            raise
+        RAISED.clear()
+        raise found[-1] from None
+
+
 def _parts(element, labels_tokens: bool) -> tuple:
     """Return an element as `(x, y, sample_weight)`."""
+    if table_columns(element) is not None:  # such as a part of a CSV file, as pandas reads it
+        element = plain(element)
     if isinstance(element, Mapping) and not is_prepared(element):
         x = dict(element)
         y = next((x.pop(name) for name in LABELS if name in x), None)
@@ -239,6 +265,8 @@ def _collated_parts(element, labels_tokens: bool) -> tuple:
             "The DataLoader puts the first words of all sentences together, then the second ones. "
             "Expected sentences: pass it collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
         )
+    if isinstance(x, tuple) and isinstance(x[0], str | bytes):
+        x = list(x)  # of rows `(text,)`
     if isinstance(x, list) and not isinstance(x[0], str | bytes):
         # Texts in tuples, and lists of the first, the second, ... text of every row.
         x = tuple(
@@ -512,4 +540,14 @@ def _as_dataset(batches: Iterable, again: Callable[[], Iterator] | None = None) 
         lambda part: tf.TensorSpec([None] * np.ndim(part), part.dtype), first
     )
     read = again or (lambda: itertools.chain([first], batches))
-    return tf.data.Dataset.from_generator(read, output_signature=spec).prefetch(tf.data.AUTOTUNE)
+
+    def noting_errors() -> Iterator:
+        try:
+            yield from read()
+        except Exception as error:
+            RAISED.append(error)
+            raise
+
+    return tf.data.Dataset.from_generator(noting_errors, output_signature=spec).prefetch(
+        tf.data.AUTOTUNE
+    )

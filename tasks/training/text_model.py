@@ -68,7 +68,7 @@ from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
-from encoder_zoo.tasks.training.streams import ending_quietly
+from encoder_zoo.tasks.training.streams import ending_quietly, errors_of_streams
 
 # Arguments of `compile` that Keras's gets unchanged.
 OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
@@ -375,7 +375,7 @@ class TextModel(keras.Model):
             arguments = self.distribution.divided_arguments(arguments)
             if self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
-            with self._counting(data.steps_per_epoch, data.done):
+            with self._counting(data.steps_per_epoch, data.done), errors_of_streams():
                 history = super().fit(**arguments)
         self.recipe.report_still(data.total_steps)
         return history
@@ -503,7 +503,7 @@ class TextModel(keras.Model):
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
         """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
         x, steps = self.distribution.divided(x, steps)
-        with self.distribution.running(), self._counting(steps):
+        with self.distribution.running(), self._counting(steps), errors_of_streams():
             return function(x, *args, steps=steps, **kwargs)
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):

@@ -309,6 +309,13 @@ def unlike():
         yield texts[first:last], classes[first:last]
 
 
+def tables(**columns):
+    import pandas as pd
+
+    whole = pd.DataFrame({"text": texts, **columns})
+    return (whole[first : first + 4] for first in range(0, COUNT, 4))
+
+
 def empty():
     yield texts[:4], classes[:4]
     yield [], []
@@ -322,7 +329,7 @@ def after(call):
         call(task)
         said = ""
     except Exception as error:
-        said = str(error)
+        said = f"{type(error).__name__}: {error}"
     now = task.predict(texts, verbose=0)
     return said, bool(np.isfinite(now).all()), bool(np.abs(now - before).max() < 1e-6)
 
@@ -378,6 +385,10 @@ def edges():
         "broken evaluate": after(lambda task: task.evaluate(broken(), **quiet)),
         "broken predict": after(lambda task: task.predict((x for x, y in broken()), **quiet)),
         "empty": after(lambda task: task.fit(empty(), **options)),
+        "without labels": after(
+            lambda task: task.fit(iter([(texts[:4], classes[:4]), texts[4:8]]), **options)),
+        "with weights": after(lambda task: task.fit(iter(
+            [(texts[:4], classes[:4]), (texts[4:8], classes[4:8], [1.0] * 4)]), **options)),
         "empty at first": after(lambda task: task.fit(iter([([], [])]), **options)),
         "nothing": after(lambda task: task.fit(iter([]), **options)),
         "validation": after(lambda task: task.fit(
@@ -391,6 +402,8 @@ def edges():
     gaps = {
         "predict": task.predict((x for x, y in unlike()), **quiet) - expected,
         "evaluate": np.subtract(task.evaluate(unlike(), **quiet), right),
+        "predict tables": task.predict(tables(), **quiet) - expected,
+        "evaluate tables": np.subtract(task.evaluate(tables(label=classes), **quiet), right),
         "fit": task.fit(unlike(), steps_per_epoch=4, **quiet).history["loss"][0] - right[0],
         "validation": np.subtract(task.fit(
             Batches(CASE), validation_data=Batches(CASE), epochs=2, **quiet
@@ -405,6 +418,10 @@ def edges():
         "resumed rows": resumed(lambda: repeatedly(rows), batch_size=SIZE, steps_per_epoch=3),
     }
     if loader in SOURCES:
+        import torch
+
+        alone = torch.utils.data.DataLoader([(text,) for text in texts], batch_size=4)
+        gaps["predict rows of one part"] = task.predict(alone, **quiet) - expected
         gaps["resumed loader"] = resumed(lambda: loader(CASE))
     if grain in SOURCES:
         from grain import python
@@ -448,6 +465,8 @@ SAYS = {
     "broken evaluate": "the disk is gone",
     "broken predict": "the disk is gone",
     "empty": "Batch 1 of the stream: The batch is empty. Expected at least one text.",
+    "without labels": "Batch 1 of the stream: The batch has no labels, and the first one has.",
+    "with weights": "Batch 1 of the stream: The batch has some weights, and the first one has none",
     "empty at first": "The batch is empty. Expected at least one text.",
     "nothing": "The stream is empty: ",
     "validation": "validation_data is a generator, which can be read only once.",
@@ -455,7 +474,7 @@ SAYS = {
     "random": "belongs to another run: first_batch is",
     "endless": "The stream has no end. Say how long an epoch is: steps_per_epoch.",
 }
-LEARNED_BEFORE = {"early", "broken", "empty"}
+LEARNED_BEFORE = {"early", "broken", "empty", "without labels", "with weights"}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -465,7 +484,9 @@ def test_the_edges_of_streams(backend):
     for name, gap in found.pop("gaps").items():
         assert gap <= 1e-6, name
     for name, (said, answers, as_before) in found.items():
-        assert SAYS[name] in said, name
+        kind, _, words = said.partition(": ")
+        assert kind == ("OSError" if name.startswith("broken") else "ValueError"), name
+        assert SAYS[name] in words, name
         assert answers and as_before is (name not in LEARNED_BEFORE), name
 
 
