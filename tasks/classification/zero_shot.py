@@ -313,7 +313,8 @@ class ZeroShotClassifier:
                 "`save_to_preset('my_preset')`; then, with TensorFlow (`pip install tensorflow`) "
                 "and in a process started with KERAS_BACKEND=tensorflow:\n"
                 "    import encoder_zoo as ez\n"
-                f"    ez.{type(self).__name__}.from_preset('my_preset').export('...', labels=[...])"
+                f"    ez.{type(self).__name__}.from_preset('my_preset').export({str(path)!r}, "
+                f"labels={labels!r})"
             )
         function = self.signatures(
             labels, hypothesis_template=hypothesis_template, multi_label=multi_label

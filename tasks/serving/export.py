@@ -169,13 +169,14 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str, **options
 
     Raises:
         ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert, openvino.",
-            "Of the formats a SavedModel alone has what EntityExtractor computes: ..."
+            "The file of the format 'onnx' must end in .onnx. ...", "Of the formats a SavedModel alone has what EntityExtractor computes: ..."
     """
     if format not in SUFFIXES:
         raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(SUFFIXES)}.")
     if format != "tf_saved_model":
         check_other_formats(task)
-    check_backend(task, format)
+        _check_suffix(path, format)
+    check_backend(task, path, format)
     if format == "tf_saved_model":
         export_saved_model(task, path, **options)
     else:
@@ -192,19 +193,29 @@ def check_other_formats(task: Task) -> None:
         )
 
 
-def check_backend(task: Task, format: str) -> None:
+def _check_suffix(path: str | os.PathLike[str], format: str) -> None:
+    suffix = SUFFIXES[format]
+    if pathlib.Path(path).suffix != suffix:
+        raise ValueError(
+            f"The file of the format {format!r} must end in {suffix}. Received: {path}."
+        )
+
+
+def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None:
     """Raise a ValueError where Keras's backend has no exporter of the format, saying what to do."""
     backend = keras.config.backend()
     if format in EXPORTERS[backend]:
         return
     others = [name for name, formats in EXPORTERS.items() if format in formats]
+    other = others[0] if format == "litert" else others[-1]  # whose files take texts of any length
+    packages = " ".join((other, *PACKAGES.get((other, format), ())))
     raise ValueError(
         f"The format {format!r} needs Keras's backend {' or '.join(others)}. "
         f"Received: a task on the backend {backend!r}. Save it with "
         "`save_to_preset('my_preset')`; then, in a process started with "
-        f"KERAS_BACKEND={others[-1]} (`pip install {others[-1]}`):\n"
+        f"KERAS_BACKEND={other} (`pip install {packages}`):\n"
         "    import encoder_zoo as ez\n"
-        f"    ez.{type(task).__name__}.from_preset('my_preset').export('...', {format!r})"
+        f"    ez.{type(task).__name__}.from_preset('my_preset').export({str(path)!r}, {format!r})"
     )
 
 
@@ -404,16 +415,12 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         **options: of Keras's exporter; of "litert" on PyTorch those of `litert_torch.convert`.
 
     Raises:
-        ValueError: "The file of the format 'onnx' must end in .onnx. ...", "LiteRT takes no
-            quantized task. ...", "LiteRT's files have one shape on PyTorch. ...",
+        ValueError: "LiteRT takes no quantized task. ...", "LiteRT's files have one shape on
+            PyTorch. ...",
             ".../tokenizer.json is there and was not written with ..."
         ImportError: "The format 'onnx' needs the package tf2onnx: ..."
     """
-    path, suffix = pathlib.Path(path), SUFFIXES[format]
-    if path.suffix != suffix:
-        raise ValueError(
-            f"The file of the format {format!r} must end in {suffix}. Received: {path}."
-        )
+    path = pathlib.Path(path)
     _check_takes(task, format)
     tokenizer, description = _tokenizer_json(task), MARK
     if tokenizer is not None:

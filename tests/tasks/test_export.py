@@ -382,25 +382,36 @@ class TestErrors:
         with pytest.raises(ValueError, match="has no preprocessor, so it cannot take text"):
             task.export(tmp_path / "1")
 
-    def what_to_do(self, task, monkeypatch) -> str:
+    def what_to_do(self, task, path, monkeypatch, format="tf_saved_model") -> str:
         with monkeypatch.context() as patched, pytest.raises(ValueError) as caught:
             patched.setattr(keras.config, "backend", lambda: "jax")
-            task.export("served/1")
+            task.export(path, format)
         assert "Received: a task on the backend 'jax'" in str(caught.value)
-        return str(caught.value).splitlines()[-1]
+        return str(caught.value)
 
-    def test_another_backend_says_what_to_do(self, tasks, monkeypatch):
-        line = self.what_to_do(tasks["Bert SequenceClassifier"], monkeypatch)
-        assert "SequenceClassifier.from_preset('my_preset').export('...', " in line
+    @pytest.mark.parametrize(
+        ("path", "format", "process"),
+        [
+            ("served/1", "tf_saved_model", "KERAS_BACKEND=tensorflow (`pip install tensorflow`)"),
+            ("a.onnx", "onnx", "KERAS_BACKEND=torch (`pip install torch onnx`)"),
+            ("a.xml", "openvino", "KERAS_BACKEND=torch (`pip install torch openvino onnx`)"),
+            ("a.tflite", "litert", "KERAS_BACKEND=tensorflow (`pip install tensorflow`)"),
+        ],
+    )
+    def test_another_backend_says_what_to_do(self, tasks, monkeypatch, path, format, process):
+        text = self.what_to_do(tasks["Bert SequenceClassifier"], path, monkeypatch, format)
+        assert process in text
+        line = f"ez.SequenceClassifier.from_preset('my_preset').export('{path}', '{format}')"
+        assert text.splitlines()[-1].strip() == line
 
     @pytest.mark.slow
     def test_what_another_backend_says_to_do_exports_the_task(self, tasks, tmp_path, monkeypatch):
         task = tasks["Bert SequenceClassifier"]
-        line = self.what_to_do(task, monkeypatch)
+        text = self.what_to_do(task, tmp_path / "served" / "1", monkeypatch)
         # Presets of one backend are opened on another in test_package.py.
         task.save_to_preset(tmp_path / "my_preset")
-        line = line.replace("my_preset", str(tmp_path / "my_preset"))
-        exec(line.strip().replace("'...'", repr(str(tmp_path / "served" / "1"))))
+        monkeypatch.chdir(tmp_path)
+        exec(text.splitlines()[-1].strip())
         served = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
         [expected] = task.classify(["the cat"])
         found = served(text=tf.constant(["the cat"]))
