@@ -169,7 +169,8 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str, **options
 
     Raises:
         ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert, openvino.",
-            "The file of the format 'onnx' must end in .onnx. ...", "Of the formats a SavedModel alone has what EntityExtractor computes: ..."
+            "The file of the format 'onnx' must end in .onnx. ...", "Of the formats a SavedModel
+            alone has what EntityExtractor computes: ..."
     """
     if format not in SUFFIXES:
         raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(SUFFIXES)}.")

@@ -1420,7 +1420,6 @@ NOT_EXECUTED = {
     "spreads models over devices on the backend": DEVICES,
     "Keras's backend is {} by {}, and it is not installed": PACKAGES,
     ", or `pip install {}`": PACKAGES,
-    "fit trains in this process alone": DEVICES,
     "Several processes take parts of batches": DEVICES,
     "Under tf.distribute Keras's optimizers do not support": DEVICES,
     "init_lora_weights is": STRANGERS,
