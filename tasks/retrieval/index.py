@@ -703,8 +703,9 @@ class Index:
         """Write the embedder and the documents as one SavedModel.
 
         Its signature "serving_default" takes "query" (Q,) and returns "index", "score" and, if the
-        index has texts, "text", each (Q, K): those of `search` with the prompt "query", to
-        float32's rounding. See `tasks/retrieval/index_export.py`.
+        index has texts and ids, "text" and "id", each (Q, K): those of `search` with the prompt
+        "query", to float32's rounding. Ids are int64, or texts. See
+        `tasks/retrieval/index_export.py`.
 
         Args:
             path: the version folder, such as "served/1", written atomically; other files stay.

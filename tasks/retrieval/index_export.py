@@ -50,17 +50,27 @@ def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None
     options = {"dim": store.width} if isinstance(store, Float32Vectors) else {}
     embed = model.signatures(**options)["query"]
     k = min(top_k, len(index))
-    texts = [] if index.texts is None else [_variable(index.texts, "texts")]
+    columns = {}
+    if index.texts is not None:
+        columns["text"] = _variable(index.texts, "texts")
+    if index.ids is not None:
+        columns["id"] = _variable(_id_array(index.ids), "ids")
 
     def search(query):
         score, found = scores_of(embed(query), k)
         answer = {"index": found, "score": score}
-        for column in texts:
-            answer["text"] = tf.gather(column.read_value(), found)
+        for name, column in columns.items():
+            answer[name] = tf.gather(column.read_value(), found)
         return answer
 
-    variables = [*(variable.value for variable in model.variables), *variables, *texts]
+    variables = [*(variable.value for variable in model.variables), *variables, *columns.values()]
     write_saved_model(path, {"serving_default": search}, model.served_tokenizers, variables)
+
+
+def _id_array(ids: list[str | int]) -> np.ndarray:
+    """Return ids as int64, or as texts where some are no such numbers."""
+    fits = isinstance(ids[0], int) and all(abs(one) < 2**63 for one in ids)
+    return np.array(ids, "int64") if fits else np.array([str(one).encode() for one in ids], object)
 
 
 def _variable(values: Any, name: str) -> tf.Variable:

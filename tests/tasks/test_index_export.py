@@ -76,6 +76,22 @@ def test_it_finds_what_search_finds(embedder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "ids", [[f"d{i}é" for i in range(7)], [*range(100, 106), -(2**62)], [2**63, *range(6)]]
+)
+def test_ids(embedder, ids, tmp_path):
+    index = embedder.index(DOCUMENTS, ids=ids)
+    index.export(tmp_path / "1", top_k=3)
+    search = tf.saved_model.load(tmp_path / "1").signatures["serving_default"]
+    found = search(query=tf.constant(QUERIES))
+    for row, hits in zip(found["id"].numpy().tolist(), index.search(QUERIES, 3), strict=True):
+        expected = [hit["id"] for hit in hits]
+        if isinstance(row[0], bytes):
+            row, expected = [one.decode() for one in row], [str(one) for one in expected]
+        assert row == expected
+    assert (found["id"].dtype == tf.int64) is (ids[0] == 100)
+
+
 def test_vectors_alone(embedder, tmp_path):
     vectors = embedder.embed(DOCUMENTS, prompt="document", dim=64)
     index = VectorIndex.from_vectors(embedder, vectors)
