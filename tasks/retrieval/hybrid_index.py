@@ -128,13 +128,15 @@ class HybridIndex(Index):
                 )
             self._check_own("weights")
         self._check_counts()
-        columns = [index.texts for index in self.indexes if getattr(index, "texts", None)]
-        for i, texts in enumerate(zip(*columns, strict=True)):
-            if len(set(texts)) > 1:
-                raise ValueError(
-                    f"The indexes differ in the text of document {i}. Expected indexes of the same "
-                    "documents, in the same order."
-                )
+        for name, what in (("texts", "text"), ("ids", "id")):
+            columns = (getattr(index, name, None) for index in self.indexes)
+            columns = [column for column in columns if column is not None]
+            for i, values in enumerate(zip(*columns, strict=True)):
+                if len(set(values)) > 1:
+                    raise ValueError(
+                        f"The indexes differ in the {what} of document {i}. Expected indexes of "
+                        "the same documents, in the same order."
+                    )
 
     @property
     def documents(self) -> Documents:

@@ -471,6 +471,17 @@ def test_a_row_by_itself_is_refused():
     assert index.ids == ["a", "b"]
 
 
+def test_indexes_of_other_ids_are_not_one():
+    rows = [{"id": "a", "text": "w1"}, {"id": "b", "text": "w2"}]
+    vectors = VectorIndex.build(Dense(), rows, keep_texts=False)
+    for others in (rows[::-1], {"c": "w1", "d": "w2"}, {1: "w1", 2: "w2"}):
+        with pytest.raises(ValueError, match="differ in the id of document 0. Expected"):
+            ez.HybridIndex([vectors, ez.BM25Index(others)])
+    together = ez.HybridIndex([vectors, ez.BM25Index(["w1", "w2"]), ez.BM25Index(rows)])
+    together.remove("a")
+    assert together.ids == ["b"] and together.texts == ["w2"]
+
+
 @pytest.mark.parametrize("names", [["year"], ("year",), np.array(["year"]), pd.Index(["year"])])
 def test_columns_that_are_named(names):
     table = pd.DataFrame({"text": ["w1"], "year": [1990], "more": ["x"]})
