@@ -153,7 +153,10 @@ def make(name):
             prepare = cls.preprocessor_class(tiny.tokenizer(family))
             model = tiny.moved(cls(tiny.backbone(family), prepare, labels=["x", "y"]))
         else:
-            model = tiny.task(family, cls, **({"crf": True} if "crf" in name else {}))
+            model = tiny.task(family, cls)
+        if "crf" in name:
+            own = {**cls.tiny_data().arguments, "crf": True}
+            model = tiny.moved(cls(model.backbone, model.preprocessor, **own))
         if kind == "ReplacedTokenDetection":  # the same tokens every time
             ops = keras.ops
             model._drawn = lambda logits: ops.cast(ops.argmax(logits, -1), "int32")

@@ -371,6 +371,10 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     y_pred = task.compute_output_spec(keras.tree.map_structure(_symbol, x))
+    if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
+        # Of a stream all sizes are unknown, but labels like the outputs have theirs.
+        sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
+        y = tf.TensorSpec(sizes, y.dtype)
     x, y, y_pred, weight = array_ops.nest.map_structure(_smallest, (x, y, y_pred, weight))
     task.compute_loss(x, y, y_pred, weight, training=False)
     task.compute_metrics(x, y, y_pred, weight)

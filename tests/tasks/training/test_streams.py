@@ -11,6 +11,7 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny as facade_tiny
 
 SOURCES = ["PyDataset", "workers", "DataLoader", "grain", "datasets", "generator"]
 CODE = """
@@ -488,6 +489,42 @@ def test_the_edges_of_streams(backend):
         assert kind == ("OSError" if name.startswith("broken") else "ValueError"), name
         assert SAYS[name] in words, name
         assert answers and as_before is (name not in LEARNED_BEFORE), name
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "x", "y"),
+    [
+        (
+            "SequenceClassifier",
+            {"labels": ["x", "y", "z"], "problem_type": "multi_label_classification"},
+            ["a b", "c"],
+            [["x"], ["y", "z"]],
+        ),
+        (
+            "EntityExtractor",
+            {"labels": ["x", "y"], "max_width": 3},
+            ["a b", "c d"],
+            [[{"start": 0, "end": 1, "label": "x"}], []],
+        ),
+    ],
+)
+def test_a_generator_has_labels_of_the_sizes_of_the_outputs(name, arguments, x, y):
+    """A model that has seen no data: the sizes of a stream's labels are not known."""
+    losses = []
+    for in_memory in (False, True):
+        keras.utils.set_random_seed(0)
+        cls, family = getattr(ez, name), get_family("bert")
+        pooled = cls.head_of(family).pooled
+        backbone = facade_tiny.backbone(family, dropout=0.0, pooler=pooled)
+        task = cls(backbone, cls.preprocessor_class(facade_tiny.tokenizer(family)), **arguments)
+        for layer in layers_in(task):
+            if isinstance(layer, keras.layers.Dropout):
+                layer.rate = 0.0
+        data = (x, y) if in_memory else (iter([(x, y)]),)
+        steps = None if in_memory else 1
+        history = task.fit(*data, steps_per_epoch=steps, shuffle=False, verbose=0)
+        losses += history.history["loss"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_labels_are_not_learned_from_a_stream(tiny):
