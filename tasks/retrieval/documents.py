@@ -364,6 +364,26 @@ class Documents:
             )
         return values
 
+    def first_of_groups(self, field: str) -> list[int]:
+        """Return for each document the index of the first one with its value of a field."""
+        firsts: dict[Any, int] = {}
+        return [firsts.setdefault(value, i) for i, value in enumerate(self.groups(field))]
+
+    def indices_of_groups(self, field: str, values: object) -> list[int]:
+        """Return for values of a field the index of the first document with each.
+
+        Raises:
+            ValueError: "There is no document with document='a7'. ..."
+        """
+        firsts = dict(zip(self.groups(field), self.first_of_groups(field), strict=True))
+        values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
+        values = [_plain_scalar(value) for value in values]
+        for value in values:
+            if value not in firsts:
+                near = _near(value, list(firsts)) if isinstance(value, str) else ""
+                raise ValueError(f"There is no document with {field}={value!r:.{MAX_SHOWN}}.{near}")
+        return [firsts[value] for value in values]
+
     @functools.cached_property
     def _groups(self) -> dict[str, tuple[list, np.ndarray]]:
         """Return what `_values_of` returns, of fields that were asked for."""

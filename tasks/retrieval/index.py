@@ -6,6 +6,7 @@ Comment letters: N documents, Q queries, D width.
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import pathlib
 import threading
@@ -373,10 +374,11 @@ class Index:
             queries: texts; or {id: text}, with {id of a query: {id of a document: grade}} as
                 `relevant`, as BEIR has them.
             relevant: for each query the index of its document, or a list of indices, or {index:
-                grade}; where documents have ids, ids in place of indices.
+                grade}; where documents have ids, ids in place of indices; and with `group_by` the
+                values of that field, such as the documents of chunks.
             cutoffs: how many of the first documents are looked at.
-            **options: of its `search`, such as `reranker`. Documents that a reranker does not read
-                are not found.
+            **options: of its `search`, such as `reranker`, or `group_by="document"`. Documents
+                that a reranker does not read are not found.
 
         Returns:
             For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
@@ -393,24 +395,36 @@ class Index:
         """
         cutoffs = checked_cutoffs(cutoffs)
         queries, relevant, _ = by_position(queries, relevant)
-        if self.ids is not None:
+        group_by = options.get("group_by")
+        if self.ids is not None or group_by is not None:
             check_by_query(relevant)
-            relevant = [self._indices_in(entry) for entry in relevant]
-        names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
+            relevant = [self._indices_in(entry, group_by) for entry in relevant]
+        if group_by is not None:
+            names = [str(i) for i in self.documents.first_of_groups(group_by)]
+        else:
+            names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(queries, names, relevant)
         number_of = {name: number for number, name in enumerate(texts.documents)}
         reranker, candidates = options.pop("reranker", None), options.pop("candidates", None)
         chosen = {name: options.pop(name) for name in CHOOSING if name in options}
         self._check_options(reranker, candidates, options)
 
-        def search(some: Sequence[int], k: int) -> Iterator[tuple[list[int], list[float]]]:
-            for hits in self.search([texts.queries[i] for i in some], k, **chosen, **options):
+        def search(
+            some: Sequence[int], k: int, **reranking: Any
+        ) -> Iterator[tuple[list[int], list[float]]]:
+            asked = [texts.queries[i] for i in some]
+            for hits in self.search(asked, k, **reranking, **chosen, **options):
                 numbers = [number_of[names[hit["index"]]] for hit in hits]
                 yield numbers, [hit["score"] for hit in hits]
 
         if reranker is None:
             return search_metrics(search, texts.relevant, cutoffs, len(number_of), len(names))
-        read = search(range(len(texts.queries)), candidates or RERANKED)
+        every, candidates = range(len(texts.queries)), candidates or RERANKED
+        if group_by is not None:  # the best of a group is read in place of all of it
+            found = search(every, candidates, reranker=reranker, candidates=candidates)
+            rankings, scores = zip(*found, strict=True)
+            return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
+        read = search(every, candidates)
         rankings, scores = [], []
         for query, (numbers, _) in zip(texts.queries, read, strict=True):
             documents = [texts.documents[number] for number in numbers]
@@ -419,11 +433,14 @@ class Index:
             scores.append(ordering)
         return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
-    def _indices_in(self, relevant: object) -> object:
-        """Return an entry of `relevant` with the indices of ids."""
+    def _indices_in(self, relevant: object, group_by: str | None) -> object:
+        """Return an entry of `relevant` with the indices of ids, or of the firsts of groups."""
+        find = self.documents.indices_of
+        if group_by is not None:
+            find = functools.partial(self.documents.indices_of_groups, group_by)
         if isinstance(relevant, Mapping):
-            return dict(zip(self.documents.indices_of(relevant), relevant.values(), strict=True))
-        return self.documents.indices_of(relevant)
+            return dict(zip(find(relevant), relevant.values(), strict=True))
+        return find(relevant)
 
     # -- vectors -------------------------------------------------------------------------------
 

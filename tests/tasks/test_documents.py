@@ -29,6 +29,22 @@ def vector_of(word: str, width: int = 16) -> np.ndarray:
     return vector / np.linalg.norm(vector)
 
 
+class Shortest:
+    """A reranker that puts short texts first.
+
+    Args:
+        asked: takes the texts of each call.
+    """
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def rank(self, query, texts, top_k=None):
+        self.asked.append(texts)
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))[:top_k]
+        return [{"index": i, "score": -len(texts[i]), "text": texts[i]} for i in order]
+
+
 class Dense:
     similarity_function, embedding_dim, dim = "cosine", 16, None
 
@@ -180,14 +196,9 @@ class TestSearch:
             assert names([found]) == names([list(expected.values())[:4]])
 
     def test_of_groups_a_reranker_reads_the_best(self):
-        class Shortest:
-            def rank(self, query, texts, top_k=None):
-                asked.append(texts)
-                order = sorted(range(len(texts)), key=lambda i: len(texts[i]))[:top_k]
-                return [{"index": i, "score": -len(texts[i]), "text": texts[i]} for i in order]
-
         asked, index = [], make("float32", rows_of(60))
-        found = index.search("w1", top_k=2, group_by="lang", reranker=Shortest(), candidates=3)
+        shortest = Shortest(asked)
+        found = index.search("w1", top_k=2, group_by="lang", reranker=shortest, candidates=3)
         assert len(asked[0]) == 3 and len(found) == 2
         assert len({hit["metadata"]["lang"] for hit in found}) == 2
 
@@ -620,6 +631,17 @@ class TestChunks:
         hits = index.search("When do I pay tax?", group_by="document")
         assert [hit["metadata"]["document"] for hit in hits] == ["law", "cats"]
         assert hits[0]["metadata"]["year"] == 2024
+        questions = ["When do I pay tax?", "Do cats sleep?"]
+        options = {"group_by": "document"}
+        for reranker in ({}, {"reranker": Shortest([]), "candidates": 2}):
+            found = index.search(questions, top_k=2, **options, **reranker)
+            firsts = [hits[0]["metadata"]["document"] for hits in found]
+            right = np.mean([a == b for a, b in zip(firsts, ["law", "cats"], strict=True)])
+            for relevant in (["law", "cats"], [["law"], {"cats": 2.0}]):
+                metrics = index.evaluate(questions, relevant, [1, 2], **options, **reranker)
+                assert (metrics["accuracy@1"], metrics["recall@2"]) == (right, 1.0)
+        with pytest.raises(ValueError, match="There is no document with document='low'. Did you"):
+            index.evaluate(["tax"], ["low"], **options)
         index.add(embedder.chunks(["A dog barks."], 12, ids=["dog"], metadata=[{"year": 2000}]))
         assert index.search("dogs", top_k=1)[0]["id"] == "dog#0"
 
