@@ -33,13 +33,14 @@ from collections.abc import Callable
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import entities
 import keras
 import numpy as np
 import question_answering
 import sst2
 import tensorflow as tf
 import token_classification
-from sources import MINILM
+from sources import DATA, MINILM
 from tensorflow.python.eager import context
 
 import encoder_zoo as ez
@@ -223,6 +224,7 @@ def measure_load(requests: int, threads: int, longest: int) -> None:
 
 
 CALIBRATED = 300
+NANO = "bert_nano_en_uncased"
 
 
 def learn_sst2(limit: int) -> tuple:
@@ -258,9 +260,27 @@ def learn_squad(limit: int) -> tuple:
     return model, typical, len(held_out), lambda m: m.evaluate_answers(held_out)["f1"]
 
 
+def learn_entities(limit: int) -> tuple:
+    data = DATA / "ner" / "conll2003"
+    train = entities.read(data / "train.conll", entities.TRAINED, limit)
+    held_out = entities.read(data / "testa.conll", entities.TRAINED, None)
+    model = ez.EntityExtractor.from_preset(NANO, added_tokens=entities.MARKERS)
+    loss = ez.SpanFocalLoss(2.0, 0.75, reduction="sum")
+    model.compile(learning_rate=5e-4, loss=loss)
+    model.fit(*train, epochs=4, batch_size=8, verbose=2)
+    typical = train[0][:CALIBRATED]
+    return (
+        model,
+        typical,
+        len(held_out[0]),
+        lambda m: 100 * m.evaluate_entities(*held_out)["f1"],
+    )
+
+
 WORKS = {  # how it is learnt, the measure, and how many examples are
     "sst2": (learn_sst2, "SST-2, accuracy", 20_000),
     "conll2003": (learn_conll2003, "CoNLL-2003 testa, F1", 7_000),
+    "entities": (learn_entities, "CoNLL-2003 testa by names, F1", 3_000),
     "squad": (learn_squad, "SQuAD v1.1, F1", 4_000),
 }
 
