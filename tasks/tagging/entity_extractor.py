@@ -199,6 +199,7 @@ class EntityExtractor(Task):
         self.span_dim = span_dim or backbone.hidden_dim
         self.span_mode = span_mode
         self.num_rnn_layers = num_rnn_layers
+        self.goes_step_by_step = "an LSTM" if num_rnn_layers else None
         self.subtoken_pooling = subtoken_pooling
         self.embed_label_marker = embed_label_marker
         self.dropout = dropout

@@ -188,6 +188,7 @@ class TokenClassifier(LabelledTask):
         if crf and head is not None:
             raise ValueError("crf=True has the family's head. Leave out head=... or crf.")
         self.crf = crf
+        self.goes_step_by_step = "a CRF" if crf else None
         self.transitions: TagTransitions | None = None
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.strategy = strategy

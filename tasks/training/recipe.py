@@ -123,8 +123,13 @@ class Recipe:
         task, given = self._task, self.arguments
         jit_compile, loss = given["jit_compile"], given["loss"]
         if is_auto(jit_compile) and keras.config.backend() == "tensorflow":
-            one_length = not task.graphs.lengths_vary()
-            jit_compile = has_accelerator() and one_length and not task.distribution.strategy
+            can_compile = not (task.graphs.lengths_vary() or task.goes_step_by_step)
+            jit_compile = has_accelerator() and can_compile and not task.distribution.strategy
+        elif jit_compile and task.goes_step_by_step and keras.config.backend() == "tensorflow":
+            raise ValueError(
+                f"XLA does not compile the training of {task.goes_step_by_step} on TensorFlow. "
+                "Pass jit_compile=False."
+            )
         default = task.default_loss()
         self._keras_compile(
             optimizer=optimizer,

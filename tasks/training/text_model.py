@@ -90,6 +90,8 @@ class TextModel(keras.Model):
             "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
         predicts_lists: whether `predict` returns a list of the outputs for each text.
         group_lengths: whether `fit` makes batches of examples of like length.
+        goes_step_by_step: what goes through texts token by token, such as "an LSTM": TensorFlow
+            does not train it compiled by XLA, which would have to know how many steps there are.
         fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
             is one of Keras's: see `graphs.real_rows`.
         packs_batches: whether the texts of a batch may be packed on JAX, see
@@ -107,6 +109,7 @@ class TextModel(keras.Model):
     predicts_lists = False
     group_lengths = True
     fills_batches = True
+    goes_step_by_step: str | None = None
     packs_batches = False
     traced_settings: tuple = ()
     _counted = types.SimpleNamespace(steps=None, done=0)
@@ -231,7 +234,8 @@ class TextModel(keras.Model):
         Raises:
             TypeError: "SequenceClassifier.compile got an unknown argument 'lr'. Did you mean
                 'learning_rate'?"
-            ValueError: "learning_rate belongs to optimizer='auto'. Set it in the optimizer."
+            ValueError: "learning_rate belongs to optimizer='auto'. Set it in the optimizer.", "XLA
+                does not compile the training of an LSTM on TensorFlow. ..."
         """
         arguments = {n: value for n, value in locals().items() if n not in ("self", "__class__")}
         options = {name: arguments.pop(name) for name in OPTIONS_OF_KERAS}

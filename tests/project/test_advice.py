@@ -1384,6 +1384,7 @@ NOT_EXECUTED = {
     "needs the package openvino: ": PACKAGES,
     "needs the package nncf: ": PACKAGES,
     "Of the formats a SavedModel alone has what": "carried out in test_entity_extractor.py",
+    "XLA does not compile the training of": "carried out in test_compiled_steps.py",
     "int8 by OpenVINO needs texts": "carried out in test_for_cpu.py",
     "texts are for int8 by OpenVINO": "carried out in test_for_cpu.py",
     "LiteRT computes in int8 or float32": "carried out in test_for_cpu.py",
