@@ -324,6 +324,7 @@ class HybridEmbedder:
         ]
         return HybridIndex(indexes, weights=self.weights)
 
+    @validate_arguments
     def chunks(
         self,
         documents: object,

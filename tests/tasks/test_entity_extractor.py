@@ -472,6 +472,7 @@ def test_thresholds_of_labels_choose_among_their_own(tunable):
         tunable.extract_entities(TEXTS, threshold={"person": 4})
 
 
+@pytest.mark.slow(every=True)
 def test_tuned_thresholds_have_the_best_f1(tunable, tmp_path, caplog):
     before = tunable.evaluate_entities(TEXTS, SPANS, ["city"])["f1"]
     found = tunable.tune_thresholds(TEXTS, SPANS, ["city"])
@@ -505,6 +506,7 @@ def test_tuned_thresholds_have_the_best_f1(tunable, tmp_path, caplog):
     assert any("Call tune_thresholds again" in line for line in caplog.messages)
 
 
+@pytest.mark.slow(every=True)
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a graph of TensorFlow")
 def test_thresholds_of_labels_in_an_export(tunable):
     import tensorflow as tf

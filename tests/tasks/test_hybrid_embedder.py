@@ -157,6 +157,7 @@ class TestIndex:
             with pytest.raises(ValueError, match="The chunks are to be read in their documents"):
                 read(late)
 
+    @pytest.mark.slow(every=True)
     @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
     def test_copies_are_equal_and_have_one_backbone(self, model, copied):
         again = copied(model)

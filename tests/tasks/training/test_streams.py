@@ -601,6 +601,7 @@ def test_a_token_cache_trains_as_its_stream_does(tiny, tmp_path):
     )
 
 
+@pytest.mark.slow(every=True)
 def test_a_token_cache_of_single_rows_is_shuffled_in_each_epoch(tiny, tmp_path):
     data = pytest.importorskip("torch").utils.data
     rows = data.DataLoader(SENTENCES, batch_size=None)
@@ -638,6 +639,7 @@ def test_a_token_cache_keeps_what_each_task_reads(tiny, tmp_path, task_name):
     assert trained(ez.TokenCache(Rows(rows), tmp_path)) == expected
 
 
+@pytest.mark.slow(every=True)
 def test_a_token_cache_goes_on_after_an_error(tiny, tmp_path):
     class Broken(Counted):
         def __getitem__(self, i):
