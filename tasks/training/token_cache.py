@@ -18,9 +18,11 @@ from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, wri
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.manifest import digest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.resuming import plain_settings
 
 NAME, FORMAT = "tokens.json", 1
+LABELS = ("labels", "problem_type")  # attributes that decide how labels are encoded
 CHECKSUM = "checksum"  # an array beside the others of a file
 
 
@@ -142,15 +144,24 @@ def settings_of(task: keras.Model, first: tuple) -> dict:
         task: with a preprocessor.
         first: the stream's first element.
     """
-    preprocessor = task.preprocessor
-    kept = {n: v for n, v in preprocessor.get_config().items() if n != "tokenizer"}
+    learner = getattr(task, "student", task)  # of a Distillation, with two preprocessors
     parts = [np.asarray(part).tolist() for part in keras.tree.flatten(first) if part is not None]
+    read = task.preprocessor
     return {
-        "task": [type(task).__name__, task.labels, task.problem_type],
-        "preprocessor": [plain_settings(kept), preprocessor.max_sequence_length],
-        "tokenizer": plain_settings(preprocessor.tokenizer.get_config()),
+        "task": [type(task).__name__, *(getattr(learner, n, None) for n in LABELS)],
+        "preprocessors": [
+            _settings_of(one)
+            for one in (read, *vars(read).values())
+            if isinstance(one, Preprocessor)
+        ],
         "first": hashlib.sha256(repr(parts).encode()).hexdigest(),
     }
+
+
+def _settings_of(preprocessor: Preprocessor) -> list:
+    kept = {n: v for n, v in preprocessor.get_config().items() if n != "tokenizer"}
+    tokenizer = plain_settings(preprocessor.tokenizer.get_config())
+    return [plain_settings(kept), preprocessor.max_sequence_length, tokenizer]
 
 
 def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:

@@ -613,12 +613,15 @@ def test_a_token_cache_of_single_rows_is_shuffled_in_each_epoch(tiny, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task_name", ["TokenClassifier", "MultipleChoice", "TextEmbedder"])
+@pytest.mark.parametrize(
+    "task_name", ["TokenClassifier", "MultipleChoice", "TextEmbedder", "Distillation"]
+)
 def test_a_token_cache_keeps_what_each_task_reads(tiny, tmp_path, task_name):
     rows = {
         "TokenClassifier": [(["a", "b"] * n, ["O", "B-X"] * n) for n in range(1, 5)],
         "MultipleChoice": [(("a" * n, ["b c", "d"]), n % 2) for n in range(1, 5)],
         "TextEmbedder": [((("a " * n, "b c"),), None) for n in range(1, 5)],
+        "Distillation": [("a b" * n, n % 3) for n in range(1, 5)],
     }[task_name]
 
     class Rows(Counted):
@@ -631,8 +634,10 @@ def test_a_token_cache_keeps_what_each_task_reads(tiny, tmp_path, task_name):
 
     def trained(source):
         keras.utils.set_random_seed(1)
-        task = tiny.task(get_family("bert"), task_name)
-        return losses(task, source)
+        if task_name == "Distillation":
+            models = (tiny.task(get_family("bert"), "SequenceClassifier") for _ in range(2))
+            return losses(ez.Distillation(*models, objectives=["soft_labels"]), source)
+        return losses(tiny.task(get_family("bert"), task_name), source)
 
     expected = trained(Rows(rows))
     assert trained(ez.TokenCache(Rows(rows), tmp_path)) == expected
