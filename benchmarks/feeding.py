@@ -1,4 +1,4 @@
-"""How many cores feed one device: tokens a second from a stream of texts to padded batches.
+"""Measure how many cores feed a device: tokens a second from a stream to padded batches.
 
     KERAS_BACKEND=torch python benchmarks/feeding.py
     KERAS_BACKEND=torch python benchmarks/feeding.py --device 431000 --count 20000

@@ -114,6 +114,9 @@ def skip_initialization() -> Iterator[None]:
         _draws_weights.reset(token)
 
 
+TENSOR_ALIGNMENT = 64  # bytes, of the memory that TensorFlow's kernels read
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class UntouchedZeros(keras.initializers.Zeros):
     """Zeros that take no memory until they are read.
@@ -136,8 +139,6 @@ class UntouchedZeros(keras.initializers.Zeros):
         zeros = pages[start : start + size].view(dtype).reshape(shape)
         return tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
 
-
-TENSOR_ALIGNMENT = 64  # bytes, of the memory that TensorFlow's kernels read
 
 INITIALIZER_RANGE = 0.02  # of new weights; Devlin et al. 2019, released code
 

@@ -364,10 +364,18 @@ class Documents:
             )
         return values
 
-    def first_of_groups(self, field: str) -> list[int]:
-        """Return for each document the index of the first one with its value of a field."""
-        firsts: dict[Any, int] = {}
-        return [firsts.setdefault(value, i) for i, value in enumerate(self.groups(field))]
+    def first_of_groups(self, field: str) -> dict[Any, int]:
+        """Return {value of a field: the index of the first document with it}."""
+        if field not in self._firsts:
+            firsts = self._firsts[field] = {}
+            for i, value in enumerate(self.groups(field)):
+                firsts.setdefault(value, i)
+        return self._firsts[field]
+
+    @functools.cached_property
+    def _firsts(self) -> dict[str, dict[Any, int]]:
+        """Return what `first_of_groups` returns, of fields that were asked for."""
+        return {}
 
     def indices_of_groups(self, field: str, values: object) -> list[int]:
         """Return for values of a field the index of the first document with each.
@@ -375,7 +383,7 @@ class Documents:
         Raises:
             ValueError: "There is no document with document='a7'. ..."
         """
-        firsts = dict(zip(self.groups(field), self.first_of_groups(field), strict=True))
+        firsts = self.first_of_groups(field)
         values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
         values = [_plain_scalar(value) for value in values]
         for value in values:

@@ -400,7 +400,8 @@ class Index:
             check_by_query(relevant)
             relevant = [self._indices_in(entry, group_by) for entry in relevant]
         if group_by is not None:
-            names = [str(i) for i in self.documents.first_of_groups(group_by)]
+            firsts = self.documents.first_of_groups(group_by)
+            names = [str(firsts[value]) for value in self.documents.groups(group_by)]
         else:
             names = [str(i) for i in range(len(self))] if self.texts is None else self.texts
         texts = judged(queries, names, relevant)
