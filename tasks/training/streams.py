@@ -87,6 +87,13 @@ class Stream:
     def __repr__(self) -> str:
         return f"a {type(self.source).__name__}"
 
+    @functools.cached_property
+    def checksum(self) -> str:
+        """Return the SHA-256 of the first element, which is another in a random order."""
+        first = [np.asarray(part).tolist() for part in keras.tree.flatten(self.first)]
+        plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
+        return hashlib.sha256(repr(plain).encode()).hexdigest()
+
     def separated(self, batch: tuple) -> tuple:
         """Return a batch `(x, y, sample_weight)` with the labels out of the inputs that hold them.
 
@@ -353,11 +360,8 @@ class StreamBatches(TrainingData):
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self._shuffles}
-        # In a random order another.
-        first = [np.asarray(part).tolist() for part in keras.tree.flatten(self._stream.first)]
-        plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
-        digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:12]
-        return {"stream": type(self._stream.source).__name__, "first_batch": digest, **order}
+        source, first = type(self._stream.source).__name__, self._stream.checksum[:12]
+        return {"stream": source, "first_batch": first, **order}
 
     def one_pass(self) -> Iterator:
         if self._stream.is_read_once:
@@ -416,7 +420,7 @@ class StreamBatches(TrainingData):
 
     @functools.cached_property
     def _settings(self) -> dict:
-        return settings_of(self.task, self._stream.first)
+        return settings_of(self.task, self._stream.checksum)
 
     def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
         """Yield for each batch of a pass, or for so many single rows, their number and what makes
