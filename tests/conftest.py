@@ -30,9 +30,46 @@ import pytest
 
 TESTS = pathlib.Path(__file__).parent
 CHECKPOINTS = TESTS / "golden" / "checkpoints"
-# Of the tests that are recorded as long by `seconds.py`; see `pytest_collection_modifyitems`.
-SECONDS_OF_A_FILE = 3.0
-SECONDS_IN_CI = 10.0
+# Examples of docstrings that take long without training.
+SLOW_EXAMPLES = {
+    "encoders.backbone.Backbone.enable_gradient_checkpointing",
+    "encoders.tokenizers.bertweet.BertweetTokenizer",
+    "encoders.tokenizers.byte_bpe.EuroBertTokenizer",
+    "encoders.tokenizers.byte_bpe.ModernBertTokenizer",
+    "encoders.tokenizers.byte_bpe.RobertaTokenizer",
+    "encoders.tokenizers.gemma.GemmaTokenizer",
+    "encoders.tokenizers.sentencepiece.AlbertTokenizer",
+    "encoders.tokenizers.sentencepiece.CamembertTokenizer",
+    "encoders.tokenizers.sentencepiece.DebertaV2Tokenizer",
+    "encoders.tokenizers.sentencepiece.XLMRobertaTokenizer",
+    "encoders.tokenizers.sentencepiece.XLNetTokenizer",
+    "encoders.tokenizers.wordpiece.BertTokenizer",
+    "presets.train_vocabulary.train_albert_unigram",
+    "presets.train_vocabulary.train_byte_bpe",
+    "presets.train_vocabulary.train_unigram",
+    "presets.train_vocabulary.train_wordpiece",
+    "sklearn_estimators.TextClassifier",
+    "sklearn_estimators.TextRegressor",
+    "sklearn_estimators.TextVectorizer",
+    "tasks.base.task.Task.for_cpu",
+    "tasks.distillation.distillation.Distillation",
+    "tasks.embedding.embedder.Embedder.evaluate_similarity",
+    "tasks.embedding.embedder.Embedder.index",
+    "tasks.embedding.embedder.Embedder.mine_negatives",
+    "tasks.embedding.few_shot.FewShotClassifier",
+    "tasks.embedding.late_interaction.LateInteraction.embed",
+    "tasks.embedding.late_interaction.LateInteraction.embed_with_spans",
+    "tasks.embedding.sparse_encoder.SparseEncoderPreprocessor",
+    "tasks.embedding.text_embedder.TextEmbedder.distil_static",
+    "tasks.question_answering.span_qa_preprocessor.SpanQAPreprocessor",
+    "tasks.retrieval.index.Index.evaluate",
+    "tasks.retrieval.index.Index.export",
+    "tasks.retrieval.index_kinds.SparseIndex",
+    "tasks.retrieval.index_kinds.SparseIndex.from_vectors",
+    "tasks.tagging.entity_extractor.EntityExtractor",
+    "tasks.training.backup.BackupAndRestore",
+    "tasks.training.token_cache.TokenCache",
+}
 # Every new tokenizer and model is traced anew, which in one long process looks like a mistake.
 logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
@@ -89,48 +126,40 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the long tests slow, and those slow ones that `.ci/run` leaves out.
+    """Select the cases of `slow` marks, and mark the slow tests that `.ci/run` leaves out.
 
-    Examples of docstrings that train or export are slow; the others call each thing once. Of the
-    tests that are recorded as long, each file keeps `SECONDS_OF_A_FILE` in the default run, the
-    shortest of those functions first that have no other test.
+    `@pytest.mark.slow` marks all cases of a function. `slow(only="regex")` marks those whose name
+    matches, and `slow(except_for="regex")` the others. Examples of docstrings are slow if they
+    train or export, or if they belong to `SLOW_EXAMPLES`.
 
-    `.ci/run` runs the slow examples, the first and the last of a function's slow tests that are
-    recorded as no longer than `SECONDS_IN_CI`, and those marked `slow(every=True)`. The others are
-    the matrix, which is run before a release.
+    `.ci/run` runs the first and the last slow case of each function, and all cases of those that
+    are marked `slow(every=True)`. The other cases, and functions that are marked `matrix`, run
+    before a release.
     """
-    recorded = json.loads((TESTS / "recorded" / "seconds.json").read_text(encoding="utf-8"))
-    functions = {}
+    slow = {}
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             code = "".join(example.source for example in item.dtest.examples)
             trains = re.search(r"\.(fit|evaluate|export|distill)\(", code)
-            item.add_marker("slow" if trains else "eager")
-        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left = {}  # seconds of each file
-    shortest = {}
-    for name, tests in functions.items():
-        usual = [test for test in tests if not test.get_closest_marker("slow")]
-        if usual and all(test.nodeid in recorded for test in usual):
-            shortest[name] = min(usual, key=lambda test: recorded[test.nodeid])
-    for name, test in sorted(shortest.items(), key=lambda item: recorded[item[1].nodeid]):
-        file, seconds = name.partition("::")[0], recorded[test.nodeid]
-        if seconds <= left.setdefault(file, SECONDS_OF_A_FILE):
-            left[file] -= seconds
+            is_slow = trains or item.name.removeprefix("encoder_zoo.") in SLOW_EXAMPLES
+            item.add_marker("slow" if is_slow else "eager")
         else:
-            del shortest[name]
-    for name, tests in functions.items():
-        for test in tests:
-            if test.nodeid in recorded and test is not shortest.get(name):
-                test.add_marker("slow")
-        slow = [test for test in tests if test.get_closest_marker("slow")]
-        short = [t for t in slow if recorded.get(t.nodeid, math.inf) <= SECONDS_IN_CI]
-        kept = [t for t in slow if t.get_closest_marker("slow").kwargs.get("every")]
-        kept += short[:1] + short[1:][-1:]
-        kept += [t for t in slow if isinstance(t, pytest.DoctestItem)]
-        for test in slow:
-            if test not in kept:
-                test.add_marker("matrix")
+            item.own_markers = [m for m in item.own_markers if applies(m, item)]
+            if item.get_closest_marker("slow"):
+                slow.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in slow.values():
+        for case in cases[1:-1]:
+            if not case.get_closest_marker("slow").kwargs.get("every"):
+                case.add_marker("matrix")
+
+
+def applies(mark, item) -> bool:
+    """Return whether a mark is for this case of a parametrized function."""
+    case = item.nodeid.partition("[")[2].removesuffix("]")
+    only, unwanted = (mark.kwargs.get(kind) for kind in ("only", "except_for"))
+    if mark.name != "slow" or not (only or unwanted):
+        return True
+    return bool(re.search(only, case)) if only else not re.search(unwanted, case)
 
 
 def pytest_collection_finish(session):

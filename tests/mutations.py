@@ -58,6 +58,8 @@ COMPUTED = {
     ast.BitOr: ast.BitAnd,
 }
 
+CI_SLOW = "slow and not peers and not matrix"  # the slow tests that `.ci/run` runs
+
 
 def changed(node: ast.AST) -> ast.AST | None:
     """Return a changed copy of a part of a function, or None if there is no fault for its kind."""
@@ -233,7 +235,6 @@ def find(count: int, seed: int, output: pathlib.Path) -> None:
 
     recorded = json.loads((RECORD / "seconds.json").read_text())
     usual = {test: seconds for test, seconds in recorded.items() if seconds is not None}
-    long = json.loads((ROOT / "tests" / "recorded" / "seconds.json").read_text())
     lines = coverage.CoverageData(RECORD / "coverage")
     lines.read()
     drawn = random.Random(seed).sample(faults(), count)
@@ -244,13 +245,12 @@ def find(count: int, seed: int, output: pathlib.Path) -> None:
         of_lines = lines.contexts_by_lineno(str(path))
         span = range(node.lineno, node.end_lineno + 1)
         running = {test for line in span for test in of_lines.get(line, ()) if test in usual}
-        near = {test for test in {**usual, **long} if test.partition("::")[0] in named}
-        tests = chosen({test: usual[test] for test in running or near & usual.keys()}, named)
-        slow = chosen({test: long[test] for test in near - recorded.keys()}, named)
+        near = {test for test in usual if test.partition("::")[0] in named}
+        tests = chosen({test: usual[test] for test in running or near}, named)
         try:
             path.write_text(with_fault(text, node), encoding="utf-8")
             by_default = found_by(tests)
-            by_slow = None if by_default else found_by(slow, "-m", "not peers")
+            by_slow = None if by_default else found_by(sorted(named), "-m", CI_SLOW)
         finally:
             path.write_text(text, encoding="utf-8")
         row = {

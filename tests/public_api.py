@@ -8,66 +8,40 @@ import inspect
 import pathlib
 import sys
 import types
-from collections.abc import Iterator
+
+from reference import documented_names, find_object
 
 RECORD = pathlib.Path(__file__).parent / "recorded" / "public_api.txt"
 
 
 def lines() -> list[str]:
-    """The lines of all public names, and of the bases that tasks of one's own have, sorted."""
-    import encoder_zoo as ez
-    from encoder_zoo.tasks.base.task import Task
-    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-
-    public = {name: getattr(ez, name) for name in ez.__all__}
-    public |= {"Task": Task, "Preprocessor": Preprocessor}
-    listed = [value for value in public.values() if inspect.isclass(value)]
+    """Return the lines of all names and members that the reference documents, sorted."""
     found: set[str] = set()
-    for name, value in public.items():
-        found.update(lines_of(name, value, listed))
-    return sorted(found)
+    objects = {name: find_object(name) for name in documented_names()}
+    classes = [value for value in objects.values() if inspect.isclass(value)]
+    for name, members in documented_names().items():
+        value = objects[name]
+        bases = [base for base in getattr(value, "__mro__", ())[1:] if base in classes]
+        find = inspect.getattr_static if inspect.isclass(value) else getattr
+        found.add(line_of(name, value))
+        for member in members:
+            each = find(value, member)
+            if not any(each is inspect.getattr_static(base, member, None) for base in bases):
+                found.add(line_of(f"{name}.{member}", each))
+    return sorted(found - {""})
 
 
-def lines_of(name: str, value: object, listed: list[type]) -> Iterator[str]:
-    """The lines of a public name: a module, a class, another name of one, or a function."""
+def line_of(name: str, value: object) -> str:
+    """Return the line of a public name; "" for a module."""
     if isinstance(value, types.ModuleType):
-        for each in public_names(value):
-            yield from lines_of(f"{name}.{each}", getattr(value, each), listed)
-    elif not inspect.isclass(value):
-        yield name + arguments_of(value)
-    elif value.__name__ != name.split(".")[-1]:
-        yield f"{name} = {value.__name__}"
-    elif hasattr(value, "__total__"):  # a TypedDict
-        yield f"{name}{{{', '.join(value.__annotations__)}}}"
-    else:
-        yield name + arguments_of(value.__init__)
-        yield from lines_of_attributes(name, value, listed)
-
-
-def public_names(module: types.ModuleType) -> list[str]:
-    """The names of a module: those in its `__all__`, else what it has of this package."""
-    own = [name for name in vars(module) if not name.startswith("_")]
-    return [
-        name
-        for name in getattr(module, "__all__", own)
-        if getattr(getattr(module, name), "__module__", "").startswith("encoder_zoo.")
-    ]
-
-
-def lines_of_attributes(name: str, cls: type, listed: list[type]) -> Iterator[str]:
-    """The methods and properties of a class that are not those of a listed base."""
-    ours = [base for base in cls.__mro__ if base.__module__.startswith("encoder_zoo.")]
-    bases = [base for base in ours[1:] if base in listed]
-    for each in {n for base in ours for n in vars(base) if not n.startswith("_")}:
-        value = inspect.getattr_static(cls, each)
-        if any(value is inspect.getattr_static(base, each, None) for base in bases):
-            continue
-        if isinstance(value, classmethod | staticmethod):
-            value = value.__func__
-        if inspect.isfunction(value):
-            yield f"{name}.{each}{arguments_of(value)}"
-        elif isinstance(value, property) or hasattr(value, "func"):
-            yield f"{name}.{each}"
+        return ""
+    if isinstance(value, classmethod | staticmethod):
+        value = value.__func__
+    if hasattr(value, "__total__"):  # a TypedDict
+        return f"{name}{{{', '.join(value.__annotations__)}}}"
+    if inspect.isclass(value):
+        value = value.__init__
+    return name + arguments_of(value) if inspect.isfunction(value) else name
 
 
 def arguments_of(function) -> str:

@@ -60,6 +60,7 @@ def lines(text: str) -> int:
     return len(f"{text}.".splitlines())
 
 
+@pytest.mark.matrix
 @many
 def test_fields_of_a_card_are_read_back_by_yaml(text):
     front = card_of(text).split("\n---\n")[0].removeprefix("---\n")
@@ -70,6 +71,7 @@ def test_fields_of_a_card_are_read_back_by_yaml(text):
     )
 
 
+@pytest.mark.matrix
 @many
 def test_code_of_a_card_opens_the_folder_and_does_nothing_else(text):
     card = card_of(text)
@@ -85,6 +87,7 @@ def test_code_of_a_card_opens_the_folder_and_does_nothing_else(text):
     assert yaml.safe_load(in_yaml(text)) == text
 
 
+@pytest.mark.matrix
 @many
 def test_markdown_of_a_card_shows_names_as_they_are(text):
     """Escaped, it holds no character to which Markdown or HTML gives a meaning."""
@@ -146,6 +149,7 @@ def pictures(text: str) -> list[Picture]:
     ]
 
 
+@pytest.mark.matrix
 @many
 def test_html_of_pictures_holds_texts_and_labels_whole_and_no_tags_of_theirs(text):
     for picture, plain in zip(pictures(text), pictures("x"), strict=True):
@@ -158,6 +162,7 @@ def test_html_of_pictures_holds_texts_and_labels_whole_and_no_tags_of_theirs(tex
     assert html.unescape(in_html(text)) == visible(text)
 
 
+@pytest.mark.matrix
 @many
 def test_a_line_of_the_log_stays_one_line(text):
     records = []

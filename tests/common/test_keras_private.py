@@ -49,6 +49,7 @@ def test_strategy_of():
         assert keras_private.strategy_of(Model()) is strategy
 
 
+@pytest.mark.slow
 def test_adapter_that_calls():
     class Data(keras.utils.PyDataset):
         def __len__(self):
@@ -127,12 +128,14 @@ def better_by(metric):
     return stopping.monitor_op
 
 
+@pytest.mark.slow
 def test_higher_is_better():
     with pytest.raises(ValueError, match="automatically determine"):
         better_by(Metric("score"))
     assert better_by(Score("score")) is keras.ops.greater
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "inner, expected",
     [
@@ -167,6 +170,7 @@ def test_a_step_function_takes_the_place_of_keras_own():
     assert model.fit(X, Y, verbose=0).history["own"] == [7.0]
 
 
+@pytest.mark.slow
 def test_validation_of_fit():
     model = Model()
     model.compile(loss="mse")
@@ -329,6 +333,7 @@ print("RESULT", {name: [looked(name, n) for n in (2, 40)] for name in Model.take
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_on_jax_variables_are_looked_for_once_in_all_steps():
     found = ast.literal_eval(run(LOOKED, KERAS_BACKEND="jax").split("RESULT ")[1])

@@ -186,6 +186,7 @@ def test_tasks_of_a_backbone_share_its_lock(tiny):
     assert weights_lock(keras.Sequential()) is not weights_lock(task)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_changes_are_counted_once(tiny):
     from encoder_zoo.encoders import get_family
@@ -341,6 +342,7 @@ def test_a_fork_refuses_every_model_at_once(backend, name, asked, tmp_path):
     assert ("tokens [[5, 6]]" in lines) == (backend != "tensorflow")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])

@@ -32,6 +32,7 @@ def test_they_come_back(saved):
     np.testing.assert_array_equal(ops.convert_to_numpy(fresh(inputs)), expected)
 
 
+@pytest.mark.slow(only="^(0|2$)")
 @pytest.mark.parametrize("rank", [0, -1, 2.0, "2", None, True, 2**60, [2]])
 def test_a_rank_that_is_none(saved, rank):
     folder, fresh, *_ = saved
@@ -49,6 +50,7 @@ def test_a_rank_that_the_arrays_do_not_have(saved):
     assert_untouched(fresh)
 
 
+@pytest.mark.slow(except_for="^6")
 @pytest.mark.parametrize("alpha", ["6", float("inf"), 0, [6]])
 def test_an_alpha_that_is_none(saved, alpha):
     folder, fresh, *_ = saved

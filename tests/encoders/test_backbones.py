@@ -28,6 +28,7 @@ def numbers(outputs):
     return {name: ops.convert_to_numpy(values) for name, values in outputs.items()}
 
 
+@pytest.mark.slow(except_for="^RobertaBackbone")
 @pytest.mark.parametrize("cls", BACKBONES)
 def test_a_saved_model_is_the_same_with_every_argument_away_from_its_default(cls, tmp_path):
     arguments = {
@@ -51,6 +52,7 @@ def test_a_saved_model_is_the_same_with_every_argument_away_from_its_default(cls
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_summary_counts_the_parameters_of_the_paper(capsys):
     """BERT base has 110 million parameters (Devlin et al. 2019, section 3)."""
@@ -72,6 +74,7 @@ def test_a_frozen_backbone_has_nothing_to_train(cls):
     assert backbone.trainable_variables == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", BACKBONES)
 def test_lora_trains_the_attention_updates_alone_and_starts_from_the_same_numbers(cls, tmp_path):
     backbone = cls(**SIZES)
@@ -130,6 +133,7 @@ def test_an_unknown_activation_is_refused_with_the_known_ones():
         ez.BertBackbone(**SIZES, activation="gleu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
 def test_gradient_checkpointing_changes_nothing_but_memory(dropout):
     rng = np.random.default_rng(0)
@@ -325,6 +329,7 @@ def test_one_block_at_every_place_behind_narrower_embeddings(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_what_all_blocks_are_given_is_differentiated_also_with_gradient_checkpointing():
     tf = pytest.importorskip("tensorflow")
     gradients_of = []

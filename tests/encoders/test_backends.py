@@ -144,6 +144,7 @@ def losses(backend: str, folder) -> np.ndarray:
     return np.array(printed(SCRIPT, backend, str(folder)).split(), float)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_training_on_raw_text_equals_tensorflow(backend, golden):
@@ -154,12 +155,14 @@ def test_training_on_raw_text_equals_tensorflow(backend, golden):
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_a_generator_and_a_discriminator_learn_with_all_their_weights(backend):
     run(TWO_MODELS, KERAS_BACKEND=backend)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_layers_called_directly_compute_the_same():
     run(DIRECTLY, KERAS_BACKEND="torch")

@@ -114,6 +114,7 @@ def test_a_configuration_of_another_model_is_refused(mnli, field, value, message
         ez.Backbone.from_preset(mnli)
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_a_model_without_the_output_bias_fills_masks(golden, caplog):
     """As bart-base, whose file holds the model alone: transformers takes zeros."""

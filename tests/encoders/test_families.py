@@ -19,6 +19,9 @@ def is_slow(family, name: str) -> bool:
     return family.name not in KINDS and any(part in name for part in BUILDS)
 
 
+@pytest.mark.slow(
+    only="get config|keras file|preset round trip|padding and|mixed precision|gradients reach"
+)
 @pytest.mark.parametrize(
     "check",
     [

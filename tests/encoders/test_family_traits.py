@@ -29,6 +29,7 @@ def changed(golden, name: str, folder, **fields):
     return folder
 
 
+@pytest.mark.slow(except_for="^Electra_ForMultipleChoice")
 @pytest.mark.parametrize(
     ("name", "key", "value", "layer"),
     [
@@ -55,6 +56,7 @@ def test_the_layer_before_the_output_has_the_activation_of_config_json(
     assert written == (value or "linear")
 
 
+@pytest.mark.slow
 def test_electras_discriminator_has_the_activation_of_its_blocks(tiny):
     """Its classifier and its generator have GELU, whatever `hidden_act` says."""
     family = ez.ElectraBackbone.family
@@ -123,6 +125,7 @@ def test_electras_lower_layers_learn_more_slowly(tiny):
 # -- DistilBERT --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sinusoidal_positions_stay_as_they_are_and_are_saved(tiny, tmp_path):
     family = ez.DistilBertBackbone.family
     classifier = tiny.task(family, "SequenceClassifier", sinusoidal_positions=True)
@@ -162,6 +165,7 @@ def albert(**arguments):
     return ez.AlbertBackbone(30, **{**sizes, **arguments})
 
 
+@pytest.mark.slow
 def test_albert_has_the_weights_of_its_groups_however_many_places_there_are(tmp_path):
     assert albert(num_layers=2).count_params() == albert(num_layers=7).count_params()
     backbone = albert(num_layers=5, num_groups=2)
@@ -352,6 +356,7 @@ def test_a_modernbert_that_is_not_implemented_is_refused(golden, tmp_path, field
         ez.Backbone.from_preset(folder)
 
 
+@pytest.mark.slow
 def test_a_modernbert_without_a_head_takes_a_new_one(golden, tmp_path, caplog):
     """As gte-modernbert comes: a model alone, with the mean for its pooling."""
     shutil.copytree(golden("ModernBert_Model").folder, tmp_path / "theirs")

@@ -50,6 +50,7 @@ def test_the_core_is_the_formula(kind, tokens):
     np.testing.assert_allclose(ops.sum(probabilities, axis=-1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow(only="^(in parts-packed-None|in parts-texts-None)")
 @pytest.mark.parametrize("max_distance", [None, 3])
 @pytest.mark.parametrize("starts", [None, STARTS], ids=["texts", "packed"])
 @pytest.mark.parametrize("short", [512, 1], ids=["at once", "in parts"])
@@ -142,6 +143,7 @@ def test_rotary_heads_have_pairs():
         ez.ModernBertBackbone(30, 1, num_heads=2, hidden_dim=6, intermediate_dim=8)
 
 
+@pytest.mark.slow(except_for="^matrix-False")
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("max_sequence_length", [32, 1024], ids=["matrix", "long"])
 def test_a_backbone_is_the_encoder_with_kernels(training, max_sequence_length):
@@ -196,6 +198,7 @@ def test_dropout_drops_rows_together_with_a_noise_shape():
     exec(NOISE_SHAPE, {})
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_so_it_does_on_other_backends(backend):

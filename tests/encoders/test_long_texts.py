@@ -72,6 +72,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow(except_for="^packed-eager")
 @pytest.mark.parametrize(
     "case, mode",
     [
@@ -117,6 +118,7 @@ def test_the_window_is_found_by_its_distances():
         np.testing.assert_allclose(found[row, place, head], expected, atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_gradient_checkpointing_of_long_texts_changes_nothing(tiny, compute):
     backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
@@ -128,6 +130,7 @@ def test_gradient_checkpointing_of_long_texts_changes_nothing(tiny, compute):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_gradient_checkpointing_of_long_texts_drops_the_same(tiny, compute):
     found = []
@@ -204,6 +207,7 @@ def memory(name):
     return int(kibibytes) / 1024
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.access(LINUX, os.W_OK), reason="memory is counted on Linux")
 @pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_long_texts_never_write_a_matrix_of_their_tokens(training):
@@ -236,6 +240,7 @@ def test_a_backbone_of_short_texts_has_its_mask_once():
     assert longer[0]["attention_mask"].max_distance is None
 
 
+@pytest.mark.slow
 def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     """XLA has no gradient for a choice between two ways, other runtimes no loops."""
     backbone = tiny.moved(ez.ModernBertBackbone(30, **SIZES, local_attention=4))
@@ -256,6 +261,7 @@ def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     assert not choices & {op.type for op in graph.get_operations()}
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_fit_and_predict_trace_the_way_that_their_texts_need(monkeypatch):
     """Beside all at once: the same losses; and no graph but `classify`'s of long ones chooses."""

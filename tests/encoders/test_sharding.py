@@ -95,6 +95,7 @@ def check(processes, folder):
             process.kill()
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_every_family_trains_on_eight_devices_as_on_one(tmp_path):
     pytest.importorskip("jax")
@@ -102,6 +103,7 @@ def test_every_family_trains_on_eight_devices_as_on_one(tmp_path):
     assert "bert" in (tmp_path / "0.log").read_text()
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(2, 4), (1, 8)], ids=str)
 def test_two_processes_share_a_model(mesh, tmp_path):

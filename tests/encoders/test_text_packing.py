@@ -72,6 +72,7 @@ def test_an_epoch_of_fit_has_every_text_once(task):
     assert sorted(seen) == sorted(rows["token_ids"].to_list())
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_fit_learns_from_packed_sequences_with_weights(task):
     rows = task.preprocess(TEXTS, sample_weight=np.arange(len(TEXTS)) % 2)

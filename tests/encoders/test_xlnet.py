@@ -56,6 +56,7 @@ def test_padding_on_the_left_changes_nothing(tiny):
     np.testing.assert_allclose(numbers(classifier, left), numbers(classifier, rows), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_entities_and_answers_are_at_their_characters(tiny):
     """The text begins in the first column, where other families have their start token."""
@@ -116,6 +117,7 @@ def test_without_an_order_no_query_reads_its_own_token_directly(tiny):
     assert same.tolist() == [False, True, False, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_masks_are_filled_all_at_once_whatever_stands_beside(tiny):
     task = tiny.task(FAMILY, "MaskedLM")
@@ -126,6 +128,7 @@ def test_masks_are_filled_all_at_once_whatever_stands_beside(tiny):
     assert [len(fills) for fills in several] == [3, 3]
 
 
+@pytest.mark.slow
 def test_training_predicts_the_true_tokens_in_a_random_order(tiny):
     task = tiny.task(FAMILY, "MaskedLM", dropout=0.0)
     x, y, weights = task.preprocessor(["a b c d e f g h a b c d"] * 8)
@@ -152,6 +155,7 @@ def test_orders_are_uniform():
     assert len(kinds) == 6 and counts.min() > 400
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_distillation_does_not_run_the_query_stream(tiny):
     student = tiny.task(FAMILY, "MaskedLM")

@@ -58,6 +58,7 @@ def covering(pairs: list) -> list:
 USUAL = covering(PAIRS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [
@@ -126,6 +127,9 @@ STORED = [
 ]
 
 
+@pytest.mark.slow(
+    only="get config|keras file|preset round|padding and|precision|gradients|(raw|prepared) inputs"
+)
 @pytest.mark.parametrize(
     ("family", "task", "check"),
     [
@@ -162,6 +166,7 @@ def saved(tiny, tmp_path_factory):
 # -- beside stored outputs of transformers -----------------------------------------------------
 
 
+@pytest.mark.slow(only="^(MaskedLM-bart|SequenceClassifier-roberta|SpanQA-bart)")
 @pytest.mark.parametrize(
     ("family", "task"), [marked(f, t, name=f"{t.__name__}-{f.name}") for f, t in STORED]
 )
@@ -184,6 +189,7 @@ def test_a_task_answers_as_transformers_did(golden, family, task, caplog):
         assert model.labels == ["O", "B-PER", "I-PER"]
 
 
+@pytest.mark.slow(only="^(bart|bert|deberta|mpnet|xlnet)")
 @each_family
 def test_a_backbone_gives_what_transformers_did(golden, family):
     stored = golden(f"{family.class_prefix}_Model")
@@ -198,6 +204,7 @@ def test_a_backbone_gives_what_transformers_did(golden, family):
         np.testing.assert_allclose(found, stored.expected["pooler_output"], atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("family", "task"),
     [
@@ -286,6 +293,7 @@ def test_another_process_opens_it(tiny, saved, answers, family, task):
     assert_same(list(found.values()), expected, atol=atol)
 
 
+@pytest.mark.matrix
 @SLOW
 def test_a_savedmodel_of_sentencepiece_answers_as_classify_does(tiny, tmp_path):
     """Those of WordPiece and of byte pairs are in test_export.py."""
@@ -300,6 +308,7 @@ def test_a_savedmodel_of_sentencepiece_answers_as_classify_does(tiny, tmp_path):
     np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
@@ -329,6 +338,7 @@ def test_onnx_and_litert_say_what_the_model_does(tiny, family, tmp_path):
 # -- trained -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [
@@ -349,6 +359,7 @@ def test_fit_trains_on_raw_text_by_the_familys_recipe(tiny, family):
     assert all((a != b).any() for a, b in zip(after, before, strict=True))
 
 
+@pytest.mark.slow(except_for="^modernbert")
 @each_kind
 def test_gradient_checkpointing_computes_twice(tiny, family):
     """With the same gradients, as `ez.testing.family_checks` checks."""
@@ -362,6 +373,7 @@ def test_gradient_checkpointing_computes_twice(tiny, family):
     assert calls[1] == 2 * calls[0]
 
 
+@pytest.mark.slow(except_for="^bert")
 @each_kind
 def test_lora_trains_its_updates_and_the_head_alone(tiny, family):
     classifier, inputs = tiny.task(family, "SequenceClassifier", dropout=0.0), tiny.rows(family)
@@ -385,6 +397,7 @@ def test_lora_trains_its_updates_and_the_head_alone(tiny, family):
     assert changed <= updates | biases | {id(v) for v in classifier.head.weights}
 
 
+@pytest.mark.slow(except_for="^modernbert")
 @each_kind
 def test_texts_in_one_row_have_the_outputs_of_rows_of_their_own(tiny, family):
     task = tiny.task(family, "MaskedLM")

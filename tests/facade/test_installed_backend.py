@@ -96,6 +96,7 @@ OF_OTHER_EXTRAS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(("extra", "other"), [("jax", "torch"), ("torch", "jax")])
 def test_the_first_snippet_of_readme_runs_after_its_line_of_pip(extra, other, tmp_path):

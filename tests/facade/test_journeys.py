@@ -126,6 +126,7 @@ class TestLabelsLearnedFromY:
         with pytest.raises(ValueError, match="The dataset is endless"):
             classifier().fit(dataset.repeat())
 
+    @pytest.mark.slow
     def test_kept_in_the_preset(self, tmp_path):
         model = classifier()
         model.fit(TEXTS, ["bad", "good"] * 3, verbose=0)
@@ -161,6 +162,7 @@ class TestLabelsLearnedFromY:
 
 
 class TestSoftLabels:
+    @pytest.mark.slow
     def test_the_loss_is_the_cross_entropy_with_them(self):
         model, soft = shared(), np.float32([[0.2, 0.8], [0.5, 0.5], [1, 0]])
         found = model.evaluate(TEXTS[:3], soft, verbose=0, return_dict=True)
@@ -170,6 +172,7 @@ class TestSoftLabels:
         right = probabilities.argmax(axis=1) == soft.argmax(axis=1)
         assert found["accuracy"] == pytest.approx(right.mean())
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_in_a_dataset_and_in_training(self):
         soft = np.float32([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1]] * 2)
@@ -180,6 +183,7 @@ class TestSoftLabels:
         expected = model.evaluate(TEXTS, soft, verbose=0)
         np.testing.assert_allclose(model.evaluate(dataset, verbose=0), expected, rtol=1e-5)
 
+    @pytest.mark.slow
     def test_one_hot_rows_are_class_indices(self):
         hot = np.eye(2)[HALF]
         expected = shared().evaluate(TEXTS, HALF, verbose=0)
@@ -187,6 +191,7 @@ class TestSoftLabels:
 
 
 class TestColumnsOfOtherLibraries:
+    @pytest.mark.slow
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_texts_and_labels(self, library):
         texts, y = of_library(library, TEXTS), of_library(library, ["down", "up"] * 3)
@@ -203,6 +208,7 @@ class TestColumnsOfOtherLibraries:
         expected = shared().classify((TEXTS, TEXTS[::-1]))
         assert shared().classify(table) == expected
 
+    @pytest.mark.slow(except_for="^polars")
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_words_and_tags(self, library):
         words, tags = [["anna", "lives"], ["rome"]], [["B-PER", "O"], ["B-LOC"]]
@@ -267,6 +273,7 @@ class TestProbabilities:
 
 
 class TestClassWeight:
+    @pytest.mark.slow
     def test_by_name_number_and_balanced(self):
         y = ["up", "down", "down", "down", "down", "down"]
         balanced = {"up": 6 / (2 * 1), "down": 6 / (2 * 5)}
@@ -281,6 +288,7 @@ class TestClassWeight:
         alone = model.evaluate(TEXTS, y, sample_weight=weights, verbose=0)[0]
         assert losses[0] == pytest.approx(alone, rel=1e-5)
 
+    @pytest.mark.slow
     def test_of_tags(self):
         words, tags = [["anna", "lives", "in", "rome"]], [["B-PER", "O", "O", "B-LOC"]]
         stream = tagger(labels=["O", "B-PER", "B-LOC"])
@@ -293,6 +301,7 @@ class TestClassWeight:
             [(_, _, weights)] = stream._weigh_classes(data, given).batches(0)
             np.testing.assert_allclose(weights.numpy(), [expected])
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_in_a_dataset_and_with_prepared_inputs(self):
         losses, x = [], shared().preprocessor(TEXTS)
@@ -306,6 +315,7 @@ class TestClassWeight:
             losses.append(found)
         assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
 
+    @pytest.mark.slow(only="^given0")
     @pytest.mark.parametrize(
         "given, message",
         [
@@ -322,6 +332,7 @@ class TestClassWeight:
 class TestSpans:
     TEXT, SPAN = "anna lives in rome", {"start": 0, "end": 4, "label": "PER"}
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize(
         "x, y",
@@ -359,6 +370,7 @@ class TestWordsInWordsOut:
         preprocessor = ez.TokenClassifierPreprocessor(words, **settings)
         return ez.TokenClassifier(ez.BertBackbone(**small), preprocessor, labels=["O", "B-X"])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("all_pieces, strategy", [(False, "first"), (True, "average")])
     def test_entities_are_whole_words(self, all_pieces, strategy, tmp_path, monkeypatch):
         model = self.tagger(label_all_tokens=all_pieces)
@@ -380,6 +392,7 @@ class TestWordsInWordsOut:
             if not all_pieces:
                 assert texts == ["Annabelle-Rome", "Rome", "U.N.O"]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_an_export_too(self, tmp_path):
         keras.utils.set_random_seed(3)
@@ -392,6 +405,7 @@ class TestWordsInWordsOut:
         expected = [entity["text"] for entity in model.extract_entities(self.TEXT)]
         assert expected and [text.decode() for text in found] == expected
 
+    @pytest.mark.slow
     def test_one_of_other_origin_is_asked_as_ever(self):
         model = self.tagger()
         assert model.extract_entities(self.TEXT) == model.extract_entities(self.TEXT, "simple")
@@ -405,11 +419,13 @@ def reader(**arguments):
 class TestQuestions:
     CONTEXT = "anna lives in rome"
 
+    @pytest.mark.slow
     def test_many_on_one_context(self):
         model, questions = reader(), ["who lives", "where"]
         assert model.answer(questions, self.CONTEXT) == model.answer(questions, [self.CONTEXT] * 2)
         assert len(model.answer("who", self.CONTEXT, top_k=3)) == 3
 
+    @pytest.mark.slow
     def test_the_null_threshold_that_was_found_is_kept(self, tmp_path):
         keras.utils.set_random_seed(1)
         model = reader()
@@ -450,6 +466,7 @@ class TestQuestions:
             reader().fit((["who"], [self.CONTEXT]))
 
 
+@pytest.mark.slow
 def test_masked_lm_is_validated_on_texts():
     model = ez.MaskedLM(backbone(pooler=False), ez.MaskedLMPreprocessor(tokenizer()))
     history = model.fit(TEXTS, validation_data=TEXTS, verbose=0).history
@@ -503,17 +520,20 @@ class TestLearningRatesOfKeras:
         )
         return seen, history.history
 
+    @pytest.mark.slow
     def test_a_scheduler_takes_the_recipes_place(self):
         scheduler = keras.callbacks.LearningRateScheduler(lambda epoch: 1e-3 * (epoch + 1))
         seen, history = self.rates(scheduler)
         np.testing.assert_allclose(seen, np.repeat([1e-3, 2e-3, 3e-3], 3), rtol=1e-6)
         np.testing.assert_allclose(history["learning_rate"], [1e-3, 2e-3, 3e-3], rtol=1e-6)
 
+    @pytest.mark.slow
     def test_one_that_gives_back_what_it_read_changes_nothing(self):
         expected, _ = self.rates()
         seen, _ = self.rates(keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate))
         assert seen == expected and len(set(seen)) > 3
 
+    @pytest.mark.slow
     def test_a_plateau(self):
         plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=0, min_delta=1e9)
         seen, history = self.rates(plateau)
@@ -537,6 +557,7 @@ class TestMetricsByName:
         model.compile(metrics=names)
         return model.evaluate(TEXTS, y, batch_size=4, verbose=0, return_dict=True)
 
+    @pytest.mark.slow
     def test_two_classes(self):
         scores = pytest.importorskip("sklearn.metrics")
         model, names = moved(2), ["f1", "f1_macro", "f1_micro", "f1_weighted", "matthews", "auc"]
@@ -550,6 +571,7 @@ class TestMetricsByName:
         expected = scores.roc_auc_score(HALF, probabilities[:, 1])
         assert found["auc"] == pytest.approx(expected, abs=0.02)
 
+    @pytest.mark.slow
     def test_three_classes(self):
         scores = pytest.importorskip("sklearn.metrics")
         y, model = [0, 2, 1, 1, 0, 1], moved(3)
@@ -560,6 +582,7 @@ class TestMetricsByName:
         assert found["matthews"] == pytest.approx(scores.matthews_corrcoef(y, guess), abs=1e-6)
         assert 0 <= found["auc"] <= 1
 
+    @pytest.mark.slow
     def test_several_classes(self):
         scores = pytest.importorskip("sklearn.metrics")
         model, y = moved(3, "multi_label_classification"), np.eye(3)[[0, 2, 1, 1, 0, 1]]
@@ -569,6 +592,7 @@ class TestMetricsByName:
             expected = scores.f1_score(y, guess, average=average, zero_division=0)
             assert found[f"f1_{average}"] == pytest.approx(expected, abs=1e-6)
 
+    @pytest.mark.slow
     def test_numbers(self):
         stats = pytest.importorskip("scipy.stats")
         model, y = moved(1, "regression"), [3.0, 1.0, 2.0, 2.0, 5.0, -1.0]
@@ -577,6 +601,7 @@ class TestMetricsByName:
         assert found["pearson"] == pytest.approx(stats.pearsonr(y, guess)[0], abs=1e-4)
         assert found["spearman"] == pytest.approx(stats.spearmanr(y, guess)[0], abs=1e-4)
 
+    @pytest.mark.slow
     def test_perplexity_and_answers(self):
         model = ez.MaskedLM(backbone(pooler=False), ez.MaskedLMPreprocessor(tokenizer()))
         model.compile(metrics=["perplexity"])
@@ -588,6 +613,7 @@ class TestMetricsByName:
         history = model.fit(x, y, verbose=0).history
         assert 0 <= history["exact_match"][0] <= history["f1"][0] <= 1
 
+    @pytest.mark.slow
     def test_of_a_head_that_is_to_be_learned(self):
         model = classifier()
         model.compile(metrics=["f1"])
@@ -686,6 +712,7 @@ class TestFiles:
 
 
 class TestOptionsOfTheRecipe:
+    @pytest.mark.slow
     def test_frozen_layers(self):
         model = classifier(num_classes=2)
         model.compile(frozen_layers=1, learning_rate=1e-2)
@@ -745,6 +772,7 @@ def test_reprs_say_what_they_hold():
     )
 
 
+@pytest.mark.slow
 def test_a_load_says_one_line_at_most(caplog):
     for task, lines in ((ez.SequenceClassifier, 1), (ez.SpanQA, 1), (ez.MaskedLM, 0)):
         caplog.clear()

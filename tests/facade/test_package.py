@@ -72,6 +72,7 @@ TRAIN_ON_IDS = """
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_prepared_ids_train_where_tensorflow_is_not_installed():
     """With torch; with JAX so do models from presets, below."""
@@ -108,6 +109,7 @@ def trained(tmp_path_factory):
     return folder, run(code, KERAS_BACKEND="jax").strip().split("\n")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_loads_trains_and_is_saved_where_tensorflow_is_not_installed(preset, trained):

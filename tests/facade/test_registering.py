@@ -129,21 +129,27 @@ def of(checks) -> list:
 TOY = ToyBackbone.family
 
 
+@pytest.mark.slow(
+    only="get config|keras file|preset round|padding and|precision|gradients|every weight"
+)
 @pytest.mark.parametrize("check", of(ez.testing.family_checks(TOY)))
 def test_the_family(check):
     check()
 
 
+@pytest.mark.slow(except_for=": (an|every|get|the) ")
 @pytest.mark.parametrize("check", of(ez.testing.task_checks(Scorer, [TOY])))
 def test_the_task_without_a_head(check):
     check()
 
 
+@pytest.mark.slow(except_for=": (an|every|gradients|the) ")
 @pytest.mark.parametrize("check", of(ez.testing.task_checks(HeadedScorer, [TOY])))
 def test_the_task_with_a_head(check):
     check()
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("check", of(ez.testing.task_checks(ez.SequenceClassifier, [TOY])))
 def test_a_task_of_ours_with_the_family(check):
@@ -177,6 +183,7 @@ def test_a_preset_without_a_head_is_a_bare_model(tmp_path):
         task.save_adapters(tmp_path / "adapters")
 
 
+@pytest.mark.slow
 def test_a_task_with_the_preprocessor_of_spans_needs_no_beam():
     class Spans(ez.SpanQAPreprocessor):
         task_name = "toy_scorer"
@@ -206,6 +213,7 @@ class TestInputsOfAStrangersTask:
         found = scorer.predict(make(self.TEXTS), verbose=0)
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
+    @pytest.mark.slow(only="^(x4|x5)")
     @pytest.mark.parametrize(
         ("x", "y", "message"),
         [
@@ -307,6 +315,7 @@ def only(checks: dict, *names: str) -> set[str]:
 
 
 class TestABrokenFamily:
+    @pytest.mark.slow
     def test_a_weight_without_a_name(self, broken):
         checks = broken(tensors=ez.RobertaBackbone.family.tensors)
         names = "every weight has one name", "preset round trip"
@@ -386,6 +395,7 @@ class TestABrokenTask:
         name = "the task is registered"
         assert self.found(Renamed, name) == {name}
 
+    @pytest.mark.slow
     def test_outputs_of_half_precision(self):
         class Half(Scorer):
             def call(self, inputs, training=None):

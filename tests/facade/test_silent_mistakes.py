@@ -53,6 +53,7 @@ class TestNamesThatAreNumbers:
         with pytest.raises(ValueError, match="Row 1 has the unknown label '0'. Expected one of"):
             stars.fit(TEXTS, [1, 0, 1, 2, 3, 4])
 
+    @pytest.mark.slow
     def test_also_in_a_dataset(self):
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], [5, 1])).batch(2)
         prepare = classifier(labels=[1, 5]).preprocessor
@@ -61,6 +62,7 @@ class TestNamesThatAreNumbers:
     def test_other_names_leave_them_class_indices(self):
         assert encoded(classifier(labels=["1 star", "2 stars"]), [1, 0]) == [1, 0]
 
+    @pytest.mark.slow
     def test_tags_of_words(self):
         model = tagger(labels=["1", "2"])
         words, tags = [["good", "film"]], [[2, 1]]
@@ -107,6 +109,7 @@ def report(model, y, **arguments):
 
 
 class TestLossesAndMetricsOfKeras:
+    @pytest.mark.slow
     def test_the_line_that_everyone_types(self):
         model = moved(2)
         usual = report(model, HALF)
@@ -115,6 +118,7 @@ class TestLossesAndMetricsOfKeras:
         found = model.evaluate(TEXTS, HALF, verbose=0)
         np.testing.assert_allclose(found, [usual["loss"], usual["accuracy"]], rtol=1e-6)
 
+    @pytest.mark.slow(except_for="^loss4")
     @pytest.mark.parametrize(
         "loss",
         [
@@ -137,6 +141,7 @@ class TestLossesAndMetricsOfKeras:
         logs = np.log(softmax(moved(3).predict(TEXTS, verbose=0)))
         assert found == pytest.approx(-(smooth * logs).sum(axis=-1).mean(), rel=1e-5)
 
+    @pytest.mark.slow
     def test_two_classes(self):
         scores = softmax(moved(2).predict(TEXTS, verbose=0))
         one_hot, second = np.eye(2)[HALF], np.array(HALF)[:, None]
@@ -156,6 +161,7 @@ class TestLossesAndMetricsOfKeras:
             expected = measured(make(), y, scores if y is one_hot else scores[:, 1:])
             np.testing.assert_allclose(found[metric.name], expected, rtol=1e-5, err_msg=metric.name)
 
+    @pytest.mark.slow
     def test_three_classes(self):
         y = [2, 0, 1, 1, 0, 2]
         scores, one_hot = softmax(moved(3).predict(TEXTS, verbose=0)), np.eye(3)[y]
@@ -171,6 +177,7 @@ class TestLossesAndMetricsOfKeras:
         right = (scores.argmax(axis=-1) == y).mean()
         assert found["acc"] == found["Accuracy"] == pytest.approx(right)
 
+    @pytest.mark.slow
     def test_several_labels(self):
         model = moved(3, "multi_label_classification")
         y = [[1, 0, 0], [0, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]]
@@ -199,6 +206,7 @@ class TestLossesAndMetricsOfKeras:
             with pytest.raises(ValueError, match="Expected "):
                 model.compile("adam", metrics=[metric])
 
+    @pytest.mark.slow
     def test_tokens_that_have_a_label_are_the_examples(self):
         model = tagger(labels=["O", "B-X", "I-X"])
         words = [text.split() for text in TEXTS]
@@ -214,6 +222,7 @@ class TestLossesAndMetricsOfKeras:
         )
         assert found["f1_score"] == pytest.approx(expected)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_they_are_in_a_saved_model(self, tmp_path):
         model = classifier(num_classes=2)
@@ -235,6 +244,7 @@ class TestLossesAndMetricsOfKeras:
 
 
 class TestValidationSplit:
+    @pytest.mark.slow
     def test_classes_that_training_never_sees_are_named(self, caplog):
         model = classifier(labels=["bad", "good", "poor"])
         sorted_y = ["bad", "bad", "bad", "good", "good", "poor"]
@@ -243,11 +253,13 @@ class TestValidationSplit:
         (message,) = caplog.messages
         assert "the last 3 of 6 texts, and with them every text of 'good', 'poor'," in message
 
+    @pytest.mark.slow
     def test_nothing_is_said_where_training_sees_all(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             moved(2).fit(TEXTS, HALF, validation_split=0.5, verbose=0)
         assert caplog.messages == []
 
+    @pytest.mark.slow
     def test_several_labels(self, caplog):
         model = moved(3, "multi_label_classification")
         y = [[1, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]
@@ -283,6 +295,7 @@ class TestLabelsAndWeights:
         assert encoded(model, [[], []]) == [[0, 0], [0, 0]]
         assert encoded(model, [[0.25, 1]]) == [[0.25, 1]]  # a probability is a label, too
 
+    @pytest.mark.slow
     def test_several_labels_in_a_dataset(self):
         model = classifier(labels=["a", "b"], problem_type="multi_label_classification")
         dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [[1, 0], [2, 0]]))
@@ -332,6 +345,7 @@ class TestLabelsAndWeights:
         with pytest.raises(ValueError, match=message):
             tagger(num_classes=2).fit(words, [[0] * len(w) for w in words], sample_weight=weights)
 
+    @pytest.mark.slow
     def test_weights_in_a_dataset(self):
         dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [0, 1], [1.0, -1.0]))
         with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 .* the weight -1"):
@@ -365,6 +379,7 @@ class TestSpansThatCutWords:
             tagger(labels=["O", "B-X", "I-X"]).preprocessor([text, "a film"], spans)
         return caplog.text
 
+    @pytest.mark.slow
     def test_the_first_is_shown(self, caplog):
         told = self.told(caplog, "a good film", 2, 5)
         assert "1 of the spans begin or end inside of a word" in told
@@ -372,6 +387,7 @@ class TestSpansThatCutWords:
         assert "'d film' of 'good film'" in self.told(caplog, "a good film", 5, 11)
         assert "'198' of '1984'" in self.told(caplog, "in 1984", 3, 6)
 
+    @pytest.mark.slow(except_for="^a")
     @pytest.mark.parametrize(
         "text, start, end",
         [
@@ -388,6 +404,7 @@ class TestSpansThatCutWords:
 
 
 class TestPartsThatDoNotBelongTogether:
+    @pytest.mark.slow
     @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
     def test_another_tasks_preprocessor(self, task):
         name, own = task.__name__, task.preprocessor_class.__name__
@@ -411,6 +428,7 @@ class TestPartsThatDoNotBelongTogether:
         task = ez.SequenceClassifier(backbone(), Own(tokenizer()), num_classes=2)
         assert type(task.preprocessor) is Own
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "load", [pytest.param(ez.Backbone.from_preset, marks=pytest.mark.slow), None]
     )
@@ -443,6 +461,7 @@ class TestPartsThatDoNotBelongTogether:
             with pytest.raises(ValueError, match=f"{what}.*checkpoint has a BertTokenizer"):
                 ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
 
+    @pytest.mark.slow
     def test_tokens_may_be_added(self, tmp_path):
         loaded = functools.partial(ez.SequenceClassifier.from_preset, num_classes=2)
         task = loaded("bert_nano_en_uncased", added_tokens=["[E1]"])

@@ -56,6 +56,7 @@ def fitted(preset):
 
 
 class TestClassifier:
+    @pytest.mark.slow
     def test_learns(self, fitted):
         assert fitted.classes_.tolist() == ["down", "up"]
         assert fitted.predict(TEXTS).tolist() == LABELS.tolist()
@@ -64,18 +65,21 @@ class TestClassifier:
         assert probabilities.shape == (24, 2)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
 
+    @pytest.mark.slow
     def test_does_not_ask_to_be_trained_while_it_is(self, preset, caplog):
         TextClassifier(preset, epochs=1).fit(TEXTS[:2], ["up", "down"])
         assert "Fine-tune before use" not in caplog.text
         ez.SequenceClassifier.from_preset(preset, labels=["up", "down"])
         assert "Fine-tune before use" in caplog.text
 
+    @pytest.mark.slow
     def test_holds_the_task_itself(self, fitted, tmp_path):
         assert isinstance(fitted.model_, ez.SequenceClassifier)
         fitted.model_.save_to_preset(tmp_path / "saved")
         loaded = ez.SequenceClassifier.from_preset(tmp_path / "saved")
         assert [answer["label"] for answer in loaded.classify(TEXTS[:6])] == LABELS[:6].tolist()
 
+    @pytest.mark.slow(except_for="^y0")
     @pytest.mark.parametrize(
         "y",
         [
@@ -94,6 +98,7 @@ class TestClassifier:
         assert classifier.classes_.tolist() == expected.tolist()
         assert set(classifier.predict(TEXTS).tolist()) <= set(expected.tolist())
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.eager
     def test_takes_columns_and_pairs(self, preset):
@@ -106,6 +111,7 @@ class TestClassifier:
             for other in others:
                 np.testing.assert_allclose(other, first, atol=1e-6)
 
+    @pytest.mark.slow
     @pytest.mark.eager
     def test_takes_any_number_of_classes_for_a_text(self, preset):
         y = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1], [1, 1, 1]])
@@ -132,6 +138,7 @@ class TestClassifier:
         np.testing.assert_allclose(weights("balanced"), [4 / 6, 4 / 6, 4 / 6, 2])
         np.testing.assert_allclose(weights({1: 5}, [1, 2, 3, 4]), [1, 2, 3, 20])
 
+    @pytest.mark.slow
     @pytest.mark.eager
     def test_weights_of_zero_leave_texts_out(self, preset):
         y, opposite = LABELS[:12], np.where(LABELS[:12] == "up", "down", "up")
@@ -141,6 +148,7 @@ class TestClassifier:
         classifier.fit(TEXTS[:12] * 2, [*y, *opposite], sample_weight=weight)
         assert classifier.score(TEXTS[:12], y) == 1.0
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_is_repeatable_and_leaves_other_random_numbers_alone(self, preset):
         expected = random.Random(3).random(), np.random.RandomState(3).random()
@@ -190,6 +198,7 @@ class TestClassifier:
 
 
 class TestRegressor:
+    @pytest.mark.slow
     def test_learns_numbers_of_any_size(self, preset):
         y = 30_000 + 500.0 * (LABELS == "up")
         regressor = TextRegressor(preset, epochs=20, batch_size=8, **FAST).fit(TEXTS, y)
@@ -209,6 +218,7 @@ class TestRegressor:
 
 
 class TestVectorizer:
+    @pytest.mark.slow
     def test_gives_the_vectors_of_the_embedder(self, preset):
         vectorizer = TextVectorizer(preset, batch_size=8).fit()
         expected = ez.TextEmbedder.from_preset(preset).embed(TEXTS)
@@ -218,6 +228,7 @@ class TestVectorizer:
         table = vectorizer.set_output(transform="pandas").transform(TEXTS)
         assert table.columns.tolist() == names.tolist()
 
+    @pytest.mark.slow
     def test_feeds_other_estimators(self, preset):
         pipeline = make_pipeline(TextVectorizer(preset), LogisticRegression(C=1000))
         assert pipeline.fit(TEXTS, LABELS).score(TEXTS, LABELS) == 1.0
@@ -227,11 +238,13 @@ class TestVectorizer:
 
 
 class TestToolsOfScikitLearn:
+    @pytest.mark.slow
     def test_cross_validation(self, preset):
         classifier = TextClassifier(preset, epochs=12, batch_size=8, **FAST)
         scores = cross_val_score(classifier, TEXTS, LABELS, cv=2)
         assert scores.tolist() == [1.0, 1.0]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_grid_search_over_a_pipeline(self, preset):
         lower = FunctionTransformer(lambda texts: [text.lower() for text in texts])
@@ -241,6 +254,7 @@ class TestToolsOfScikitLearn:
         assert search.best_params_ == {"classify__epochs": 8, "classify__batch_size": 8}
         assert search.predict(["THE FILM WAS AWFUL"]).tolist() == ["down"]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_calibration(self, preset):
         classifier = TextClassifier(preset, epochs=12, batch_size=8, **FAST)
@@ -254,6 +268,7 @@ class TestToolsOfScikitLearn:
         assert copy.get_params() == fitted.get_params() and not hasattr(copy, "model_")
         assert copy.set_params(epochs=2).epochs == 2 and fitted.epochs == 12
 
+    @pytest.mark.slow
     def test_pickles_answer_alike(self, fitted, tmp_path):
         expected = fitted.predict_proba(TEXTS)
         joblib.dump(fitted, tmp_path / "classifier.joblib")
@@ -264,6 +279,7 @@ class TestToolsOfScikitLearn:
             assert loaded.get_params() == fitted.get_params()
             np.testing.assert_allclose(loaded.predict_proba(TEXTS), expected, atol=1e-6)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_a_pickle_opens_in_another_process(self, fitted, tmp_path):
         """Open it where nothing of the package was imported before, and its preset is gone."""
@@ -327,6 +343,7 @@ EXPECTED_TO_FAIL = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.eager
 @pytest.mark.parametrize("cls", [ClassifierOfNumbers, RegressorOfNumbers])

@@ -60,11 +60,13 @@ def found(installed) -> dict[str, list[dict]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["user.py", "all_parts.py"])
 def test_a_users_script_passes_in_strict_mode(found, name):
     assert [each["message"] for each in found[name]] == []
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_users_script_runs(tmp_path):
     run((SCRIPTS / "user.py").read_text(), cwd=tmp_path)
@@ -124,6 +126,7 @@ def classifier():
     return ez.SequenceClassifier.from_preset("bert_nano_en_uncased", labels=["bad", "good"])
 
 
+@pytest.mark.slow(only="^(fit-epoch|fit-labels)")
 @pytest.mark.parametrize(
     ("method", "wrong", "meant"),
     [

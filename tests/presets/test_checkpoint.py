@@ -181,6 +181,7 @@ def test_other_formats_are_refused_with_what_to_do(copied, name):
         ez.Backbone.from_preset(checkpoint.folder)
 
 
+@pytest.mark.slow
 def test_what_torch_saved_is_not_read_where_safetensors_are_there(copied, golden):
     """The two may differ; safetensors counts, as in transformers."""
     checkpoint = copied("Bert_Model")
@@ -263,6 +264,7 @@ def tensorflow_1(golden, tmp_path):
     return convert
 
 
+@pytest.mark.slow
 def test_a_tensorflow_1_checkpoint_computes_the_same(tensorflow_1):
     checkpoint = tensorflow_1("Bert_Model", {})
     backbone = ez.Backbone.from_preset(checkpoint.folder)
@@ -271,6 +273,7 @@ def test_a_tensorflow_1_checkpoint_computes_the_same(tensorflow_1):
     np.testing.assert_allclose(pooled, checkpoint.expected["pooler_output"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_tensorflow_1_masked_lm_head_and_classifier_are_read(tensorflow_1):
     checkpoint = tensorflow_1(
         "Bert_ForSequenceClassification",
@@ -298,6 +301,7 @@ SQUAD_1 = {
 NER_1 = {"classifier.weight": "loss/output_weights", "classifier.bias": "loss/output_bias"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "head", "task", "named"),
     [
@@ -316,6 +320,7 @@ def test_a_tensorflow_1_head_is_taken_or_named(tensorflow_1, caplog, name, head,
         assert model.new_head is not None or model.head is None
 
 
+@pytest.mark.slow
 def test_a_tensorflow_1_next_sentence_head_is_taken(tensorflow_1, caplog):
     rng = np.random.default_rng(0)
     layers = {"dense.weight": (8, 8), "dense.bias": (8,)}
@@ -351,6 +356,7 @@ def test_a_damaged_tensorflow_1_checkpoint_is_refused_by_name(tensorflow_1):
         ez.Backbone.from_preset(checkpoint.folder)
 
 
+@pytest.mark.slow
 def test_weights_that_a_checkpoint_has_are_not_drawn_first(copied, monkeypatch):
     drawn, draw = [], keras.initializers.TruncatedNormal.__call__
 

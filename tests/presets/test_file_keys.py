@@ -54,6 +54,7 @@ def ids_of(x) -> list[int]:
 
 
 class TestTruncationSide:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "kind",
         [
@@ -67,18 +68,21 @@ class TestTruncationSide:
         examples = kind(tokenizer, sequence_length=LONGEST).encode([TEXT])
         assert examples["token_ids"].to_list() == [[CLS, *SIDES[side], SEP]]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", [ez.SequenceClassifierPreprocessor, ez.RerankerPreprocessor])
     def test_of_pairs(self, tokenizer, side, kind):
         examples = kind(tokenizer, sequence_length=LONGEST).encode((["a b"], [TEXT]))
         kept = list(SIDES[side])[:3] if side == "right" else list(SIDES[side])[-3:]
         assert examples["token_ids"].to_list() == [[CLS, 5, 6, SEP, *kept, SEP]]
 
+    @pytest.mark.slow
     def test_of_choices(self, tokenizer, side):
         preprocessor = ez.MultipleChoicePreprocessor(tokenizer, sequence_length=LONGEST)
         examples = preprocessor.encode((["a b"], [[TEXT, "c"]]))
         kept = list(SIDES[side])[:3] if side == "right" else list(SIDES[side])[-3:]
         assert examples["token_ids"].to_list() == [[CLS, 5, 6, SEP, *kept, SEP]]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("role", ["query", "document"])
     def test_markers_of_late_interaction_stay(self, side, role):
         tokenizer = ez.BertTokenizer([*SPECIAL, *WORDS, "[Q]", "[D]"], truncation_side=side)
@@ -94,18 +98,21 @@ class TestTruncationSide:
         found = preprocessor.encoded_texts(tf.constant([TEXT]), role)["token_ids"].to_list()
         assert found == [[CLS, marker, *kept, SEP]]
 
+    @pytest.mark.slow
     def test_of_the_shorter_text_of_windows(self, tokenizer, side):
         preprocessor = ez.SequenceClassifierPreprocessor(tokenizer, window_length=LONGEST)
         rows = preprocessor.encode_windows((["a b c d"], [TEXT]))["token_ids"].to_list()
         shorter = [5, 6] if side == "right" else [7, 8]
         assert {tuple(row[:4]) for row in rows} == {(CLS, *shorter, SEP)}
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_in_a_graph(self, tokenizer, side):
         preprocessor = ez.SequenceClassifierPreprocessor(tokenizer, sequence_length=LONGEST)
         found = tf.function(lambda x: preprocessor(x)["token_ids"])(tf.constant([TEXT]))
         assert found.numpy().tolist() == [[CLS, *SIDES[side], SEP]]
 
+    @pytest.mark.slow
     def test_presets_keep_it(self, folder, side):
         """REPORTS: the start was read where transformers' pipeline reads the end."""
         config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -113,6 +120,7 @@ class TestTruncationSide:
         opened = ez.SequenceClassifier.from_preset(folder)
         assert ids_of(opened.preprocessor([TEXT])) == [CLS, *SIDES[side], SEP]
 
+    @pytest.mark.slow(except_for="^left")
     def test_where_tokenizer_json_names_it(self, folder, side):
         rewrite(folder, "tokenizer_config.json", truncation_side=None)
         block = {"direction": "Left", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
@@ -120,6 +128,7 @@ class TestTruncationSide:
         opened = ez.SequenceClassifier.from_preset(folder)
         assert ids_of(opened.preprocessor([TEXT])) == [CLS, *SIDES["left"], SEP]
 
+    @pytest.mark.slow
     def test_of_masks(self, tokenizer, backbone, side):
         task = ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer))
         cut = {"right": TEXT + " [MASK]", "left": "[MASK] " + TEXT}[side]
@@ -132,6 +141,7 @@ class TestTruncationSide:
         assert long["token"] == short["token"]
         np.testing.assert_allclose(long["score"], short["score"], atol=1e-6)
 
+    @pytest.mark.slow
     def test_of_replaced_tokens(self, tokenizer, backbone, side):
         backbone = ez.ElectraBackbone(25, 1, 2, 8, 16, max_sequence_length=LONGEST)
         task = ez.ReplacedTokenDetection(backbone, ez.ReplacedTokenDetectionPreprocessor(tokenizer))
@@ -139,6 +149,7 @@ class TestTruncationSide:
         words = WORDS[:6] if side == "right" else WORDS[-6:]
         assert [token["token"] for token in found] == words
 
+    @pytest.mark.slow
     def test_of_explanations(self, folder, side):
         task = ez.SequenceClassifier.from_preset(folder)
         [explained] = task.explain([TEXT], method="gradient_x_input")
@@ -156,6 +167,7 @@ class TestLengths:
     def side(self):
         return "right"
 
+    @pytest.mark.slow(except_for="^max_len")
     @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
     def test_a_length_below_the_positions_counts(self, folder, key, tmp_path):
         rewrite(folder, "tokenizer_config.json", **{key: 5})
@@ -178,6 +190,7 @@ class TestLengths:
         opened = ez.SequenceClassifier.from_preset(folder)
         assert opened.preprocessor.max_sequence_length == LONGEST
 
+    @pytest.mark.slow
     def test_the_length_of_the_truncation_block_is_of_no_call(self, folder):
         block = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
         rewrite(folder, "tokenizer.json", truncation=block)
@@ -194,6 +207,7 @@ class TestLengths:
         config = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
         assert config["padding_side"] == "left"
 
+    @pytest.mark.slow
     def test_questions_behind_contexts_where_padding_is_left(self):
         tokenizer = ez.BertTokenizer([*SPECIAL, *WORDS], padding_side="left")
         preprocessor = ez.SpanQAPreprocessor(tokenizer)
@@ -326,6 +340,7 @@ class TestColbertOfItsAuthors:
         with pytest.raises(ValueError, match=f"artifact.metadata: .*{name}"):
             ez.LateInteraction.from_preset(stanford)
 
+    @pytest.mark.slow
     def test_fields_of_training_and_of_the_index(self, stanford):
         before = ez.LateInteraction.from_preset(stanford).embed(["a cat"], "query")
         rewrite(stanford, "artifact.metadata", bsize=7, ncells=3, nbits=4, lr=1.0, meta={"a": 1})
@@ -373,6 +388,7 @@ class TestTokenizers:
         with pytest.raises(ValueError, match=message):
             saved(xlm, **{key: value})
 
+    @pytest.mark.slow
     def test_a_further_special_token_stays_a_piece(self, saved, xlm):
         found = saved(xlm, additional_special_tokens=["▁b"])
         assert found.tokenize(["a b"]).to_list() == [[4, 5]]

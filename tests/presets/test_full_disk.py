@@ -33,6 +33,7 @@ def large(classifier):
     return ez.SequenceClassifier(backbone, preprocessor, labels=["no", "yes"])
 
 
+@pytest.mark.slow
 def test_an_export_on_a_full_disk_leaves_the_old_one(small_disk, large):
     folder = small_disk / "served" / "1"
     folder.mkdir(parents=True)
@@ -43,6 +44,7 @@ def test_an_export_on_a_full_disk_leaves_the_old_one(small_disk, large):
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
 
 
+@pytest.mark.slow
 def test_a_backup_on_a_full_disk_is_named(small_disk, large):
     backup = ez.BackupAndRestore(small_disk / "backup")
     with pytest.raises(OSError, match=r"The disk is full: .*epoch-000001.* was not saved"):

@@ -193,6 +193,7 @@ def tf1(folder: pathlib.Path, tensors: dict, dtype: int = 1, size: int = 64) -> 
     return folder
 
 
+@pytest.mark.slow
 def test_a_tensorflow_checkpoint_cannot_promise_arrays(tmp_path):
     folder = tf1(tmp_path / "promises", {"output_weights": (40_000_000, 4)})
     assert "its arrays have 640000000 bytes, but only 64 are there" in cheap_refusal(folder)
@@ -200,6 +201,7 @@ def test_a_tensorflow_checkpoint_cannot_promise_arrays(tmp_path):
     assert "the head has 40000000 classes. Expected at most 1048576" in cheap_refusal(folder)
 
 
+@pytest.mark.slow(except_for="^too")
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -218,6 +220,7 @@ def test_a_configuration_cannot_be_large_in_memory(bert, content, words):
         assert words in cheap_refusal(bert)
 
 
+@pytest.mark.slow(except_for="^0")
 @pytest.mark.parametrize("size", [2**62, 0])
 def test_a_shape_of_very_many_sizes_is_refused_at_once(bert, size):
     entry = {"dtype": "F32", "shape": [size] * 100_000, "data_offsets": [0, 8]}
@@ -486,6 +489,7 @@ def test_types_that_are_none_are_refused_in_a_short_line(bert, name, dtype, word
     assert words in refusal(bert)
 
 
+@pytest.mark.slow(except_for="^3e")
 @pytest.mark.parametrize("value", [3e38, -1e20, 1e5])
 def test_values_that_would_overflow_are_refused_unless_asked(bert, value):
     tensors = load_file(bert / "model.safetensors")

@@ -56,6 +56,7 @@ def assert_equal_weights(a, b) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 def test_the_first_download_takes_what_the_preset_needs_and_nothing_else(hub, repository):
     loaded = ez.SequenceClassifier.from_preset("hf://org/model")
     assert_equal_weights(loaded, ez.SequenceClassifier.from_preset(repository))
@@ -67,6 +68,7 @@ def test_the_first_download_takes_what_the_preset_needs_and_nothing_else(hub, re
     )
 
 
+@pytest.mark.slow
 def test_the_second_time_no_file_is_downloaded(hub):
     load()
     hub.log.clear()
@@ -74,6 +76,8 @@ def test_the_second_time_no_file_is_downloaded(hub):
     assert not [path for method, path, _ in hub.log if method == "GET" and "/resolve/" in path]
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_offline_the_cache_serves(hub, tmp_path):
     """In a process of its own: the client reads HF_HUB_OFFLINE once, when it is imported."""
     load()
@@ -93,12 +97,14 @@ except ValueError as error:
     assert error.startswith("hf://org/other is not in the cache and the hub cannot be reached.")
 
 
+@pytest.mark.slow
 def test_without_a_server_the_cache_serves(hub):
     first = load()
     hub.stop()
     assert_equal_weights(first, load())
 
 
+@pytest.mark.slow
 def test_case_19_an_interrupted_download_is_tried_again_and_is_complete(hub, repository):
     hub.cut["model.safetensors"] = 1
     assert_equal_weights(load(), ez.Backbone.from_preset(repository))
@@ -106,6 +112,7 @@ def test_case_19_an_interrupted_download_is_tried_again_and_is_complete(hub, rep
     assert hub.count("GET", "/vocab.txt") == 1  # what came whole is kept
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_case_19_a_download_that_keeps_breaking_off_can_be_tried_again(hub, repository):
     hub.cut["model.safetensors"] = 100
@@ -115,6 +122,7 @@ def test_case_19_a_download_that_keeps_breaking_off_can_be_tried_again(hub, repo
     assert_equal_weights(load(), ez.Backbone.from_preset(repository))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "vocab.txt"])
 def test_case_19_wrong_bytes_of_the_right_size_are_dropped(hub, repository, name):
     hub.wrong[name] = 1
@@ -122,6 +130,7 @@ def test_case_19_wrong_bytes_of_the_right_size_are_dropped(hub, repository, name
     assert hub.count("GET", f"/{name}") == 2
 
 
+@pytest.mark.slow
 def test_case_19_a_file_that_stays_wrong_is_named_and_not_kept(hub, tmp_path):
     hub.wrong["vocab.txt"] = 100
     with pytest.raises(ValueError, match=r"vocab\.txt came with other bytes.*twice"):
@@ -131,6 +140,7 @@ def test_case_19_a_file_that_stays_wrong_is_named_and_not_kept(hub, tmp_path):
     load()
 
 
+@pytest.mark.slow
 def test_a_repository_that_changes_meanwhile_is_not_mixed(hub, repository):
     """All files are asked for by the commit of their list, and have its checksums."""
     hub.commits = ["b" * 40]
@@ -145,6 +155,7 @@ def test_a_repository_that_changes_meanwhile_is_not_mixed(hub, repository):
         load()
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_processes_share_a_cache_also_where_one_is_killed(hub, repository):
     hub.pause = 1.0  # so slow that none is done before one is killed
@@ -181,12 +192,14 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert_equal_weights(load(), ez.Backbone.from_preset(repository))
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_asked_again(hub, repository):
     hub.fail["config.json"] = 2
     assert_equal_weights(load(), ez.Backbone.from_preset(repository))
     assert hub.count("GET", "/config.json") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_listing_is_asked_for_again(hub, repository, status):
     hub.statuses = [status, status]
@@ -194,6 +207,7 @@ def test_a_listing_is_asked_for_again(hub, repository, status):
     assert hub.statuses == []
 
 
+@pytest.mark.slow
 def test_a_hub_that_stays_busy_is_named_or_the_cache_serves(hub):
     hub.statuses = [503] * 100
     with pytest.raises(ValueError, match="cannot be reached. It was: it answered 503"):
@@ -204,6 +218,7 @@ def test_a_hub_that_stays_busy_is_named_or_the_cache_serves(hub):
     assert_equal_weights(first, load())
 
 
+@pytest.mark.slow(except_for="^401")
 @pytest.mark.parametrize(
     ("status", "words"),
     [
@@ -220,12 +235,14 @@ def test_a_refusal_is_named_and_not_asked_again(hub, status, words):
     assert len(hub.statuses) == 99
 
 
+@pytest.mark.slow
 def test_a_listing_that_leads_to_itself_is_named(hub):
     hub.statuses = [302] * 1000
     with pytest.raises(ValueError, match="(?i)cannot be reached. It was: .*redirect"):
         load()
 
 
+@pytest.mark.slow(except_for="^null")
 @pytest.mark.parametrize(
     "listed",
     [
@@ -246,6 +263,7 @@ def test_a_listing_of_another_shape_is_named(hub, listed):
         load()
 
 
+@pytest.mark.slow
 def test_a_repository_without_weights_that_are_read_is_refused_without_a_download(hub, repository):
     (repository / "model.safetensors").unlink()
     (repository / "pytorch_model.bin").rename(repository / "flax_model.msgpack")
@@ -254,6 +272,7 @@ def test_a_repository_without_weights_that_are_read_is_refused_without_a_downloa
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_repository_with_pytorch_weights_alone_is_downloaded_and_read(hub, repository, shards):
     torch = pytest.importorskip("torch")
@@ -276,6 +295,7 @@ def test_a_repository_with_pytorch_weights_alone_is_downloaded_and_read(hub, rep
     assert_equal_weights(load(), expected)  # from the cache
 
 
+@pytest.mark.slow
 def test_for_a_tokenizer_no_weights_are_downloaded(hub, repository):
     folder = from_hugging_face("hf://org/model", weights=False)
     assert not list(folder.glob("*.safetensors")) and (folder / "vocab.txt").exists()
@@ -291,6 +311,7 @@ def test_a_repository_beyond_the_budget_is_refused_without_a_download(hub):
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]
 
 
+@pytest.mark.slow
 def test_a_repository_that_does_not_exist_is_named(hub):
     with pytest.raises(ValueError, match="hf://org/other: no such repository, or a private one"):
         ez.Backbone.from_preset("hf://org/other")
@@ -304,6 +325,7 @@ def test_addresses_that_are_none_are_refused(address):
         ez.Backbone.from_preset(address)
 
 
+@pytest.mark.slow
 def test_a_revision_is_asked_for(hub):
     ez.Backbone.from_preset("hf://org/model@refs/pr/3")
     assert any("refs%2Fpr%2F3" in path for _, path, _ in hub.log)
@@ -317,6 +339,7 @@ def test_sharded_and_kerashub_repositories_are_taken_whole():
     assert select_files("", [*kerashub, "train.py"]) == kerashub
 
 
+@pytest.mark.slow
 def test_a_kaggle_preset_in_the_cache_is_found_and_a_bad_address_refused(
     golden, tmp_path, monkeypatch
 ):
@@ -331,6 +354,7 @@ def test_a_kaggle_preset_in_the_cache_is_found_and_a_bad_address_refused(
         ez.Backbone.from_preset("kaggle://keras/bert")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_download_that_was_killed_goes_on_in_another_process(hub, repository):
     """The client writes 10 MB at a time; here 64 KB."""
@@ -361,6 +385,7 @@ print(from_hugging_face("hf://org/model"))
     assert f"bytes={begun}-" in ranges and not list(cache.rglob("*.part"))
 
 
+@pytest.mark.slow
 def test_what_broke_off_with_other_bytes_is_downloaded_anew(hub, repository, tmp_path):
     expected = load()
     [blob] = [p for p in (tmp_path / "cache").rglob("blobs/*") if len(p.name) == 64]
@@ -371,6 +396,7 @@ def test_what_broke_off_with_other_bytes_is_downloaded_anew(hub, repository, tmp
     assert not part.exists()
 
 
+@pytest.mark.slow
 def test_how_much_is_to_come_is_printed_once_and_can_be_silenced(hub, monkeypatch, capsys, caplog):
     import huggingface_hub.utils as utils
 
@@ -391,6 +417,7 @@ def test_how_much_is_to_come_is_printed_once_and_can_be_silenced(hub, monkeypatc
     assert "downloading" in caplog.text and "downloading" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discussions", ["ours", "others", "none", "failing"])
 def test_the_hubs_own_conversion_is_named_and_not_taken(hub, repository, discussions):
     (repository / "model.safetensors").unlink()
@@ -411,6 +438,7 @@ def test_the_hubs_own_conversion_is_named_and_not_taken(hub, repository, discuss
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]
 
 
+@pytest.mark.slow
 def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository):
     folder = from_hugging_face("hf://org/model")
     (folder / "vocab.txt").unlink()
@@ -422,6 +450,7 @@ def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository
     assert not (folder / "config.json").is_symlink()
 
 
+@pytest.mark.slow
 def test_heads_and_adapters_are_named_as_of_a_local_folder(golden, hub, repository, caplog):
     shutil.rmtree(repository)
     shutil.copytree(golden("Bert_Model").folder, repository)
@@ -440,6 +469,7 @@ def test_heads_and_adapters_are_named_as_of_a_local_folder(golden, hub, reposito
     assert not any(hub.count("GET", name) for name in names)
 
 
+@pytest.mark.slow
 def test_adapters_are_downloaded_for_load_adapters(golden, hub, repository, caplog):
     there = ez.SequenceClassifier.from_preset(golden("Bert_ForSequenceClassification").folder)
     there.backbone.enable_lora(2)

@@ -44,6 +44,8 @@ REGISTERED = """
 """
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_public_names_register_all_that_keras_files_hold():
     """So that a file opens whose classes are found by the public ones among them."""
     classes = every_class()
@@ -112,6 +114,7 @@ OPEN = """
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow  # test_conformance.py opens those of tasks
 @pytest.mark.parametrize("imports", ["import keras, encoder_zoo", "import encoder_zoo, keras"])
 def test_a_new_process_opens_tasks_checkpoints_and_models_of_users(answered, imports):
@@ -136,6 +139,7 @@ def edited(file, folder, change):
     return folder / "evil.keras"
 
 
+@pytest.mark.slow
 def test_a_module_that_a_file_names_is_not_imported(files, tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text("import pathlib\npathlib.Path(__file__ + '.mark').touch()\n")
     monkeypatch.syspath_prepend(os.fspath(tmp_path))
@@ -157,6 +161,7 @@ def test_a_module_that_a_file_names_is_not_imported(files, tmp_path, monkeypatch
     assert not (tmp_path / "evil.py.mark").exists()
 
 
+@pytest.mark.slow(except_for="^tagger-merges")
 @pytest.mark.parametrize(
     ("file", "argument"),
     [("checkpoint", "vocabulary"), ("tagger", "vocabulary"), ("tagger", "merges")],
@@ -235,6 +240,7 @@ QUANTIZED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.filterwarnings("ignore:Invalid quantization mode")  # float8, of embeddings
 @pytest.mark.parametrize(("name", "mode"), QUANTIZED)
@@ -249,6 +255,7 @@ def test_quantized_tasks_open_with_equal_outputs(tiny, name, mode, tmp_path):
     assert_keras_file_round_trip(task, inputs)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.parametrize("family", list(FAMILIES))

@@ -36,6 +36,7 @@ def names(folder) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_labels_and_problem_type_come_back(tmp_path):
     labels, problem = ["ham", "spam"], "multi_label_classification"
     here = make_classifier(labels=labels, num_classes=None, problem_type=problem)
@@ -47,6 +48,7 @@ def test_labels_and_problem_type_come_back(tmp_path):
     assert "keras_hub.models.BertTextClassifier.from_preset" in card and "ham, spam" in card
 
 
+@pytest.mark.slow
 def test_one_format_replaces_the_other_and_own_files_stay(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     here = make_classifier()
@@ -59,6 +61,7 @@ def test_one_format_replaces_the_other_and_own_files_stay(tmp_path):
     ez.SequenceClassifier.from_preset(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_failure_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     here, folder = make_classifier(), tmp_path / "preset"
     here.save_to_preset(folder)
@@ -74,6 +77,7 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
     assert names(tmp_path) == {"preset"}
 
 
+@pytest.mark.slow
 def test_another_activation_is_refused_with_what_to_do(tmp_path):
     here = make_classifier("gelu")
     with pytest.raises(ValueError, match=r"activation='gelu_pytorch_tanh' built in.*'gelu'") as e:
@@ -86,6 +90,7 @@ def test_another_activation_is_refused_with_what_to_do(tmp_path):
     make_classifier("gelu_new").save_to_preset(tmp_path, format="keras_hub")  # another name for it
 
 
+@pytest.mark.slow
 def test_tasks_that_kerashub_lacks_are_refused(tmp_path):
     backbone = make_classifier().backbone
     with pytest.raises(ValueError, match="KerasHub has no TokenClassifier for BertBackbone"):
@@ -105,6 +110,7 @@ def test_tasks_that_kerashub_lacks_are_refused(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_heads_of_masked_language_models(tmp_path):
     """KerasHub's have one epsilon and one GELU, the Hugging Face format the backbone's."""
     backbone = make_classifier().backbone
@@ -122,6 +128,7 @@ def test_heads_of_masked_language_models(tmp_path):
     assert ez.MaskedLM.from_preset(tmp_path).head_activation == TANH
 
 
+@pytest.mark.slow(only="^(arguments0|arguments1|arguments6)")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -145,6 +152,7 @@ def test_tokenizers_that_kerashub_cannot_say_are_refused(arguments, message, tmp
     assert config == here.preprocessor.tokenizer.get_config()
 
 
+@pytest.mark.slow
 def test_quantized_models_are_refused(tmp_path):
     here = make_classifier()
     here.quantize("int8")
@@ -156,6 +164,7 @@ def test_quantized_models_are_refused(tmp_path):
         ez.SequenceClassifier.from_keras_hub(there)
 
 
+@pytest.mark.slow
 def test_lora_is_written_merged(tmp_path):
     here = make_classifier()
     here.backbone.enable_lora(2)
@@ -193,6 +202,7 @@ def test_a_manifest_names_no_file_outside_the_preset(tmp_path):
         ez.SequenceClassifier.from_preset(tmp_path / "preset")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("activation", "problem"),
     [("softmax", "single_label_classification"), ("sigmoid", "multi_label_classification")],
@@ -234,6 +244,7 @@ def test_only_kerashubs_models_are_taken():
         ez.RobertaBackbone.from_keras_hub(make_theirs().backbone)
 
 
+@pytest.mark.slow
 def test_lines_of_a_vocabulary_end_as_in_python(tmp_path):
     """KerasHub opens the file as text, where a "\\r" is a line end."""
     tokenizer = make_classifier().preprocessor.tokenizer

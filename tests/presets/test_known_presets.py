@@ -50,6 +50,8 @@ def test_nothing_that_does_not_open_is_listed():
     assert REASONS.keys().isdisjoint(LISTED)
 
 
+@pytest.mark.slow(only="^(google-bert/bert-base-cased|google-bert/bert-base-uncased)")
+@pytest.mark.matrix
 @pytest.mark.parametrize("repository", REPOSITORIES, ids=lambda r: r["repository"])
 def test_a_repository_on_record_opens_or_says_why_not(findings, repository):
     name = repository["repository"]
@@ -81,6 +83,7 @@ def hub(tmp_path, monkeypatch):
     hub.stop()
 
 
+@pytest.mark.slow(except_for="^safetensors")
 @pytest.mark.parametrize("weights", ["safetensors", "zip", "legacy"])
 def test_of_the_weights_only_the_headers_are_fetched(hub, tmp_path, golden, weights):
     """Of 4 MB, some blocks of 64 KB; also where a head repeats the embedding."""
@@ -135,6 +138,7 @@ _LAYOUTS = {r["layout"] for r in REPOSITORIES if r["repository"] not in REASONS}
 _QUICK = ("bert_scibert", "electra_discriminator")
 
 
+@pytest.mark.slow(except_for="^electra_discriminator")
 @pytest.mark.parametrize(
     "layout",
     [n if n in _QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(_LAYOUTS)],

@@ -120,6 +120,7 @@ def listing_with(hub, where: str, value: object) -> bytes:
     return json.dumps(listing).encode()
 
 
+@pytest.mark.slow(except_for="^commit")
 @pytest.mark.parametrize("where", ["commit", "sha256", "blob"])
 def test_digests_that_are_none_are_refused(hub, tmp_path, where):
     for value in [*BAD, *ODD]:
@@ -141,6 +142,7 @@ def test_names_that_no_preset_has_are_not_taken(hub, tmp_path, where):
         download(hub, tmp_path)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_wrong_are_noticed(hub, tmp_path):
     right = len(FILES["model.safetensors"])
     for size in [right - 1, right + 1, 1, 10**6, 2**62, 2**70, -1, 1.5, "7", True, None, [], {}]:
@@ -148,6 +150,7 @@ def test_sizes_that_are_wrong_are_noticed(hub, tmp_path):
         assert isinstance(download(hub, tmp_path), str), size
 
 
+@pytest.mark.slow(except_for="^ETag")
 @pytest.mark.parametrize("name", HEADERS)
 def test_what_comes_with_a_file_names_no_path(hub, tmp_path, name):
     for value in HEADERS[name]:
@@ -157,6 +160,7 @@ def test_what_comes_with_a_file_names_no_path(hub, tmp_path, name):
     assert (download(hub, tmp_path)).name == COMMIT
 
 
+@pytest.mark.slow(except_for="^listing-headers0")
 @pytest.mark.parametrize("headers", [{"Retry-After": "100000"}, {"RateLimit": '"api";r=0;t=99999'}])
 @pytest.mark.parametrize("where", ["listing", "file"])
 def test_a_wait_that_the_server_asks_for_is_bounded(hub, tmp_path, headers, where):
@@ -169,6 +173,7 @@ def test_a_wait_that_the_server_asks_for_is_bounded(hub, tmp_path, headers, wher
     assert "no answer came within 2 seconds" in result or "429" in result or "503" in result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_file_that_drips_or_breaks_off_is_given_up(hub, tmp_path, name):
     hub.cut[name] = 100
@@ -180,6 +185,7 @@ def test_a_file_that_drips_or_breaks_off_is_given_up(hub, tmp_path, name):
     assert isinstance(download(hub, tmp_path), pathlib.Path)
 
 
+@pytest.mark.slow(except_for="^blob-pipe")
 @pytest.mark.skipif(os.name != "posix", reason="pipes and links are made")
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link", "link to nothing"])
 @pytest.mark.parametrize("which", ["blob", "part", "pointer"])
@@ -217,6 +223,7 @@ def test_a_cache_with_odd_things_is_refused_or_mended(hub, tmp_path, kind, which
         assert (folder / name).read_bytes() == FILES[name]
 
 
+@pytest.mark.slow(except_for=r"^\.\.$")
 @pytest.mark.parametrize("revision", ["..", "a/../../x", "a//b", "./x", "refs/../../x", "a/."])
 def test_a_revision_is_no_path(hub, revision):
     with pytest.raises(ValueError, match="is not an address|is no branch, tag or commit"):

@@ -93,6 +93,7 @@ class TestOrigin:
 
 
 class TestResults:
+    @pytest.mark.slow
     def test_are_those_of_the_last_evaluation(self, classifier, tmp_path):
         assert "evaluation" not in card_of(classifier, tmp_path / "mine")
         results = classifier.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
@@ -102,6 +103,7 @@ class TestResults:
             assert f"| {name} | {value:.4g} |" in card
         assert dict(classifier.last_evaluation) == pytest.approx(results)
 
+    @pytest.mark.slow
     def test_are_forgotten_by_training(self, classifier, tmp_path):
         classifier.evaluate(TEXTS, LABELS, verbose=0)
         assert classifier.last_evaluation
@@ -109,6 +111,8 @@ class TestResults:
         assert not classifier.last_evaluation
         assert "evaluation" not in card_of(classifier, tmp_path / "mine")
 
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_are_forgotten_by_other_weights(self, classifier, tiny, tmp_path):
         def distil():
             teacher = tiny.task(ez.BertBackbone.family, "SequenceClassifier")
@@ -137,6 +141,7 @@ class TestResults:
             assert not classifier.last_evaluation, change
             assert "evaluation" not in card_of(classifier, tmp_path / change.__name__), change
 
+    @pytest.mark.slow
     def test_of_few_shots_are_forgotten_by_training(self, tiny):
         classifier = tiny.task(ez.BertBackbone.family, "FewShotClassifier")
         texts, labels = TEXTS[:2], [0, 1]
@@ -146,6 +151,7 @@ class TestResults:
         classifier.fit(texts, labels[::-1], verbose=0)
         assert not classifier.last_evaluation
 
+    @pytest.mark.slow
     def test_of_a_list_are_returned_as_keras_does(self, classifier):
         results = classifier.evaluate(TEXTS, LABELS, verbose=0)
         assert results == pytest.approx(list(classifier.last_evaluation.values()))
@@ -155,6 +161,7 @@ EXAMPLE = re.compile(r"```python\n(import encoder_zoo.*?)```", re.DOTALL)
 
 
 class TestExamples:
+    @pytest.mark.slow(except_for="^Reranker")
     @pytest.mark.eager
     @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
     def test_run_beside_the_folder(self, tiny, tmp_path, monkeypatch, task):
@@ -169,6 +176,7 @@ class TestExamples:
         assert type(names["model"]) is task
         assert (task.text_method is None) == (len(code.splitlines()) == 3)
 
+    @pytest.mark.slow
     def test_are_in_the_words_of_keras_hub_too(self, tiny, tmp_path):
         classifier = tiny.task(ez.RobertaBackbone.family, "SequenceClassifier")
         card = card_of(classifier, tmp_path / "mine", format="keras_hub")

@@ -53,6 +53,7 @@ def test_parameters_are_those_that_were_published(name, parameters):
     assert {row.name: row.parameters for row in ez.list_presets()}[name] == parameters
 
 
+@pytest.mark.slow(except_for="^albert_base_v2_en_uncased")
 @pytest.mark.parametrize(
     ("name", "cls", "sizes", "embedding_dim"),
     [

@@ -96,6 +96,7 @@ def hostile_package(folder: pathlib.Path, monkeypatch) -> pathlib.Path:
     return mark
 
 
+@pytest.mark.slow(except_for="^config")
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "encoder_zoo.json"])
 def test_case_01_a_module_in_any_json_is_never_imported(saved, name, tmp_path, monkeypatch):
     mark = hostile_package(tmp_path, monkeypatch)
@@ -287,6 +288,7 @@ def test_case_10_cut_off_weights_are_named_with_both_sizes(which, share, request
         assert f"expected {size}" in message
 
 
+@pytest.mark.slow
 def test_case_11_every_flipped_bit_is_noticed_or_harmless(saved):
     files = sorted(saved.iterdir())
     whole = {path: path.read_bytes() for path in files}
@@ -312,6 +314,7 @@ def test_case_11_every_flipped_bit_is_noticed_or_harmless(saved):
     assert noticed > 180  # the model card is the rest
 
 
+@pytest.mark.slow(except_for="^copied")
 @pytest.mark.parametrize("which", ["copied", "saved"])
 def test_case_12_every_missing_file_is_named(which, request):
     folder = request.getfixturevalue(which)
@@ -383,6 +386,7 @@ def test_case_16_weights_that_are_no_numbers_are_refused_unless_asked(copied, va
     np.testing.assert_equal(np.array(backbone.blocks[1].output_dense.bias)[3], value)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="asks Linux for the memory")
 def test_case_20_loading_again_and_again_does_not_fill_the_memory(tmp_path):

@@ -40,6 +40,7 @@ def classifier(golden):
     return ez.SequenceClassifier.from_preset(golden("Bert_ForSequenceClassification").folder)
 
 
+@pytest.mark.slow(except_for="^MaskedLM-Bert")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
@@ -63,6 +64,7 @@ def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
         np.testing.assert_array_equal(saved[name], value, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given, labels",
     [({"labels": ["LABEL_0", "LABEL_1"]}, ["LABEL_0", "LABEL_1"]), ({"num_classes": 2}, None)],
@@ -117,6 +119,7 @@ def test_every_setting_away_from_its_default_comes_back(tmp_path):
             assert getattr(loaded, name) == value, name
 
 
+@pytest.mark.slow
 def test_labels_settings_and_learning_rate_come_back(golden, tmp_path):
     tokenizer = ez.SequenceClassifier.from_preset(
         golden("Bert_ForSequenceClassification").folder
@@ -161,6 +164,7 @@ def test_half_precision_halves_the_file_and_keeps_the_numbers_near(
         classifier.save_to_preset(tmp_path / "none", dtype="int4")
 
 
+@pytest.mark.slow
 def test_large_weights_go_into_shards(classifier, golden, tmp_path):
     classifier.save_to_preset(tmp_path / "preset", shard_bytes=4000)
     shards = sorted(path.name for path in (tmp_path / "preset").glob("*.safetensors"))
@@ -191,6 +195,7 @@ def test_shards_may_have_many_gigabytes(classifier, tmp_path):
         classifier.save_to_preset(tmp_path / "preset", shard_byte=5)
 
 
+@pytest.mark.slow(except_for="^(latin-1-huggingface|utf-16-huggingface|utf-8-huggingface)")
 @pytest.mark.parametrize("format", ["huggingface", "keras_hub"])
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8"])
 def test_a_card_of_a_person_is_kept_byte_by_byte(tmp_path, encoding, format):
@@ -205,6 +210,7 @@ def test_a_card_of_a_person_is_kept_byte_by_byte(tmp_path, encoding, format):
     assert again.num_layers == 1
 
 
+@pytest.mark.slow
 def test_lora_is_merged_and_quantized_weights_are_refused(classifier, golden, tmp_path):
     inputs = golden("Bert_ForSequenceClassification").inputs
     classifier.backbone.enable_lora(2)
@@ -285,6 +291,7 @@ while True:
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="where folders can be exchanged in one step")
 def test_case_17_after_a_kill_at_any_moment_the_preset_is_whole(tmp_path):
@@ -323,6 +330,7 @@ def test_case_17_after_a_kill_at_any_moment_the_preset_is_whole(tmp_path):
     assert seen == {1000, 1001}
 
 
+@pytest.mark.slow
 def test_case_18_a_full_disk_leaves_the_old_preset_and_is_named(small_disk, classifier):
     folder = small_disk / "preset"
     classifier.save_to_preset(folder)

@@ -37,6 +37,7 @@ def classifier(tiny):
 
 
 class TestWhatWasPushed:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "name",
         [
@@ -64,10 +65,12 @@ class TestWhatWasPushed:
             tokens = [model.preprocessor.tokenizer.get_vocabulary() for model in (task, loaded)]
             assert tokens[0] == tokens[1]
 
+    @pytest.mark.slow
     def test_classifies_texts_alike(self, hub, classifier):
         loaded = ez.SequenceClassifier.from_preset(classifier.push_to_hub("user/model"))
         assert loaded.classify(TEXTS) == classifier.classify(TEXTS)
 
+    @pytest.mark.slow
     def test_is_one_commit_of_a_new_repository(self, hub, classifier):
         classifier.push_to_hub("hf://user/model", private=True, commit_message="First")
         assert hub.messages == ["First"] and hub.visibility == {"user/model": "private"}
@@ -78,6 +81,7 @@ class TestWhatWasPushed:
         }  # fmt: skip
         assert len(hub.blobs) == 1  # the weights
 
+    @pytest.mark.slow
     def test_replaces_an_earlier_preset_and_keeps_other_files(self, hub, classifier):
         classifier.push_to_hub("user/model", shard_bytes=4000)
         folder = hub.folders["user/model"]
@@ -94,11 +98,13 @@ class TestWhatWasPushed:
         assert set(manifest["files"]) < names
         assert ez.SequenceClassifier.from_preset("hf://user/model").labels == classifier.labels
 
+    @pytest.mark.slow
     def test_is_not_committed_twice(self, hub, classifier):
         first = classifier.push_to_hub("user/model")
         assert classifier.push_to_hub("user/model") == first
         assert len(hub.messages) == 1
 
+    @pytest.mark.slow
     def test_may_be_a_backbone_with_its_tokenizer(self, hub, classifier):
         tokenizer = classifier.preprocessor.tokenizer
         address = classifier.backbone.push_to_hub("user/encoder", tokenizer)
@@ -109,6 +115,7 @@ class TestWhatWasPushed:
             tokenizer.get_vocabulary()
         )
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.eager
     def test_may_be_in_the_format_of_keras_hub(self, hub, tiny):
@@ -122,6 +129,7 @@ class TestWhatWasPushed:
 
 
 class TestTheCard:
+    @pytest.mark.slow
     def test_names_the_repository(self, hub, classifier):
         classifier.push_to_hub("user/model")
         card = (hub.folders["user/model"] / "README.md").read_text()
@@ -138,6 +146,7 @@ class TestTheCard:
         assert card.read_bytes() == own
         assert len(hub.messages) == 2
 
+    @pytest.mark.slow
     def test_of_the_repository_tells_what_a_model_began_from(self, hub, classifier, tmp_path):
         card = "---\nlibrary_name: keras\ntags: [a]\nlicense: mit\nlanguage: de\n---\n"
         classifier.push_to_hub("user/model")
@@ -156,11 +165,13 @@ class TestFailures:
             classifier.push_to_hub("user/model")
         classifier.push_to_hub("user/model", token=TOKEN)
 
+    @pytest.mark.slow
     def test_where_the_token_may_not_write(self, hub, classifier):
         hub.refuse["/api/repos/create"] = 403
         with pytest.raises(ValueError, match=r"^hf://org/model: the hub refuses to write \(403\)"):
             classifier.push_to_hub("org/model")
 
+    @pytest.mark.slow
     def test_of_an_upload_name_their_cause(self, hub, classifier, monkeypatch):
         monkeypatch.setattr(hub, "_store", lambda oid, body: (403, {}))
         with pytest.raises(ValueError, match=r"the hub refuses to write \(403\)"):
@@ -171,6 +182,7 @@ class TestFailures:
         with pytest.raises(ValueError, match="^hf://user/model: the model was not pushed. It was:"):
             classifier.push_to_hub("user/model")
 
+    @pytest.mark.slow
     def test_of_a_commit_leave_the_repository_as_it_was(self, hub, classifier):
         classifier.push_to_hub("user/model")
         before = {name: path.read_bytes() for name, path in hub.files("user/model").items()}
@@ -180,6 +192,7 @@ class TestFailures:
         hub.refuse.clear()
         assert before == {n: path.read_bytes() for n, path in hub.files("user/model").items()}
 
+    @pytest.mark.slow
     def test_of_saving_come_before_a_repository_is_made(self, hub, classifier):
         classifier.backbone.blocks[0].output_dense.quantize("int8")
         with pytest.raises(ValueError, match="is quantized"):
@@ -201,6 +214,7 @@ class TestFailures:
         assert set(os.listdir(tmp_path)) == before
 
 
+@pytest.mark.slow
 def test_a_large_file_is_uploaded_once(hub, classifier, tmp_path):
     classifier.push_to_hub("user/model")
     hub.log.clear()

@@ -510,6 +510,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow(only="^(a long|instructions|tuples)")
 @pytest.mark.parametrize("case", BOMBS)
 def test_bombs_take_little_time_and_memory(case):
     value, expected = BOMBS[case]

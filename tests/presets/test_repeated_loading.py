@@ -108,12 +108,14 @@ def assert_not_grown(growth) -> None:
     assert counts == [0, 0, 0]  # open files, threads, mapped files
 
 
+@pytest.mark.matrix
 @needs_mallinfo
 @pytest.mark.slow
 def test_loading_again_and_again_takes_no_more_memory(growths):
     assert_not_grown(growths["loading"])
 
 
+@pytest.mark.matrix
 @needs_mallinfo
 @pytest.mark.slow
 def test_loading_and_answering_again_and_again_takes_no_more_memory(growths):
@@ -122,12 +124,14 @@ def test_loading_and_answering_again_and_again_takes_no_more_memory(growths):
     assert_not_grown(growths["answering with MiniLM"])
 
 
+@pytest.mark.matrix
 @needs_mallinfo
 @pytest.mark.slow
 def test_small_models_take_no_more_memory(growths):
     assert_not_grown(growths["small models"])
 
 
+@pytest.mark.slow
 @each_tokenizer
 def test_a_tokenizer_is_freed_with_the_last_reference(tiny, family):
     gc.collect()
@@ -157,6 +161,7 @@ def test_dropped_models_are_freed_before_the_next_is_loaded(monkeypatch):
         gc.enable()
 
 
+@pytest.mark.slow(except_for="^eurobert")
 @each_family
 def test_tensorflow_knows_the_variables_of_two_models_by_the_same_names(tiny, family):
     first, second = (tiny.task(family, "SequenceClassifier") for _ in range(2))
@@ -166,6 +171,7 @@ def test_tensorflow_knows_the_variables_of_two_models_by_the_same_names(tiny, fa
     assert first.weights[0].path != second.weights[0].path
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the process's memory from /proc")
 def test_a_model_takes_the_memory_of_its_weights(tmp_path):

@@ -197,6 +197,8 @@ def save_versions(tiny, folder: pathlib.Path, format: str) -> list[pathlib.Path]
     return folders
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_folder_is_opened_whole(tmp_path, replaced):
     """Also where it is being deleted: an old version is, as soon as the new one has its place."""
     folders = [tmp_path / f"version{number}" for number in range(VERSIONS)]
@@ -214,6 +216,7 @@ def test_a_folder_is_opened_whole(tmp_path, replaced):
     assert seen <= {str(number) * 8 for number in range(VERSIONS)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verify", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "format",
@@ -232,6 +235,7 @@ def test_every_load_of_a_preset_is_of_one_version(tiny, tmp_path, format, verify
     assert len({tuple(numbers) for numbers in found}) > 1, "the folder was never replaced"
 
 
+@pytest.mark.slow
 def test_a_link_that_leads_to_another_version_each_time(tiny, tmp_path):
     """As a directory of releases has it: `latest` is a link, and a new one takes its place."""
     versions, link = save_versions(tiny, tmp_path, "safetensors"), tmp_path / "latest"
@@ -246,6 +250,7 @@ def test_a_link_that_leads_to_another_version_each_time(tiny, tmp_path):
     assert {len(numbers) for numbers in results_with(change, lambda: held(load()))} == {1}
 
 
+@pytest.mark.slow
 def test_adapters_are_of_one_version(tiny, tmp_path):
     folders = [tmp_path / f"version{number}" for number in range(1, VERSIONS + 1)]
     for number, folder in enumerate(folders, 1):
@@ -291,6 +296,7 @@ def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path)
     assert {0, 1} <= set(results_with(change, read))
 
 
+@pytest.mark.slow
 def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, monkeypatch):
     """As programs do that write a preset's files in place, one after the other."""
     from encoder_zoo.presets.formats import huggingface
@@ -308,6 +314,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, m
         ez.SequenceClassifier.from_preset(folder)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced):
     """TensorFlow reads its files one after the other; no answer may be of two versions."""

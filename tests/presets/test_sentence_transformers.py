@@ -93,6 +93,7 @@ def vectors(embedder, **options) -> np.ndarray:
 
 
 class TestEveryVersion:
+    @pytest.mark.slow(except_for="^3")
     @pytest.mark.parametrize("version", VERSIONS)
     def test_vectors_are_those_of_the_library(self, embedders, version):
         """Also of a text that is longer than 16 tokens. Shortened ones get length 1 again."""
@@ -119,6 +120,7 @@ class TestEveryVersion:
         assert not of["2.7.0"].include_prompt and not of["6.2.0"].include_prompt
         assert of["5.3.0"].include_prompt and of["3.4.1"].prompts == {}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("version", ["1.2.1", "6.2.0"])
     def test_parts_load_by_themselves(self, embedders, version):
         embedder = embedders[version]
@@ -171,6 +173,7 @@ class TestBareEncoders:
         ez.TextEmbedder.from_preset(golden("Bert_Model").folder, pooling="cls")
         assert "default" not in caplog.text
 
+    @pytest.mark.slow
     def test_the_length_is_the_tokenizers(self, golden, tmp_path):
         folder = shutil.copytree(golden("Bert_Model").folder, tmp_path / "bare")
         edit(folder / "tokenizer_config.json", model_max_length=20)
@@ -320,6 +323,7 @@ class TestLengths:
 
 
 class TestSaved:
+    @pytest.mark.slow
     @pytest.mark.parametrize("version", VERSIONS)
     def test_it_comes_back_as_it_was(self, embedders, version, tmp_path, caplog):
         embedder = embedders[version]
@@ -358,6 +362,7 @@ class TestSaved:
         pooling = json.loads((tmp_path / "saved/1_Pooling/config.json").read_text())
         assert pooling == {"embedding_dimension": 8, "pooling_mode": ["mean", "cls"]}
 
+    @pytest.mark.slow
     def test_module_folders_of_an_earlier_save_do_not_remain(self, embedders, golden, tmp_path):
         target = tmp_path / "saved"
         embedders["6.2.0"].save_to_preset(target)
@@ -371,6 +376,7 @@ class TestSaved:
         ez.SequenceClassifier.from_preset(folder).save_to_preset(target)
         assert not list(target.glob("*sentence*")) and not (target / "modules.json").exists()
 
+    @pytest.mark.slow
     def test_half_precision(self, embedders, tmp_path):
         embedders["6.2.0"].save_to_preset(tmp_path / "half", dtype="float16")
         weights = load_file(tmp_path / "half" / "2_Dense" / "model.safetensors")
@@ -394,6 +400,7 @@ class TestSaved:
         path.write_bytes(path.read_bytes().replace(b"e", b"E", 1))
         assert f"{path} is damaged or changed" in refusal(tmp_path / "saved")
 
+    @pytest.mark.slow
     def test_files_of_modules_are_read_of_one_version(self, embedders, tmp_path, monkeypatch):
         """A writer replaces the folder after it was opened and before its modules are read."""
         from encoder_zoo.presets import loading
@@ -431,6 +438,7 @@ def hub(tmp_path, monkeypatch):
 
 
 class TestHub:
+    @pytest.mark.slow
     @pytest.mark.parametrize("version", ["1.2.1", "6.2.0"])
     def test_the_files_of_the_modules_are_downloaded(self, hub, embedders, version):
         hub.folders["org/model"] = FOLDERS / version
@@ -447,6 +455,7 @@ class TestHub:
         assert preprocessor.prompts == PROMPTS
         assert not hub.count("GET", ".safetensors")
 
+    @pytest.mark.slow(except_for="^1")
     @pytest.mark.parametrize("version", ["1.2.1", "2.2.2", "6.2.0"])
     def test_the_headers_are_enough_to_check_it(self, hub, version):
         hub.folders["org/model"] = FOLDERS / version
@@ -454,6 +463,7 @@ class TestHub:
         assert found.opens, found.why_not
         assert not any("Dense" in name for name in found.weights)
 
+    @pytest.mark.slow
     def test_modules_are_checked_too(self, hub, folder):
         edit(folder / "2_Dense" / "config.json", bias=False)
         hub.folders["org/model"] = folder
@@ -471,6 +481,7 @@ class TestHub:
 
 
 class TestListed:
+    @pytest.mark.slow
     def test_prompts_of_the_list_where_the_hub_has_none(self, hub, tmp_path):
         bare = copied(tmp_path, "5.4.1")
         hub.folders["intfloat/e5-base-v2"] = bare
@@ -538,6 +549,7 @@ class TestCrossEncoders:
         with pytest.raises(ValueError, match=r"config.json: the activation is 'os.system'"):
             self.activation(one_label)
 
+    @pytest.mark.slow
     def test_both_older_forms_are_written(self):
         assert cross_encoder_config("linear") == {
             "sentence_transformers": {"activation_fn": self.IDENTITY, "version": "4.0.0"},

@@ -52,6 +52,7 @@ def refusal(source) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_vectors_are_those_of_the_library(encoders, version):
     """Also of a text that is longer than 16 tokens."""
@@ -72,6 +73,7 @@ def test_settings_are_those_of_its_files(encoders, version):
     assert encoder.preprocessor.prompts == prompts
 
 
+@pytest.mark.slow(except_for="^6")
 @VERSIONS
 def test_what_is_written_has_the_same_vectors_and_settings(encoders, version, tmp_path):
     encoder, texts = encoders[version], ["the cat sat .", "good film"]

@@ -42,6 +42,7 @@ def assert_trained(model, checkpoint, rows=slice(None)) -> None:
     np.testing.assert_allclose(here[mask], there["logits"][..., rows][mask], atol=2e-5)
 
 
+@pytest.mark.slow(except_for="^SequenceClassifier-fields[234]-|^TokenClassifier-fields[02]-")
 @pytest.mark.parametrize(
     "fields, labels",
     [
@@ -66,6 +67,7 @@ def test_the_weights_decide(edited, task, fields, labels):
     assert_trained(model, checkpoint)
 
 
+@pytest.mark.slow(except_for="^labels1")
 @pytest.mark.parametrize(
     "labels, rows",
     [
@@ -83,6 +85,7 @@ def test_labels_find_their_outputs(edited, labels, rows, caplog):
     assert (renamed in caplog.text) == (labels[0] == "x")
 
 
+@pytest.mark.slow
 def test_names_that_are_too_few_are_refused_and_the_advice_works(edited):
     names = {"id2label": {"0": "a", "1": "b"}, "label2id": None}
     checkpoint = edited("Bert_ForSequenceClassification", **names)
@@ -120,6 +123,7 @@ def test_the_head_of_another_task_is_named(edited, caplog, name, task, fields, r
     assert "Not used: classifier.bias, classifier.weight" in line
 
 
+@pytest.mark.slow
 def test_a_head_of_other_names_is_named(edited, caplog):
     checkpoint = edited("Bert_ForSequenceClassification")
     file = checkpoint.folder / "model.safetensors"
@@ -135,6 +139,7 @@ def test_a_head_of_other_names_is_named(edited, caplog):
     assert caplog.text.count("answers from a head with random weights") == 1
 
 
+@pytest.mark.slow
 def test_a_trained_head_answers_without_a_warning(edited, caplog):
     checkpoint = edited("Bert_Model")
     model = ez.SequenceClassifier.from_preset(checkpoint.folder, labels=["a", "b"])
@@ -144,6 +149,9 @@ def test_a_trained_head_answers_without_a_warning(edited, caplog):
     assert caplog.text == ""
 
 
+@pytest.mark.slow(
+    except_for=r"^(-module\.$|_fsdp_wrapped_module\.-_orig_mod|_fsdp_wrapped_module\.-module|base_model\.model\.-module\.model)"
+)
 @pytest.mark.parametrize("prefix", ["model.", "module.", "_orig_mod.", "module.model."])
 @pytest.mark.parametrize("outer", ["", "net.", "base_model.model.", "_fsdp_wrapped_module."])
 def test_a_head_inside_of_another_module(edited, prefix, outer):
@@ -197,6 +205,7 @@ def test_adapters_bring_their_head(edited, tmp_path):
     np.testing.assert_array_equal(bare.head.output_dense.kernel, trained.head.output_dense.kernel)
 
 
+@pytest.mark.slow
 def test_weights_of_another_count_of_classes_are_refused(edited, tmp_path):
     trained = ez.SequenceClassifier.from_preset(edited("Bert_ForSequenceClassification").folder)
     trained.save_weights(tmp_path / "three.weights.h5")
@@ -341,6 +350,7 @@ def test_adapters_beside_the_weights_are_named(edited, caplog):
     again.load_adapters(ast.literal_eval(advice))
 
 
+@pytest.mark.slow(only="^(fields0|fields2|fields3)")
 @pytest.mark.parametrize(
     "fields, labels",
     [
@@ -380,6 +390,7 @@ def test_names_of_classes_that_cannot_be_are_refused(edited, fields, message):
         ez.SequenceClassifier.from_preset(checkpoint.folder)
 
 
+@pytest.mark.slow
 def test_one_name_of_two_classes_is_refused_and_the_advice_works(edited):
     fields = {"id2label": {"0": "a", "1": "a", "2": "b"}, "label2id": None}
     checkpoint = edited("Bert_ForSequenceClassification", **fields)
@@ -390,6 +401,7 @@ def test_one_name_of_two_classes_is_refused_and_the_advice_works(edited):
         assert_trained(model, checkpoint)
 
 
+@pytest.mark.slow
 def test_one_class_is_refused(edited):
     checkpoint = edited("Bert_ForMultipleChoice", problem_type="single_label_classification")
     with pytest.raises(ValueError, match="A classifier of one class always answers it"):
@@ -398,6 +410,7 @@ def test_one_class_is_refused(edited):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=1, problem_type=advised)
 
 
+@pytest.mark.slow
 def test_one_output_without_a_problem_type_is_named(edited, caplog):
     """A number, as in transformers' training; a probability, as in its pipeline, if asked for."""
     checkpoint = edited("Bert_ForMultipleChoice", architectures=["BertForSequenceClassification"])
@@ -415,6 +428,7 @@ def test_one_output_without_a_problem_type_is_named(edited, caplog):
     np.testing.assert_allclose(answer[0]["score"], 1 / (1 + np.exp(-logit[0])), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # KerasHub's own
 @pytest.mark.parametrize("head", ["TextClassifier", "MaskedLM"])
 @pytest.mark.parametrize("family", ["Bert", "Roberta"])

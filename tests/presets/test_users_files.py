@@ -160,6 +160,7 @@ def test_the_table_has_every_writer():
     assert methods - set(dir(keras.Model)) == ours
 
 
+@pytest.mark.slow(only="^(backbone|bm25|index|preset)")
 @writers
 def test_other_things_in_the_folder_stay(write, tmp_path):
     outside = tmp_path / "outside"
@@ -197,6 +198,9 @@ def written_files(write, folder) -> list[str]:
     return [name for name, (mode, _) in state(folder).items() if stat.S_ISREG(mode)]
 
 
+@pytest.mark.slow(
+    only="^(empty-answers|file-(answers|index)|folder-modules|link to folder-(modules|preset))"
+)
 @writers
 @pytest.mark.parametrize("there", ["file", "empty", "folder", "link", "link to folder", "pipe"])
 def test_a_users_file_with_a_name_of_ours_stays(write, tmp_path, there):
@@ -225,6 +229,7 @@ def test_a_users_file_with_a_name_of_ours_stays(write, tmp_path, there):
         assert state(outside) == others, name
 
 
+@pytest.mark.slow(only="-(preset|modules|index|answers)$")
 @writers
 @pytest.mark.parametrize("change", ["link", "read-only", "changed", "folder"])
 def test_a_file_of_ours_that_became_a_users_is_kept_or_named(write, tmp_path, change, caplog):

@@ -84,6 +84,7 @@ def test_a_device_has_the_peak_of_its_own_name(kit, device, peak):
     assert kit.peak_of(device) == peak
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_kit_measures_training_and_forward_passes_without_tensorflow(tmp_path):
     pytest.importorskip("jax")
@@ -103,6 +104,7 @@ def test_the_kit_measures_training_and_forward_passes_without_tensorflow(tmp_pat
     assert again.stdout == done.stdout and json.loads(file.read_text()) == rows
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_kit_measures_raw_texts(tmp_path):
     pytest.importorskip("jax")

@@ -51,6 +51,7 @@ def find(tmp_path_factory):
     return find
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.split("\n")[0])
 def test_ours_finds(find, job):

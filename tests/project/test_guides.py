@@ -65,6 +65,7 @@ def small_encoders(monkeypatch):
     return importlib.import_module("small_encoders")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_small_encoder_goes_on_from_another(small_encoders):
     texts = ["The lowest of the low, lower than Élan."] * 20
@@ -89,6 +90,7 @@ def test_a_small_encoder_goes_on_from_another(small_encoders):
     np.testing.assert_allclose(no_letter, old.mean(0), rtol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_many_texts_go_on_after_a_kill(tmp_path):
     pytest.importorskip("pyarrow")
@@ -100,6 +102,7 @@ def test_many_texts_go_on_after_a_kill(tmp_path):
     assert "3000 rows, each once and in order: True" in done.stdout
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("has_server", [False, True])
 def test_the_databases_find_the_same(has_server, tmp_path):
@@ -127,6 +130,7 @@ def test_the_databases_find_the_same(has_server, tmp_path):
         assert last.endswith("\nLeft out: DATABASE_URL names no PostgreSQL server.\n")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_search_page_answers_and_escapes(monkeypatch):
     pytest.importorskip("bm25s")
@@ -161,6 +165,7 @@ def notebooks(monkeypatch):
     return importlib.import_module("notebooks")
 
 
+@pytest.mark.slow(only="^distillation")
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_guide_is_a_notebook_of_text_and_code(notebooks, path):
     book = notebooks.notebook(path)
@@ -185,6 +190,7 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_page_shows_the_outputs_of_a_run(notebooks, tmp_path):
     """In a copy: others may run guides in the repository at the same time."""

@@ -43,6 +43,7 @@ LEFT_OUT = {"bert_nano_en_uncased_sentiment", "roberta_nano_en"}  # of the wheel
 WHERE = "import encoder_zoo.encoders as e, sys; print(e.__file__, 'keras' in sys.modules)"
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_repository_does_not_shadow_the_installed_package(installed):
     """`python -c` has the current folder first on its path."""
@@ -55,6 +56,8 @@ def test_the_editable_package_in_the_root_of_the_repository():
     assert where.split() == [str(ROOT / "encoders" / "__init__.py"), "False"]
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_wheel_holds_every_file_and_one_top_level_package(installed):
     wings = {"facade": ".", **{name: name for name in ("common", "encoders", "presets", "tasks")}}
     files = {
@@ -89,6 +92,7 @@ def script(tmp_path) -> pathlib.Path:
     return tmp_path / "user.py"
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_mypy_knows_the_types_and_finds_a_typo(installed, script):
     command = [sys.executable, "-m", "mypy", "--cache-dir", script.parent / "cache", script]
@@ -98,6 +102,7 @@ def test_mypy_knows_the_types_and_finds_a_typo(installed, script):
     assert 'has no attribute "Clasifier"' in out
 
 
+@pytest.mark.matrix
 @pytest.mark.slow  # test_typing.py runs it, too
 def test_pyright_knows_the_types_and_finds_a_typo(installed, script):
     (script.parent / "pyrightconfig.json").write_text(

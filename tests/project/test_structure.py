@@ -1,6 +1,6 @@
 """The package's structure: which folders import which, how it is cut, and how docstrings begin.
 
-`docs/house.py` counts; here are the limits.
+`docs/house.py` counts files, lines and imports.
 """
 
 import ast
@@ -100,6 +100,7 @@ def test_a_folder_imports_only_from_those_below(folder):
             assert not {name for name, home in homes.items() if home in above}, module
 
 
+@pytest.mark.slow
 def test_no_module_imports_itself_through_others():
     graph = {module: imports_of(path) & MODULES.keys() for module, path in MODULES.items()}
     while leaves := {module for module, imported in graph.items() if not imported - {module}}:
@@ -107,6 +108,7 @@ def test_no_module_imports_itself_through_others():
     assert not graph, "a circle is among these"
 
 
+@pytest.mark.slow
 def test_docstrings_say_what_the_code_does():
     """So that each begins with a verb or with the thing itself."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
@@ -125,10 +127,6 @@ SLICES = {
     "HookedAdamW": "Keras's private names are in one file",
     "TokenizerArguments": "`Tokenizer.__init__` puts a class's defaults before its arguments",
 }
-IMPORTS = 0.11  # share of the code lines
-CIRCLE = 3  # files that import one another, those of type imports too
-ROOMS = 15  # of `tasks/`
-FILES = 299
 
 
 @pytest.fixture(scope="module")
@@ -140,30 +138,19 @@ def house():
     return module.House(ROOT)
 
 
+@pytest.mark.slow
 def test_a_task_is_read_in_few_classes(house):
     counts = {task.name: len(house.ancestors(task)) for task in house.tasks()}
     assert len(counts) > 12
     assert {name: n for name, n in counts.items() if n > BASES} == A_TASK_ON_A_TASK
 
 
+@pytest.mark.slow
 def test_no_base_is_a_slice_of_its_subclass(house):
     assert {base.name for base in house.slices()} == SLICES.keys()
 
 
-def test_few_lines_are_imports(house):
-    assert house.import_share() <= IMPORTS
-
-
-def test_circles_of_imports_are_small(house):
-    assert not [circle for circle in house.circles() if len(circle) > CIRCLE]
-
-
-def test_files_and_rooms_are_few_and_have_names_of_their_own(house):
-    assert len(house.rooms("tasks")) <= ROOMS
-    assert len(house.modules) <= FILES
-    assert not house.repeated_names(more_than=3)
-
-
+@pytest.mark.slow
 def test_a_module_begins_with_its_logger():
     late = []
     for name, path in MODULES.items():

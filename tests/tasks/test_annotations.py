@@ -477,6 +477,8 @@ LABELS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 
 class TestFit:
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_rows_into_a_tagger_whose_labels_are_known(self, build):
         """REPORTS.md, 6: doccano's rows trained every word as O."""
         tagger = build(labels=LABELS)
@@ -505,6 +507,7 @@ class TestFit:
         build()._adapt([TEXT], [[(0, 3, "B-PER")]])
         assert "These look like tags of words: 'B-PER'." in caplog.text
 
+    @pytest.mark.slow(only="^(labels1-y0|labels1-y1$|labels1-y11)")
     @pytest.mark.parametrize(
         "y",
         [

@@ -74,6 +74,9 @@ CALLS = {
 }
 
 
+@pytest.mark.slow(
+    only=r"^(LateInteraction-\[\['a'\]\]$|SparseEncoder-\[\['a'\]\]$|TextEmbedder-\[\['a'\]\]$)"
+)
 @pytest.mark.parametrize("x", NESTED, ids=str)
 @pytest.mark.parametrize("name", CALLS)
 def test_texts_in_lists_of_their_own_are_refused(name, x, model):
@@ -157,6 +160,7 @@ NOT_TEXTS = {
 }
 
 
+@pytest.mark.slow(except_for="^three texts")
 @pytest.mark.parametrize("kind", NOT_TEXTS)
 def test_estimators_refuse_what_is_no_column_of_texts(kind):
     from encoder_zoo import sklearn

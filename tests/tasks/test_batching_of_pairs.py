@@ -1,6 +1,7 @@
 """Batches of examples with several texts, and of random lengths."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from encoder_zoo.tasks.preprocessing.batching import (
@@ -44,6 +45,7 @@ def test_batches_are_of_like_length_by_all_texts():
     assert longest.tolist() == [1, 0, 2]
 
 
+@pytest.mark.slow
 def test_batches_are_drawn_at_random_where_lengths_are_not_grouped():
     sizes = np.random.default_rng(0).permutation(800) % 100 + 1
     found = batches_of(pairs([5] * 800, sizes), Plan(16, group_lengths=False))
@@ -55,6 +57,7 @@ def test_batches_are_drawn_at_random_where_lengths_are_not_grouped():
     assert kept == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+@pytest.mark.slow
 def test_all_places_in_the_order_are_as_likely():
     """Of 2,000 orders of 6, each example is first in a sixth; 5 standard errors are 0.042."""
     order = tf.function(lambda seed: epoch_order(tf.range(6), 4, seed, group_lengths=False))

@@ -82,6 +82,7 @@ def test_nothing_to_find_a_temperature_in(caplog):
     assert ["all right" in caplog.messages[0], "wrong as right" in caplog.messages[1]] == [True] * 2
 
 
+@pytest.mark.slow
 def test_the_threshold_has_the_highest_f1():
     rng = np.random.default_rng(2)
     for _ in range(50):
@@ -97,6 +98,7 @@ def test_the_threshold_has_the_highest_f1():
     assert best_threshold(np.array([0.9, 0.2]), np.array([True, False]), 3) == (0.5, 0.5)
 
 
+@pytest.mark.slow
 def test_a_calibrated_classifier(tmp_path, caplog):
     task = classifier()
     labels = ["O", "B-X", "I-X", "O", "O", "B-X", "I-X", "I-X"]
@@ -182,6 +184,7 @@ TAGS = [["B-X", "I-X", "O"], ["O", "B-X"], ["O", "O", "B-X", "I-X"]]
 SPANS = [[(0, 4, "X")], [(2, 3, "X")], [(4, 7, "X")]]  # the same in "a bc d", "e f", "g h a b"
 
 
+@pytest.mark.slow
 def test_a_tagger_with_temperature_and_thresholds(tmp_path):
     task = tagger()
     loss = task.calibrate(WORDS, TAGS)
@@ -209,6 +212,7 @@ def test_a_tagger_with_temperature_and_thresholds(tmp_path):
     assert again.extract_entities(WORDS) == kept
 
 
+@pytest.mark.slow
 def test_an_export_scores_as_the_task_does():
     tf = pytest.importorskip("tensorflow")
     for task in (classifier(temperature=2.5), tagger()):
@@ -227,6 +231,7 @@ def test_an_export_scores_as_the_task_does():
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_few_shot_and_zero_shot(tmp_path):
     few = ez.FewShotClassifier.from_preset(
         "bert_nano_en_uncased_embedder", problem_type="multi_label_classification"

@@ -62,6 +62,7 @@ def corpus(tokenizer, tmp_path_factory):
 # -- written and read --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_and_documents_become_the_ids_of_their_sentences(tokenizer, tmp_path, capsys):
     texts = documents()
     lines = ["\r\n".join(d) + "\r\n" for d in texts[:20]], ["\n".join(d) for d in texts[20:]]
@@ -85,6 +86,7 @@ def test_files_and_documents_become_the_ids_of_their_sentences(tokenizer, tmp_pa
         assert held(other) == held(corpus) and other.num_shards == 1
 
 
+@pytest.mark.slow
 def test_text_without_tokens_is_left_out(tokenizer, tmp_path):
     given = [["the cat", "\x01", "  "], ["\x01"], [], ["a dog"]]
     corpus = ez.PretrainingCorpus.from_documents(tmp_path / "c", given, tokenizer, verbose=0)
@@ -145,6 +147,7 @@ def test_another_source_or_tokenizer_is_another_corpus(tokenizer, corpus, tmp_pa
         corpus.check_tokenizer(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])  # of the file: that is read, and one to come
 def test_a_file_that_changes_while_it_is_tokenized_is_no_part(
     tokenizer, tmp_path, monkeypatch, number
@@ -228,6 +231,7 @@ def test_a_changed_bit_is_found_when_its_file_is_read(corpus, tmp_path):
         damaged.shard(1)
 
 
+@pytest.mark.slow
 def test_other_documents_than_before_do_not_continue_a_corpus(tokenizer, tmp_path, monkeypatch):
     write, texts = Shard.write, documents()
     make = functools.partial(
@@ -334,6 +338,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 2, 7))]
 )
@@ -363,6 +368,7 @@ def test_parts_of_files_joined_are_what_one_process_writes(tokenizer, tmp_path, 
     assert held(joined) == [document for part in parts for document in held(part)]
 
 
+@pytest.mark.slow
 def test_parts_of_documents_are_joined_in_their_order(tokenizer, tmp_path, monkeypatch):
     texts, make = documents(), ez.PretrainingCorpus.from_documents
     whole = make(tmp_path / "whole", texts, tokenizer, 100, verbose=0)
@@ -387,6 +393,7 @@ def test_parts_of_documents_are_joined_in_their_order(tokenizer, tmp_path, monke
     assert contents(joined.folder) == contents(whole.folder) and joined.sha256 == whole.sha256
 
 
+@pytest.mark.slow
 def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
     texts, make = documents(), ez.PretrainingCorpus.from_documents
     join = ez.PretrainingCorpus.join
@@ -604,6 +611,7 @@ def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatc
     assert len(planned) <= 3 * 3  # of 3 shards each: the window, the one behind it, and a further
 
 
+@pytest.mark.slow
 def test_workers_read_the_parts_of_each_batch(corpus, tokenizer, monkeypatch):
     preprocessor = ez.MaskedLMPreprocessor(tokenizer, 16)
 

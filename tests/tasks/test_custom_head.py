@@ -48,6 +48,7 @@ def test_the_logits_are_those_of_the_layer(classifier, tiny):
     np.testing.assert_allclose(classifier(inputs), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_the_layer_learns(classifier):
     before = [weight.numpy().copy() for weight in classifier.given_head.weights]
@@ -59,6 +60,7 @@ def test_the_layer_learns(classifier):
     assert len(classifier.trainable_variables) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_labels_are_learned_before_the_layer_is_built(make):
     classifier = make("SequenceClassifier", "roberta", layers(2), labels=None)
@@ -67,6 +69,7 @@ def test_labels_are_learned_before_the_layer_is_built(make):
     assert classifier.classify("a b")["label"] in classifier.labels
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", "tagger"])
 def test_a_keras_file_holds_the_layer(name, request, tmp_path):
@@ -80,6 +83,7 @@ def test_a_keras_file_holds_the_layer(name, request, tmp_path):
     assert isinstance(again.given_head, keras.Sequential)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["classifier", "tagger"])
 def test_a_preset_holds_the_weights_of_the_layer(name, request, tmp_path, caplog):
@@ -104,6 +108,7 @@ def test_without_the_layer_a_preset_says_that_the_head_is_new(classifier, tmp_pa
     assert "the checkpoint's is of a layer that head=... takes" in caplog.text
 
 
+@pytest.mark.slow
 def test_another_layer_starts_from_random_weights(classifier, tmp_path, caplog):
     classifier.save_to_preset(tmp_path)
     ez.SequenceClassifier.from_preset(tmp_path, head=keras.layers.Dense(3))
@@ -126,11 +131,13 @@ def test_a_head_is_a_layer(make):
         make("SequenceClassifier", "bert", "mlp")
 
 
+@pytest.mark.slow
 def test_keras_hub_has_no_such_task(classifier, tmp_path):
     with pytest.raises(ValueError, match="KerasHub has no task with a head of one's own"):
         classifier.save_to_preset(tmp_path, format="keras_hub")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_exports_have_the_layer(classifier, tmp_path):
     import tensorflow as tf

@@ -114,6 +114,7 @@ def impossible(build, monkeypatch):
 WANTED = {None: ["B-LOC", "I-PER", "I-PER"], True: ["B-PER", "I-PER", "I-PER"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("valid", WANTED)
 def test_words_and_entities_have_valid_tags(impossible, valid):
     impossible.valid_tags = valid
@@ -133,6 +134,7 @@ def test_every_token_by_itself_may_have_any_tag(impossible):
     assert tags == WANTED[None]
 
 
+@pytest.mark.slow
 def test_a_threshold_leaves_entities_out(impossible):
     found = impossible.extract_entities("New York.")
     low, high = sorted(entity["score"] for entity in found)
@@ -273,6 +275,7 @@ print(json.dumps([losses, tagger.predict_tags(words)]))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_backends_learn_a_crf_alike():
     losses, tags = zip(
@@ -287,6 +290,8 @@ def test_backends_learn_a_crf_alike():
     assert tags[0] == tags[1] == tags[2]
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "x, y, valid",
     [
@@ -352,6 +357,7 @@ DOC_TAGS = [["B-PER", "O", "B-LOC", "O"], ["B-LOC", "I-LOC"]]
 
 @pytest.mark.eager
 class TestDocuments:
+    @pytest.mark.slow
     def test_labels_are_entities_other_spans_or_tags(self, build):
         encode = build(labels=LABELS).preprocessor.encode
         expected = encode(TEXTS, SPANS)["labels"].to_list()
@@ -367,6 +373,7 @@ class TestDocuments:
         with pytest.raises(ValueError, match="2 texts, but spans for 1"):
             build(labels=LABELS).fit(DOCS, SPANS[:1])
 
+    @pytest.mark.slow
     def test_answers(self, build):
         tagger = build(labels=LABELS)
         assert tagger.extract_entities(DOCS) == tagger.extract_entities(TEXTS)
@@ -378,6 +385,7 @@ class TestDocuments:
         assert scores == tagger.evaluate_entities(words, DOC_TAGS)
         assert tagger.evaluate_entities(DOCS, None) == tagger.evaluate_entities(TEXTS, SPANS)
 
+    @pytest.mark.slow
     def test_questions(self):
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         tokenizer = ez.BertTokenizer([*special, *WORDS, "who", "?"], strip_accents=False)

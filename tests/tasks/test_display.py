@@ -130,6 +130,7 @@ def model():
     return ez.MaskedLM.from_preset("bert_nano_en_uncased")
 
 
+@pytest.mark.slow
 def test_attention_of_a_pair(model):
     """Beside the probabilities of the whole row as the backbone gives them."""
     ids = model.preprocessor.tokenizer(["who sings?", "anna sings."]).to_list()
@@ -149,6 +150,7 @@ def test_attention_of_a_pair(model):
     assert picture.html.count("<line ") == (row >= 0.02).sum()
 
 
+@pytest.mark.slow
 def test_attention_says_what_there_is(model):
     with pytest.raises(ValueError, match="layer=2; expected -2 to 1"):
         ez.display.attention(model, "a", layer=2)
@@ -308,6 +310,7 @@ def test_thresholds_of_several_labels(tiny):
     pyplot.close("all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [False, True])
 def test_thresholds_of_entities_are_those_of_what_is_chosen(tiny, nested):
     """Spans that overlap compete: the curve must be that of `extract_entities`."""

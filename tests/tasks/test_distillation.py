@@ -93,6 +93,7 @@ def values_of_last_block(model, heads):
     return values.transpose(0, 2, 1, 3)
 
 
+@pytest.mark.slow
 def test_relations_are_those_of_the_attention_probabilities_and_of_values():
     teacher, student = backbone(3, 16, 2), backbone(2, 8, 2)
     real = INPUTS["padding_mask"]
@@ -109,6 +110,7 @@ def test_relations_are_those_of_the_attention_probabilities_and_of_values():
     np.testing.assert_allclose(found[real], expected[real], rtol=1e-3)
 
 
+@pytest.mark.slow(except_for="^(distilbert|modernbert|mpnet|nomic_bert)")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_projections_are_what_the_attention_is_made_of(name, tiny):
     family = get_family(name)
@@ -145,6 +147,7 @@ def test_hidden_states_are_those_of_the_layers_that_correspond():
 # -- the whole loss ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_sum_of_means_over_what_counts():
     model = distilled(ALL, label_weight=0.7)
     model.compile()
@@ -163,11 +166,13 @@ def test_the_loss_is_the_sum_of_means_over_what_counts():
     np.testing.assert_allclose(unlabelled, soft + sum(by_token), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ALL)
 def test_all_that_is_trained_has_a_gradient_and_only_the_student_is(objective):
     check_gradients(distilled([objective]), objective)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ALL[1:])
 @pytest.mark.parametrize("kind", [ez.ModernBertBackbone, ez.AlbertBackbone])
 def test_that_holds_for_blocks_of_other_kinds(objective, kind):
@@ -193,6 +198,7 @@ def check_gradients(model, objective):
 # -- fit -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_student_comes_to_agree_with_its_teacher_in_one_trace(monkeypatch, tmp_path):
     rng, halves = np.random.default_rng(0), (WORDS[:7], WORDS[7:])
@@ -239,6 +245,7 @@ def test_a_student_comes_to_agree_with_its_teacher_in_one_trace(monkeypatch, tmp
         model.save(tmp_path / "model.keras")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_teacher_of_another_family_has_its_own_rows():
     pieces = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])}
@@ -271,6 +278,7 @@ TEXTS = ["Naïve, unbelievable—he sang!", "", "a b", "The cats sat on mats " *
 PAIRS = (TEXTS, [*TEXTS[1:], "Yes, unthinkably so."])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [BUNDLED, pytest.param(BUNDLED[::-1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize("texts", [(TEXTS,), PAIRS], ids=["texts", "pairs"])
 def test_tokens_of_other_tokenizers_correspond_by_their_characters(names, texts):
@@ -290,6 +298,7 @@ def test_tokens_of_other_tokenizers_correspond_by_their_characters(names, texts)
             assert (place in holders) if holders else place == -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [(TEXTS,), PAIRS], ids=["texts", "pairs"])
 def test_tokens_of_much_text_are_placed_chunk_by_chunk(texts, monkeypatch):
     student, teacher = map(ez.SequenceClassifierPreprocessor.from_preset, BUNDLED)
@@ -321,6 +330,7 @@ def holds(other, span):
     return other and other[0] == span[0] and other[1] <= span[2] - 1 < other[2]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_student_with_other_tokens_learns_of_those_that_hold_its_own():
     letters = [*"abcdefghijklmnopqrstuvwxyz"]
@@ -368,6 +378,7 @@ def test_a_student_with_other_tokens_learns_of_those_that_hold_its_own():
     assert np.abs(student.get_weights()[-1] - head).max() > 0
 
 
+@pytest.mark.slow
 def test_a_teacher_with_segments_gets_those_of_pairs():
     teacher, words = classifier(1, 8, 1), tokenizer().get_vocabulary()
     plain = ez.BertTokenizer(words, uses_segments=False)
@@ -386,6 +397,7 @@ def test_a_teacher_with_segments_gets_those_of_pairs():
 WORD_LISTS = [["cat", "films", "dog"], ["bad"]]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_pieces_that_count_are_the_same_without_labels():
     model = ez.Distillation(tagger(3, 16, 4), tagger(labels=None))
@@ -396,6 +408,7 @@ def test_the_pieces_that_count_are_the_same_without_labels():
     assert history["soft_labels"][0] > 0 and "f1" in history
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_pieces_that_count_are_the_same_in_datasets_and_of_texts():
     preprocessor = ez.Distillation(tagger(3, 16, 4), tagger(labels=None)).preprocessor
@@ -407,6 +420,7 @@ def test_the_pieces_that_count_are_the_same_in_datasets_and_of_texts():
     np.testing.assert_array_equal(preprocessor(texts)["soft_weights"], expected)
 
 
+@pytest.mark.slow
 def test_masked_language_models_teach_what_stands_behind_a_mask():
     def masked(*sizes):
         preprocessor = ez.MaskedLMPreprocessor(tokenizer(), mask_rate=0.4)
@@ -421,6 +435,7 @@ def test_masked_language_models_teach_what_stands_behind_a_mask():
     np.testing.assert_allclose(outputs["teacher"], model.teacher(inputs), atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_two_backbones_learn_from_texts_in_half_precision():
     teacher, small = backbone(3, 16, 2), backbone(dtype="mixed_bfloat16")
@@ -449,6 +464,9 @@ def of_one_backbone(teacher, student):
     return ez.Distillation(teacher(shared), student(shared), objectives=["relations"])
 
 
+@pytest.mark.slow(
+    except_for="^(<lambda>-different|<lambda>-objectives is 7|<lambda>-scores|<lambda>-share)"
+)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -563,6 +581,7 @@ for run in (history, second, third, fourth):
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_every_backend_learns_the_same(backend):

@@ -558,6 +558,7 @@ def embedder():
 class TestChunks:
     TEXT = "The cat sat on the mat, unbelievably calm. " * 4
 
+    @pytest.mark.slow(only="^7-0")
     @pytest.mark.parametrize(("length", "overlap"), [(7, 0), (7, 3), (20, 5), (1, 0), (200, 9)])
     def test_every_word_is_in_one_and_no_chunk_is_too_long(self, embedder, length, overlap):
         texts = [self.TEXT, "One.", "中文字 mixed 🙂 text, é"]
@@ -645,6 +646,7 @@ class TestChunks:
         index.add(embedder.chunks(["A dog barks."], 12, ids=["dog"], metadata=[{"year": 2000}]))
         assert index.search("dogs", top_k=1)[0]["id"] == "dog#0"
 
+    @pytest.mark.slow
     def test_a_prompt_takes_room(self):
         prompts = {"document": "the: "}  # two tokens
         embedder = ez.TextEmbedder.from_preset(

@@ -46,6 +46,7 @@ def test_logits_are_those_of_gliner(golden):
         np.testing.assert_allclose(found[inside], theirs[inside], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_entities_are_those_of_gliner(golden):
     model, expected, _ = golden
     for name, settings in expected["settings"].items():
@@ -61,6 +62,7 @@ def test_entities_are_those_of_gliner(golden):
             np.testing.assert_allclose(*scores, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_words_are_those_of_the_pattern():
     rng = np.random.default_rng(0)
     letters = list("ab1é_-- \n\u00a0\u200b٣東क्ि🍕'.\x00\x1c")
@@ -152,6 +154,7 @@ def test_wrong_labels_are_refused(model, labels, message):
         model.extract_entities(["Anna"], labels)
 
 
+@pytest.mark.slow(except_for="^spans1")
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
@@ -211,6 +214,7 @@ def test_labels_that_are_learned():
     assert [len(row) for row in examples["span_start"].to_list()] == [1, 1]
 
 
+@pytest.mark.matrix
 def test_no_texts_and_texts_without_words(golden):
     import tensorflow as tf
 
@@ -254,6 +258,7 @@ def test_a_head_that_is_there_in_part_is_damaged(name, change, message, tmp_path
     ez.TextEmbedder.from_preset(tmp_path / "bert")
 
 
+@pytest.mark.matrix
 def test_what_is_saved_is_what_was_opened(golden, tmp_path):
     model, _, folder = golden
     model.save_to_preset(tmp_path / "again")
@@ -364,6 +369,7 @@ print(json.dumps(rows))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="writes a SavedModel")
 def test_a_process_with_tensorflow_alone_finds_the_same(model, tmp_path):
@@ -392,6 +398,7 @@ def test_other_formats_say_what_exists(model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="LiteRT's backend")
 def test_litert_runs_the_encoder(golden):
     model, expected, _ = golden
@@ -527,6 +534,7 @@ def test_thresholds_of_labels_in_an_export(tunable):
                 assert found["score"][i, j].numpy() == pytest.approx(entity["score"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_characters_without_tokens_are_no_words(model):
     for text in ("Bob \u200b\u200b\u200b", "\u200b", "\u200bBob\u200b saw Anna"):
         for entity in model.extract_entities(text, LABELS, threshold=0.0, nested=True):
@@ -548,6 +556,7 @@ print(json.dumps(history.history["loss"]))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_backends_learn_alike():
     losses = {

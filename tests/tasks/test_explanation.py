@@ -97,6 +97,7 @@ class TestIntegration:
 class TestLinearModel:
     """The logits are those of the mean of the embeddings: attributions are known by hand."""
 
+    @pytest.mark.slow(except_for="^A great film, unforgettable!-gradient_x_input")
     @pytest.mark.parametrize("method", METHODS)
     @pytest.mark.parametrize("texts", ["A great film, unforgettable!", ("A film.", "It was bad")])
     def test_by_hand(self, sentiment, monkeypatch, method, texts):
@@ -129,6 +130,7 @@ class TestLinearModel:
         np.testing.assert_allclose([found["logit"], found["baseline"]], both, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [
@@ -146,6 +148,7 @@ def test_completeness_of_every_kind_of_encoder(tiny, family):
     assert max(abs(word["attribution"]) for word in found["words"]) > 0.01
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences(tagger):
     inputs = {n: v.numpy() for n, v in tagger.preprocessor(["anna in rome"]).items()}
     weights = np.random.default_rng(0).normal(size=(1, 12, 4)).astype("float32")
@@ -165,6 +168,7 @@ def test_gradients_are_those_of_finite_differences(tagger):
 
 
 class TestTexts:
+    @pytest.mark.slow
     def test_words_that_speak_for_and_against(self, sentiment):
         text = "The acting was wonderful, but the sound was awful."
         for_it = sentiment.explain(text, label="positive")
@@ -178,6 +182,7 @@ class TestTexts:
         assert gap(for_it) < 1e-3 and gap(against) < 1e-3
         assert for_it["score"] + against["score"] == pytest.approx(1.0, abs=1e-6)
 
+    @pytest.mark.slow
     def test_the_best_label_is_explained(self, sentiment):
         texts = ["Great!", "An awful, boring film."]
         found, answers = (
@@ -197,6 +202,7 @@ class TestTexts:
         joined = ["".join(w["text"] for w in words if w["part"] == i) for i in (0, 1)]
         assert joined == ["".join(text.split()) for text in texts]
 
+    @pytest.mark.slow
     def test_a_document_of_spacy(self, sentiment):
         class Doc(list):
             text, ents = "A great film.", ()
@@ -216,6 +222,7 @@ class TestTexts:
         found = sentiment.explain(["one two three four five six"], method="gradient_x_input")
         assert [word["text"] for word in found[0]["words"]] == ["one", "two", "three", "four"]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize("pooling", ["mean", "max"])
     def test_windows(self, pooling):
@@ -240,6 +247,7 @@ class TestTexts:
         with pytest.raises(ValueError, match="method is 'lime'. Expected 'integrated_gradients'"):
             sentiment.explain("Great!", method="lime")
 
+    @pytest.mark.slow
     def test_half_precision_is_too_coarse(self, caplog, monkeypatch):
         monkeypatch.setattr(attributions_module, "MAX_POINTS", 42)
         preset = "bert_nano_en_uncased_sentiment"
@@ -249,6 +257,7 @@ class TestTexts:
         assert len(caplog.records) == 1
         assert "of 2 explanations do not add up" in caplog.messages[0]
 
+    @pytest.mark.slow
     def test_numbers_and_several_labels(self, tiny):
         family = ez.BertBackbone.family
         parts = tiny.backbone(family), ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
@@ -262,6 +271,7 @@ class TestTexts:
 
 
 class TestEntities:
+    @pytest.mark.slow
     @pytest.mark.parametrize("strategy", ["simple", "first", "none"])
     def test_the_logit_is_the_mean_of_the_entitys_tags(self, tagger, strategy):
         text = "Anna sees José in Rome."
@@ -286,6 +296,7 @@ class TestEntities:
                 *("Anna", "sees", "José", "in", "Rome", ".")
             ]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_windows(self, tagger):
         text = "Anna sees José in New York . " * 4
@@ -299,6 +310,7 @@ class TestEntities:
 
 
 class TestAnswers:
+    @pytest.mark.slow
     def test_the_logit_is_the_sum_of_both(self, reader):
         question, context = " Who sees Rome?", "Anna sees José in New York."
         found = reader.explain(question, context)
@@ -313,6 +325,7 @@ class TestAnswers:
         assert [w["text"] for w in found["words"] if w["part"] == 0] == ["Who", "sees", "Rome", "?"]
         assert [w["text"] for w in found["words"] if w["part"] == 1][-2:] == ["York", "."]
 
+    @pytest.mark.slow
     def test_windows_and_no_answer(self, reader):
         context = "Anna sees José in New York . " * 3
         [found] = reader.explain(["Who?"], [context])
@@ -324,6 +337,7 @@ class TestAnswers:
         lowest = min(window[:, 0].sum() for window in reader.predict((["Who?"], [context]))[0])
         assert none["logit"] == pytest.approx(lowest, abs=1e-4)
 
+    @pytest.mark.slow
     def test_one_context(self, reader):
         several = reader.explain(["Who?", "Who sees Rome?"], "Anna sees Rome.", "gradient_x_input")
         assert [row["texts"][0] for row in several] == ["Who?", "Who sees Rome?"]
@@ -340,6 +354,7 @@ for method in ("integrated_gradients", "gradient_x_input"):
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_explain_alike(sentiment, backend):

@@ -159,6 +159,8 @@ def answers(tasks, folders):
 
 
 class TestAnswersOfTensorFlowAlone:
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_classify(self, tasks, answers, family):
         task, found = (values[f"{family} SequenceClassifier"] for values in (tasks, answers))
         for signature, texts in (("serving_default", TEXTS), ("pairs", (TEXTS, TEXTS[::-1]))):
@@ -168,6 +170,7 @@ class TestAnswersOfTensorFlowAlone:
             np.testing.assert_allclose(found[signature]["score"], scores, atol=1e-5)
         assert found["serving_default none"] == {"label": [], "score": []}
 
+    @pytest.mark.slow
     def test_extract_entities(self, tasks, answers, family):
         name = f"{family} TokenClassifier"
         found = answers[name]["serving_default"]
@@ -181,6 +184,7 @@ class TestAnswersOfTensorFlowAlone:
             np.testing.assert_allclose(found["score"][i][: len(entities)], scores, atol=1e-5)
             assert not any(found["text"][i][len(entities) :])
 
+    @pytest.mark.matrix
     def test_answer(self, tasks, answers, family):
         name = f"{family} SpanQA"
         found = answers[name]["serving_default"]
@@ -190,6 +194,7 @@ class TestAnswersOfTensorFlowAlone:
         np.testing.assert_allclose(found["score"], [a["score"] for a in expected], atol=1e-5)
         assert found["text"].count("") == (16 if "null_threshold" in OPTIONS[name] else 0)
 
+    @pytest.mark.slow
     def test_fill_mask(self, tasks, answers, family):
         name = f"{family} MaskedLM"
         found = answers[name]["serving_default"]
@@ -203,6 +208,7 @@ class TestAnswersOfTensorFlowAlone:
                 scores = [fill["score"] for fill in fills]
                 np.testing.assert_allclose(found["score"][i][j], scores, atol=1e-5)
 
+    @pytest.mark.matrix
     @pytest.mark.parametrize("task", TASKS)
     def test_prepared_ids(self, tasks, answers, family, task):
         name = f"{family} {task}"
@@ -210,6 +216,7 @@ class TestAnswersOfTensorFlowAlone:
         expected = np.asarray(tasks[name](inputs))
         np.testing.assert_allclose(answers[name]["ids"]["logits"], expected, atol=1e-5)
 
+    @pytest.mark.matrix
     def test_inputs_that_do_not_fit_are_named(self, answers, family):
         pairs = answers[f"{family} SequenceClassifier"]["pairs misfit"]
         assert "first has the shape [1], but second [3]. Expected the same." in pairs
@@ -225,6 +232,7 @@ class TestAnswersOfTensorFlowAlone:
         found = answers[f"{family} MaskedLM"]["ids masks"]
         assert "mask_positions has the number [3]. Expected 0 to 2." in found
 
+    @pytest.mark.matrix
     def test_nothing_is_answered_where_nothing_is_asked(self, tasks, answers, family):
         for task in TASKS:
             found = answers[f"{family} {task}"]["serving_default none"]
@@ -237,6 +245,7 @@ class TestAnswersOfTensorFlowAlone:
         scores = [answer["score"] for answer in expected]
         np.testing.assert_allclose(found["score"], scores, atol=1e-5)
 
+    @pytest.mark.matrix
     def test_what_python_refuses(self, answers, family):
         found = answers[f"{family} SpanQA"]["serving_default empty"]
         nothing = "null_threshold" in OPTIONS[f"{family} SpanQA"]
@@ -269,6 +278,7 @@ def fields(message: bytes) -> dict[int, bytes]:
 
 
 class TestFolder:
+    @pytest.mark.matrix
     def test_it_names_no_place_of_this_machine(self, folders):
         places = {os.path.dirname(module.__file__) for module in (ez, export, tf)}
         places |= {os.getcwd(), *(str(folder.parent) for folder in folders.values())}
@@ -277,6 +287,7 @@ class TestFolder:
             assert len(content) > 10_000
             assert [place for place in places if len(place) > 5 and place.encode() in content] == []
 
+    @pytest.mark.matrix
     def test_it_holds_what_tensorflow_serving_looks_for(self, folders):
         folder = next(iter(folders.values())) / "1"
         names = {str(path.relative_to(folder)) for path in folder.rglob("*")}
@@ -284,6 +295,7 @@ class TestFolder:
         assert {"saved_model.pb", "variables/variables.index", warm_up} <= names
         assert (folder / "variables").stat().st_mode & 0o700 == 0o700
 
+    @pytest.mark.slow
     def test_warm_up_requests_are_answered(self, folders, family):
         folder = str(folders[f"{family} MaskedLM"] / "1")
         signatures = tf.saved_model.load(folder).signatures
@@ -299,6 +311,7 @@ class TestFolder:
             counts.append(found["count"].numpy().tolist())
         assert counts == [[1], [1, 0] * 4]
 
+    @pytest.mark.slow
     def test_a_failed_export_leaves_the_older_one(self, tasks, tmp_path, monkeypatch):
         older = tmp_path / "served" / "1"
         older.mkdir(parents=True)
@@ -309,6 +322,8 @@ class TestFolder:
         assert [p.read_text() for p in older.iterdir()] == ["older"]
         assert list(older.parent.iterdir()) == [older]
 
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_an_export_replaces_a_savedmodel_and_nothing_else(self, tasks, tmp_path, monkeypatch):
         said = []
         monkeypatch.setattr(tf.get_logger(), "handle", said.append)
@@ -337,6 +352,7 @@ class TestServedFunctions:
         folder = CHECKPOINTS / "Bert_ForSequenceClassification"
         return lambda **settings: ez.SequenceClassifier.from_preset(folder, **settings)
 
+    @pytest.mark.slow
     def test_several_labels(self, classifier):
         task = classifier(problem_type="multi_label_classification", sequence_length=16)
         found = self.signatures(task, TEXTS[:5])
@@ -344,6 +360,7 @@ class TestServedFunctions:
             names = [label.decode() for label in labels[scores >= 0.5]]
             assert names == [e["label"] for e in expected]
 
+    @pytest.mark.slow
     def test_regression(self, classifier):
         task = classifier(problem_type="regression", num_classes=1)
         found = self.signatures(task, TEXTS)
@@ -351,11 +368,14 @@ class TestServedFunctions:
         np.testing.assert_allclose(found.pop("score"), expected, atol=1e-5)
         assert not found
 
+    @pytest.mark.slow
     def test_classes_without_names(self, classifier):
         task = classifier(num_classes=2)  # not as many as the checkpoint has names for
         labels = self.signatures(task, TEXTS[:5])["label"][:, 0]
         assert [int(label) for label in labels] == [e["label"] for e in task.classify(TEXTS[:5])]
 
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_text_that_is_not_utf8(self, tasks):
         task = tasks["Roberta TokenClassifier"]
         [expected] = task.extract_entities(["the \ufffdcat sat"])
@@ -404,6 +424,7 @@ class TestErrors:
         line = f"ez.SequenceClassifier.from_preset('my_preset').export('{path}', '{format}')"
         assert text.splitlines()[-1].strip() == line
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_what_another_backend_says_to_do_exports_the_task(self, tasks, tmp_path, monkeypatch):
         task = tasks["Bert SequenceClassifier"]
@@ -431,6 +452,7 @@ def ids_of(task, batch: int, length: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.filterwarnings("ignore")  # of the converters
 class TestIdsModels:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "name",
         ["Bert SequenceClassifier", pytest.param("Roberta MaskedLM", marks=pytest.mark.slow)],
@@ -462,6 +484,7 @@ class TestIdsModels:
         found = {int(i): label for i, label in json.loads(metadata.pop("id2label", "{}")).items()}
         assert (found, metadata) == (classes, expected)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["Roberta SequenceClassifier", "Bert SpanQA"])
     def test_litert(self, tasks, name, tmp_path):
@@ -472,6 +495,7 @@ class TestIdsModels:
             found = model(**inputs)["logits"]
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-4)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_int8(self, tmp_path):
         pytest.importorskip("tf2onnx")
@@ -554,6 +578,7 @@ class TestOnTorch:
         [code] = [part for part in page.split("```") if "tokenizer.json" in part and "run(" in part]
         return CLIENT.format(code.removeprefix("python"))
 
+    @pytest.mark.slow
     def test_a_client_that_has_a_runtime_alone_answers_alike(self, client, tmp_path):
         for package in ("torch", "onnx", "onnxruntime"):
             pytest.importorskip(package)
@@ -574,6 +599,7 @@ class TestOnTorch:
         labels = json.loads((preset / "config.json").read_text())["id2label"]
         assert answers == [labels[str(np.argmax(row))] for row in expected]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_litert_of_one_text_answers_alike(self, tmp_path):
         """Needs litert-torch, whose pins keep it out of the tests' own packages."""
@@ -592,6 +618,7 @@ class TestOnTorch:
         assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["Bert SequenceClassifier", "Roberta TokenClassifier"])
@@ -663,6 +690,7 @@ def test_windows_answers_become_the_questions_answers(seed):
         assert np.all(answer_scores(insert_null_answers(found, None))[question][~exists] == 0)
 
 
+@pytest.mark.slow(only="^101")
 @pytest.mark.parametrize("count", [0, 1, GRAPH_BATCH, 3 * GRAPH_BATCH + 5])
 def test_batches_in_a_graph_keep_the_order_of_the_rows(count):
     lengths = np.random.default_rng(0).integers(0, 9, count)

@@ -41,6 +41,7 @@ def answers(classifiers, tmp_path_factory):
     return json.loads(run(ALONE, folder, given=json.dumps(TEXTS)).splitlines()[-1])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_export_needs_nothing_of_ours(classifiers, answers, name):
     labels, scores = answers[name]

@@ -78,6 +78,8 @@ class TestLogisticHead:
 
 
 class TestFit:
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_trains_the_encoder_on_pairs_and_then_the_head(self, tiny):
         classifier = classifier_of(tiny)
         classifier.compile(learning_rate=0.02)
@@ -93,6 +95,7 @@ class TestFit:
         assert (classifier.predict(TEXTS, verbose=0) == classifier.predict(TEXTS)).all()
         assert classifier.labels == ["x", "y", "z"]
 
+    @pytest.mark.slow
     def test_without_epochs_leaves_the_encoder_as_it_is(self, tiny):
         classifier = classifier_of(tiny)
         before = classifier.embed(TEXTS)
@@ -101,6 +104,7 @@ class TestFit:
         kernel, bias = fit_logistic(before, np.eye(3)[[0, 0, 0, 1, 1, 1, 2, 2]])
         np.testing.assert_allclose(classifier.predict(TEXTS), before @ kernel + bias, atol=1e-5)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize("backend", ["jax", "torch"])
     def test_without_epochs_works_on_all_backends(self, backend):
@@ -117,6 +121,7 @@ class TestFit:
         """
         assert run(code, KERAS_BACKEND=backend).splitlines() == ["{} True"] * 2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("labels", "message"),
         [
@@ -152,6 +157,7 @@ class TestFit:
 
 
 class TestAnswers:
+    @pytest.mark.slow
     def test_are_labels_and_probabilities(self, fitted):
         scores = fitted.predict_proba(TEXTS)
         np.testing.assert_allclose(scores.sum(axis=1), 1, atol=1e-6)
@@ -162,6 +168,7 @@ class TestAnswers:
         assert [row[0] for row in best] == found
         assert all(sorted(a["label"] for a in row) == ["x", "y", "z"] for row in best)
 
+    @pytest.mark.slow
     def test_of_numbered_classes_are_numbers(self, tiny):
         classifier = classifier_of(tiny)
         classifier.fit(TEXTS, [0, 0, 0, 1, 1, 1, 2, 2], epochs=0, verbose=0)
@@ -175,6 +182,7 @@ class TestAnswers:
 
 
 class TestFiles:
+    @pytest.mark.slow
     def test_a_preset_has_the_head_and_opens_as_an_embedder_too(self, fitted, tmp_path, caplog):
         fitted.save_to_preset(tmp_path / "mine")
         again = ez.FewShotClassifier.from_preset(tmp_path / "mine")
@@ -186,6 +194,7 @@ class TestFiles:
         assert ez.FewShotClassifier.from_preset(tmp_path / "mine").head is None
         assert "FewShotClassifier" not in (tmp_path / "mine" / "README.md").read_text()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("names", [["LABEL_0", "LABEL_1"], [0, 1]])
     def test_labels_come_back_as_they_were(self, tiny, tmp_path, names):
         classifier = classifier_of(tiny)
@@ -203,6 +212,7 @@ class TestFiles:
         with pytest.raises(ValueError, match=r"linear.weight is \(3, 8\), expected \(2, 8\)"):
             ez.FewShotClassifier.from_preset(tmp_path, verify=False)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_a_keras_file_round_trip(self, fitted, tmp_path):
         fitted.save(tmp_path / "model.keras")
@@ -210,6 +220,7 @@ class TestFiles:
         assert again.labels == fitted.labels
         np.testing.assert_array_equal(again.predict(TEXTS), fitted.predict(TEXTS))
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_an_export_answers_alike(self, fitted, tmp_path):
         fitted.export(tmp_path / "1")
@@ -246,6 +257,7 @@ class TestSeveralLabels:
         counts = [(pairs.score[pairs.first == i] == 1).sum() for i in range(8)]
         assert counts == [3, 3, 3, 3, 3, 0, 3, 3]
 
+    @pytest.mark.slow
     def test_heads_are_those_of_scikit_learn(self, several):
         linear_model = pytest.importorskip("sklearn.linear_model")
         multiclass = pytest.importorskip("sklearn.multiclass")
@@ -261,6 +273,7 @@ class TestSeveralLabels:
         expected = theirs.fit(vectors, MATRIX).predict_proba(vectors)
         np.testing.assert_allclose(several.predict_proba(TEXTS), expected, atol=2e-3)
 
+    @pytest.mark.slow
     def test_answers_are_all_labels_above_a_half(self, several):
         scores = several.predict_proba(TEXTS)
         found = several.classify(TEXTS)
@@ -272,6 +285,7 @@ class TestSeveralLabels:
         assert several.classify(TEXTS[0]) == found[0]
         assert [len(row) for row in several.classify(TEXTS, top_k=2)] == [2] * 8
 
+    @pytest.mark.slow
     def test_training_learns_them(self, tiny):
         classifier = classifier_of(tiny, **SEVERAL)
         classifier.compile(learning_rate=0.02)
@@ -290,6 +304,7 @@ class TestSeveralLabels:
         f1 = metrics.f1_score(MATRIX, given, average="macro", zero_division=0)
         assert found == pytest.approx({"accuracy": (given == MATRIX).mean(), "f1": f1})
 
+    @pytest.mark.slow(except_for="^table")
     @pytest.mark.parametrize(
         "labels", [MATRIX, MATRIX.astype(int).tolist(), MATRIX.astype(bool), "table", "array"]
     )
@@ -304,6 +319,7 @@ class TestSeveralLabels:
         expected = several.predict_proba(TEXTS)
         np.testing.assert_allclose(classifier.predict_proba(TEXTS), expected, atol=1e-5)
 
+    @pytest.mark.slow(except_for="^labels2")
     @pytest.mark.parametrize(
         ("labels", "message"),
         [
@@ -325,17 +341,20 @@ class TestSeveralLabels:
         with pytest.raises(ValueError, match=r"Row 0 has the unknown label 'w'"):
             classifier.evaluate(TEXTS, [["w"], *LISTS[1:]])
 
+    @pytest.mark.slow
     def test_the_error_for_lists_gives_advice_that_works(self, tiny):
         with pytest.raises(ValueError, match='problem_type="multi_label_classification"'):
             classifier_of(tiny).fit(TEXTS, LISTS)
         classifier_of(tiny, **SEVERAL).fit(TEXTS, LISTS, epochs=0, verbose=0)
 
+    @pytest.mark.slow
     def test_a_class_that_all_texts_share_is_learned_by_the_head_alone(self, tiny, caplog):
         classifier = classifier_of(tiny, **SEVERAL)
         classifier.fit(TEXTS, [["x"], ["x", "y"]] * 4, epochs=0, verbose=0)
         assert (classifier.predict_proba(TEXTS)[:, 0] > 0.9).all()
         assert "did not converge" not in caplog.text
 
+    @pytest.mark.slow
     def test_a_preset_says_that_texts_have_several(self, several, tmp_path):
         several.save_to_preset(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())
@@ -350,6 +369,7 @@ class TestSeveralLabels:
         )
         assert other.head is None  # of another kind
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_files_and_exports_answer_alike(self, several, tmp_path):
         several.save(tmp_path / "model.keras")

@@ -59,6 +59,8 @@ def fast(embedder):
 
 
 class TestFloat32:
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_an_embedder_gives_the_same_vectors(self, embedder, fast):
         np.testing.assert_allclose(fast.embed(TEXTS), embedder.embed(TEXTS), atol=1e-5)
         for texts in (TEXTS[0], TEXTS * 10):  # one graph for one batch, several batches
@@ -67,6 +69,7 @@ class TestFloat32:
             np.testing.assert_allclose(found, expected, atol=1e-5)
         assert fast.embed([]).shape == (0, 16)
 
+    @pytest.mark.slow
     def test_an_index_of_it_finds_the_same(self, embedder, fast):
         found, expected = (m.index(TEXTS).search("good film", top_k=2) for m in (fast, embedder))
         assert [hit["index"] for hit in found] == [hit["index"] for hit in expected]
@@ -95,6 +98,7 @@ class TestFloat32:
         assert seen == [2, 2, 1]
         np.testing.assert_allclose(found, embedder.embed([longest] * 5), atol=1e-5)
 
+    @pytest.mark.slow
     def test_a_classifier(self, build):
         classifier = build(ez.SequenceClassifier, labels=["bad", "good"])
         fast = classifier.for_cpu("float32")
@@ -111,6 +115,7 @@ class TestFloat32:
         )
         assert found == pytest.approx(expected, abs=1e-5)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_tasks_of_tokens_spans_and_pairs(self, build):
         tagger = build(ez.TokenClassifier, labels=["O", "B-X", "I-X"])
@@ -129,6 +134,7 @@ class TestFloat32:
         )
 
 
+@pytest.mark.slow
 def test_int8_is_close(nano_embedder):
     texts = ["A cat sleeps on the mat.", "Stocks fell sharply.", "It rains."] * 12
     found, expected = nano_embedder.for_cpu().embed(texts), nano_embedder.embed(texts)
@@ -142,6 +148,7 @@ def nano_embedder():
     return ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
 
 
+@pytest.mark.slow
 def test_it_answers_with_the_weights_of_its_making(build):
     embedder = build(ez.TextEmbedder)
     fast, before = embedder.for_cpu("float32"), embedder.embed(TEXTS)
@@ -300,6 +307,7 @@ class TestOpenVino:
         assert similarity.min() > 0.98 and similarity.max() < 0.99999
         assert fast.cpu_model.identity.startswith("openvino int8 ")
 
+    @pytest.mark.matrix
     @needs_nncf
     @pytest.mark.slow
     def test_int8_of_tokens_pairs_and_prepared_inputs(self, build):
@@ -315,6 +323,7 @@ class TestOpenVino:
         with pytest.raises(ValueError, match="MaskedLM.predict takes prepared inputs"):
             masked.for_cpu(engine="openvino", texts=TEXTS)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_pytorch_without_tensorflow(self, tmp_path, nano_embedder):
         pytest.importorskip("onnx")
@@ -349,6 +358,7 @@ except ValueError as error:
 DATA = pathlib.Path(os.environ.get("ENCODER_ZOO_DATA", ""))
 
 
+@pytest.mark.matrix
 @needs_openvino
 @needs_nncf
 @pytest.mark.slow

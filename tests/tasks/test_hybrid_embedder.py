@@ -35,12 +35,14 @@ def assert_close(found, expected):
 
 
 class TestFolder:
+    @pytest.mark.slow
     def test_all_vectors_are_those_of_the_library(self, model):
         dense, terms, tokens = model.embed(TEXTS)
         np.testing.assert_allclose(dense, EXPECTED["dense"], rtol=1e-6, atol=1e-5)
         np.testing.assert_allclose(terms.toarray(), EXPECTED["weights"], rtol=1e-6, atol=1e-5)
         assert_close(tokens, TOKENS)
 
+    @pytest.mark.slow
     def test_scores_and_their_mix_are_too(self, model):
         for task, expected in zip(
             (model.dense, model.terms, model.tokens), EXPECTED["scores"], strict=True
@@ -177,6 +179,7 @@ class TestIndex:
             other.search(TEXTS[0])
         assert index.search(TEXTS[0])
 
+    @pytest.mark.slow
     def test_training_one_of_them_changes_the_others(self):
         model = ez.HybridEmbedder.from_preset(FOLDER)
         index = model.index(TEXTS)
@@ -226,6 +229,7 @@ class TestTokenWeights:
         special = [tokenizer.token_to_id(t) for t in ("<s>", "</s>", "<pad>", "<unk>")]
         assert not rows[:, special].any() and rows.any()
 
+    @pytest.mark.slow
     def test_fit_learns_and_a_saved_model_goes_on(self, tmp_path):
         keras.utils.set_random_seed(0)
         encoder = ez.SparseEncoder.from_preset(FOLDER, dropout=0.0)
@@ -260,6 +264,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_answer_and_learn_alike(backend):

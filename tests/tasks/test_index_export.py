@@ -66,6 +66,7 @@ def searched(index: VectorIndex, folder, top_k: int) -> dict:
     return plain
 
 
+@pytest.mark.slow
 def test_it_finds_what_search_finds(embedder, tmp_path):
     index = embedder.index(DOCUMENTS)
     found = searched(index, tmp_path / "1", top_k=3)
@@ -75,6 +76,7 @@ def test_it_finds_what_search_finds(embedder, tmp_path):
     assert {"saved_model.pb", "assets.extra/tf_serving_warmup_requests"} <= names
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "ids", [[f"d{i}é" for i in range(7)], [*range(100, 106), -(2**62)], [2**63, *range(6)]]
@@ -101,6 +103,7 @@ def test_vectors_alone(embedder, tmp_path):
     assert found["index"] == [[hit["index"] for hit in hits] for hits in expected]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["dot", "euclidean", "manhattan"])
 def test_every_similarity(embedder, function, tmp_path):
@@ -108,6 +111,7 @@ def test_every_similarity(embedder, function, tmp_path):
     assert_found(searched(index, tmp_path / "1", top_k=7), index, top_k=7)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_tensorflow_alone(embedder, tmp_path):
     indices = {p: embedder.index(DOCUMENTS, precision=p) for p in ("float32", "int8", "binary")}
@@ -126,6 +130,7 @@ def late_interaction():
     return ez.LateInteraction.from_preset("bert_nano_en_uncased_embedder", query_length=16)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_tokens_with_tensorflow_alone(late_interaction, tmp_path):
     indexes = [
@@ -141,6 +146,7 @@ def test_tokens_with_tensorflow_alone(late_interaction, tmp_path):
         assert_found(json.loads(line), index, top_k=4)
 
 
+@pytest.mark.slow
 def test_tokens_that_are_too_many_are_not_unpacked(late_interaction, tmp_path, monkeypatch):
     index = late_interaction.index(DOCUMENTS, precision="int8")
     monkeypatch.setattr(index_export, "MAX_BYTES", 1_000)
@@ -150,6 +156,7 @@ def test_tokens_that_are_too_many_are_not_unpacked(late_interaction, tmp_path, m
         index.export(tmp_path / "1")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_tokens_without_texts(late_interaction, tmp_path):
     index = late_interaction.index(DOCUMENTS, keep_texts=False)

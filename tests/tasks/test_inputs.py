@@ -42,6 +42,7 @@ def test_every_container_gives_the_same(x):
     assert lists(INPUTS.read(x)) == [TITLES, OPTIONS, NOTES]
 
 
+@pytest.mark.slow
 def test_in_a_graph():
     table = {"notes": NOTES, "titles": TITLES, "options": tf.ragged.constant(OPTIONS)}
     for given in (table, (table["titles"], table["options"], table["notes"])):

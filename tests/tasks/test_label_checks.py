@@ -120,6 +120,7 @@ def test_enumerations_of_numbers_are_numbers():
     assert learn_classes([*numbers]) == 2
 
 
+@pytest.mark.slow(except_for="^number as")
 @pytest.mark.parametrize("case", CASES)
 def test_errors_say_the_same_in_memory_and_in_a_dataset(case):
     check, (in_memory, in_graph), arguments, message = CASES[case]

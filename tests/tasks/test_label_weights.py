@@ -53,6 +53,7 @@ def test_doing_nothing_has_a_high_accuracy_and_no_f1(model):
     assert found["accuracy"] == pytest.approx(0.99) and found["f1"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("class_weight", "weights"),
     [
@@ -70,6 +71,7 @@ def test_each_label_is_weighed_by_itself(model, class_weight, weights):
     assert {"accuracy", "f1"} <= history.keys()
 
 
+@pytest.mark.slow
 def test_weights_of_texts_multiply(model):
     before, given = model.predict(TEXTS, verbose=0), np.array([1, 0, 2, 1, 0, 1.0])
     weights = np.where(Y == 1, [1, 5], 1) * given[:, None]
@@ -79,6 +81,7 @@ def test_weights_of_texts_multiply(model):
     assert history["loss"][0] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_prepared_inputs_and_datasets(model):
     before = model.predict(TEXTS, verbose=0)
@@ -105,6 +108,7 @@ def test_the_loss_equals_that_of_keras():
         assert float(ours(y, logits, weight)) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow(except_for="^arguments0")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -52,6 +52,7 @@ def unit(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_a_chunk_is_the_mean_of_its_tokens_in_the_whole_text(build):
     embedder = build()
     chunks = embedder.chunks(DOCUMENTS, 4, overlap=1, late=True)
@@ -132,6 +133,7 @@ def test_indexes_of_them(build, tmp_path):
     assert ez.load_index(tmp_path, embedder).search("o p a") == index.search("o p a")
 
 
+@pytest.mark.slow
 def test_only_means_have_parts(build):
     with pytest.raises(ValueError, match="late=True is for models whose pooling is 'mean'.*'cls'"):
         build(pooling="cls").chunks(["a"], 3, late=True)

@@ -76,11 +76,13 @@ def assert_same(model, texts, queries, documents, atol=1e-5):
 
 
 class TestFolders:
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", FORMS)
     def test_vectors_are_those_of_the_library(self, form):
         model = ez.LateInteraction.from_preset(GOLDEN / "late_interaction" / form)
         assert_same(model, *stored(form))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "form", [FORMS[0], *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])]
     )
@@ -97,6 +99,7 @@ class TestFolders:
         assert_same(ez.LateInteraction.from_preset(tmp_path), *stored(form))
         assert all("are longer than" in line for line in warnings(caplog))
 
+    @pytest.mark.slow
     def test_an_encoder_gets_a_projection_and_markers(self, caplog):
         model = ez.LateInteraction.from_preset("bert_nano_en_uncased", dim=16, query_length=10)
         [line] = warnings(caplog)
@@ -148,6 +151,7 @@ class TestFolders:
 
 
 class TestExamples:
+    @pytest.mark.slow
     def test_a_query_is_filled_up_with_masks_that_are_not_attended_to(self, shared):
         x = shared.preprocessor.pad(shared.preprocessor.encode(["good film"], prompt="query"))
         tokens = [shared.preprocessor.tokenizer.id_to_token(i) for i in x["token_ids"][0].numpy()]
@@ -155,6 +159,7 @@ class TestExamples:
         assert x["attended_mask"].numpy().sum() == 5
         assert x["scored_mask"].numpy().all() and x["padding_mask"].numpy().all()
 
+    @pytest.mark.slow
     def test_masks_change_no_other_vector_unless_they_are_attended_to(self, build):
         plain = build({"expand_queries": False}).embed("good film", "query")
         found = build().embed("good film", "query")
@@ -163,12 +168,14 @@ class TestExamples:
         np.testing.assert_allclose(found[:5], plain, atol=1e-6)
         assert np.abs(attending[:5] - plain).max() > 1e-3
 
+    @pytest.mark.slow
     def test_words_of_the_skiplist_have_no_vectors_in_documents(self, shared, build):
         whole = build({"skiplist": []}).embed("good film .")
         found = shared.embed("good film .")
         assert len(whole) == 6
         np.testing.assert_allclose(found, whole[[0, 1, 2, 3, 5]], atol=1e-6)
 
+    @pytest.mark.slow
     def test_vectors_do_not_depend_on_the_batch(self, shared):
         together = shared.embed(TEXTS * 10, batch_size=7)
         for text, found in zip(TEXTS * 10, together, strict=True):
@@ -189,6 +196,7 @@ class TestExamples:
             f"1 of 1 queries are longer than 8 tokens; {advice}",
         ]
 
+    @pytest.mark.slow
     def test_spans_are_characters_of_the_text(self, build):
         model = build({"prompts": {"query": "query : "}, "skiplist": [","]})
         text = "Very  nice , FILM"
@@ -288,6 +296,7 @@ class TestScores:
 
 
 class TestTraining:
+    @pytest.mark.slow
     def test_the_loss_of_pairs_is_infonce_of_the_scores(self, build):
         model = build()
         loss = model.evaluate((TEXTS, OTHERS), batch_size=6, verbose=0, return_dict=True)["loss"]
@@ -295,6 +304,7 @@ class TestTraining:
         own = scores.diagonal() - np.log(np.exp(scores).sum(1))
         assert loss == pytest.approx(-own.mean(), rel=1e-4)
 
+    @pytest.mark.slow
     def test_the_loss_of_scores_is_the_divergence_of_scaled_ones(self, build):
         model, rng = build(), np.random.default_rng(0)
         lists = [[str(text) for text in rng.permutation(OTHERS)[:4]] for _ in TEXTS]
@@ -311,6 +321,7 @@ class TestTraining:
         expected = (np.exp(logs(teacher)) * (logs(teacher) - logs(student))).sum(1).mean()
         assert found == pytest.approx(expected, rel=1e-4)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_it_learns_pairs_and_a_teachers_order(self, build):
         model = build()
@@ -323,6 +334,7 @@ class TestTraining:
         assert history["loss"][-1] < 0.5 * history["loss"][0]
         assert isinstance(model.loss, ez.losses.MaxSimDistillation)
 
+    @pytest.mark.slow
     def test_chunks_have_the_gradients_of_the_whole_batch(self, build):
         model = build()
         x, y = model.preprocessor((TEXTS, OTHERS, OTHERS[::-1]))
@@ -340,6 +352,7 @@ class TestTraining:
         for one, other in zip(found, gradients, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
+    @pytest.mark.slow
     def test_equal_passages_are_no_negatives(self, build):
         model = build()
         texts = ["good", "nice"]
@@ -347,6 +360,7 @@ class TestTraining:
         assert loss == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_an_export_gives_vectors_and_lengths(shared, tmp_path):
     shared.export(tmp_path / "1")

@@ -19,6 +19,8 @@ def model():
     return ez.LateInteraction.from_preset("bert_nano_en_uncased_embedder", query_length=16)
 
 
+@pytest.mark.slow(except_for="^int8")
+@pytest.mark.matrix
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_an_index_finds_by_the_models_similarity(model, precision, tmp_path):
     index = model.index(DOCUMENTS, precision=precision)
@@ -32,6 +34,7 @@ def test_an_index_finds_by_the_models_similarity(model, precision, tmp_path):
     assert model.load_index(tmp_path / "index").search("a cat") == index.search("a cat")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision, tolerance", [("float32", 1e-5), ("int8", 0.02)])
 def test_vectors_of_any_length_are_compared_as_they_are(precision, tolerance):
     options = {"query_length": 16, "normalize": False}
@@ -44,6 +47,7 @@ def test_vectors_of_any_length_are_compared_as_they_are(precision, tolerance):
         np.testing.assert_allclose([hit["score"] for hit in hits], expected, rtol=tolerance)
 
 
+@pytest.mark.slow
 def test_an_evaluation_takes_little_memory(model, monkeypatch):
     passages = [f"passage {i}" for i in range(20_000)]
     questions = passages[:400]
@@ -67,6 +71,7 @@ def test_it_reranks_what_vectors_find(model):
     assert [DOCUMENTS[hit["index"]] for hit in hits] == [hit["text"] for hit in hits]
 
 
+@pytest.mark.slow
 def test_a_picture(model):
     picture = ez.display.matches(model, "Who sings?", "Anna sings naïve songs.")
     first, *lines = picture.text.splitlines()

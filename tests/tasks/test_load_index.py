@@ -24,6 +24,7 @@ def make(tiny):
     return lambda name: tiny.task(ez.BertBackbone.family, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EMBEDDERS)
 def test_every_kind_opens(make, name, tmp_path):
     embedder = make(name)
@@ -43,6 +44,7 @@ def test_every_kind_opens(make, name, tmp_path):
             ez.load_index(tmp_path / "index", make(other))
 
 
+@pytest.mark.slow
 def test_words_and_several_indexes_open(make, tmp_path):
     pytest.importorskip("bm25s")
     embedder, words = make("TextEmbedder"), ez.BM25Index(DOCUMENTS)
@@ -78,6 +80,7 @@ def test_other_folders_are_refused(make, tmp_path):
         ez.load_index(tmp_path, embedder)
 
 
+@pytest.mark.slow
 def test_a_folder_as_release_0_2_0_wrote_it_opens(make, tmp_path):
     """By its files: arrays, texts, settings."""
     embedder = make("TextEmbedder")
@@ -134,6 +137,7 @@ WAYS = (train, set_weights, set_weights_of_the_backbone, load_weights,
 USUAL = [("TextEmbedder", way) for way in WAYS] + [(name, set_weights) for name in EMBEDDERS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -162,6 +166,7 @@ def test_a_search_after_the_embedder_has_changed_is_an_error(make, name, change,
     assert len(embedder.index(DOCUMENTS).search("a b")) > 0
 
 
+@pytest.mark.slow(except_for="^TextEmbedder")
 @pytest.mark.parametrize("name", EMBEDDERS)
 def test_all_embedders_have_the_same_methods(make, name):
     """The nearest texts come first, by every method, as `similarity` says."""
@@ -184,6 +189,7 @@ def test_all_embedders_have_the_same_methods(make, name):
     assert sorted(agreed) == ["pearson", "spearman"]
 
 
+@pytest.mark.slow(only="^(0-None|function4-None|function5-None)")
 @pytest.mark.parametrize("engine", [None, "hnsw"])
 @pytest.mark.parametrize("function", ["", "x", None, 0, [[]], {}])
 def test_a_similarity_that_is_none_is_refused(make, engine, function, tmp_path):
@@ -198,6 +204,7 @@ def test_a_similarity_that_is_none_is_refused(make, engine, function, tmp_path):
         ez.load_index(tmp_path / "index", embedder)
 
 
+@pytest.mark.slow(except_for="^encoder_zoo")
 @pytest.mark.skipif(os.name != "posix", reason="links are made")
 @pytest.mark.parametrize(
     "name", ["encoder_zoo.json", "vectors.safetensors", "texts.jsonl", "documents.jsonl"]

@@ -278,6 +278,7 @@ def test_a_shard_with_a_broken_page_is_made_anew(tmp_path):
     assert shard.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_other_prompts_or_sizes_are_another_run(tmp_path):
     path, out = tmp_path / "a.txt", tmp_path / "out"
     path.write_text("good film\n")
@@ -498,6 +499,7 @@ def test_a_column_of_the_batch_is_not_overwritten():
             answers({"text": [text], "label": [1]})
 
 
+@pytest.mark.slow(except_for="^TextEmbedder")
 @pytest.mark.parametrize(
     ("name", "columns", "batch"),
     [
@@ -536,6 +538,7 @@ def test_sparse_vectors_are_lists_of_their_entries():
 TEXTS = ["A wonderful movie!", "", "Anna Smith lives in Paris.", "Bad. " * 40, "The food was cold."]
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_the_task_in_memory(tmp_path):
     classifier = ez.Classifier.from_preset("bert_nano_en_uncased", labels=["bad", "good"])
     path = tmp_path / "a.txt"
@@ -550,6 +553,7 @@ def test_answers_are_those_of_the_task_in_memory(tmp_path):
     np.testing.assert_allclose(*scores, atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_every_task_answers_files(tmp_path):
     rows = [{"text": text or "x", "second": "Who?", "choices": ["a", "b c"]} for text in TEXTS]
@@ -601,6 +605,7 @@ def classifier():
     return ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_loses_nothing(tmp_path, classifier, monkeypatch):
     rng = np.random.default_rng(0)
@@ -627,6 +632,7 @@ def test_a_killed_run_goes_on_and_loses_nothing(tmp_path, classifier, monkeypatc
     assert not list(out.glob(".*"))
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_process_killed_at_any_moment_goes_on(tmp_path, classifier):
     path, out = tmp_path / "texts.txt", tmp_path / "out"
@@ -668,6 +674,7 @@ for kind in sys.argv[3:]:
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
     kinds = ("jsonl", "parquet")

@@ -36,6 +36,7 @@ def unmask(x, y, weights):
     return ids
 
 
+@pytest.mark.slow(except_for="^Bert")
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "Electra"])
 def test_logits_at_masked_positions_are_those_of_all_positions(golden, family):
     checkpoint = golden(f"{family}_ForMaskedLM")
@@ -49,6 +50,7 @@ def test_logits_at_masked_positions_are_those_of_all_positions(golden, family):
 
 
 class TestMasking:
+    @pytest.mark.slow
     def test_eighty_ten_ten_over_a_hundred_thousand_tokens(self, tokenizer):
         """Devlin et al. 2019, section 3.1: of 15 %, 80 % masked, 10 % random, 10 % kept."""
         texts = random_texts(1000, 100)
@@ -85,6 +87,7 @@ class TestMasking:
         _, _, weights = ez.MaskedLMPreprocessor(tokenizer)(["", "the cat"])
         assert weights.numpy().sum(axis=1).tolist() == [0.0, 1.0]
 
+    @pytest.mark.slow
     def test_whole_words_are_masked_with_all_their_pieces(self, tokenizer):
         rng = np.random.default_rng(0)
         ends = ["", "s", "ing", "sing"]
@@ -141,6 +144,7 @@ def small_model(tokenizer, **arguments):
     return ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(tokenizer, **arguments))
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_over_real_predictions(tokenizer):
     model = small_model(tokenizer, dynamic=False)
     texts = ["the cat", "the big red dog sat on the small old mat under the big cat"]
@@ -153,6 +157,7 @@ def test_the_loss_is_the_mean_over_real_predictions(tokenizer):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_it_learns_a_pattern_and_fills_it_in(tokenizer):
     model = small_model(tokenizer)
     texts = ["the cat sat on the mat", "the dog ran under the mat"] * 50
@@ -165,6 +170,7 @@ def test_it_learns_a_pattern_and_fills_it_in(tokenizer):
     assert 1 >= fills[0]["score"] > fills[1]["score"] > 0
 
 
+@pytest.mark.slow
 def test_several_masks_and_several_texts(tokenizer):
     model = small_model(tokenizer)
     one, two = model.fill_mask(["a [MASK].", "[MASK] on [MASK]"], top_k=3)
@@ -173,6 +179,7 @@ def test_several_masks_and_several_texts(tokenizer):
     assert all(fill["text"].startswith("[MASK] on ") for fill in two[1])
 
 
+@pytest.mark.slow
 def test_a_text_without_mask_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"texts\[1\] holds no \[MASK\]"):
         small_model(tokenizer).fill_mask(["a [MASK]", "a cat"])
@@ -183,6 +190,7 @@ def test_labels_are_refused(tokenizer):
         small_model(tokenizer).fit(["the cat"], [1])
 
 
+@pytest.mark.slow
 def test_roberta_fills_in_words_with_their_space(golden):
     model = ez.MaskedLM.from_preset(golden("Roberta_ForMaskedLM").folder)
     fills = model.fill_mask("the cat sat on<mask>!", top_k=300)

@@ -154,6 +154,7 @@ def test_one_class_has_no_correlation_whatever_the_weights(seed):
         assert float(metric.result()) == 0
 
 
+@pytest.mark.slow(except_for="^perplexity")
 @pytest.mark.parametrize("name", NAMES)
 def test_metric_equals_its_standard(name):
     """Of a new name `standard` raises an error until it knows the standard."""
@@ -315,12 +316,14 @@ for strategy in strategies:
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_models_report_the_standard_also_on_two_replicas(backend):
     run(SCRIPT, KERAS_BACKEND=backend)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_models_report_the_standard_on_two_workers(tmp_path):
     processes = [

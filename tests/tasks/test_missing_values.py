@@ -335,6 +335,7 @@ class TestDatasets:
         left = eval(cure, {"dataset": data, "tf": tf})
         assert len(list(left if batch is None else left.unbatch())) == 3
 
+    @pytest.mark.matrix
     @pytest.mark.parametrize(
         ("arguments", "y"),
         [
@@ -350,6 +351,7 @@ class TestDatasets:
         with pytest.raises(tf.errors.InvalidArgumentError, match="Row 2 of the batch has no label"):
             list(dataset(y).batch(4).map(lambda _, y: task.preprocessor.encode_labels(y)))
 
+    @pytest.mark.matrix
     @pytest.mark.parametrize(
         ("check", "y"),
         [

@@ -119,6 +119,7 @@ class TestSearch:
         assert len({hit["score"] for hit in alone}) == 1
         assert index.search(["other", *["a c f"] * 9], top_k=5)[7] == alone
 
+    @pytest.mark.slow(except_for="^float32")
     @pytest.mark.parametrize("precision", PRECISIONS)
     def test_a_query_finds_the_same_alone_and_among_others(self, precision):
         index = MultiVectorIndex.build(Model(), texts_of(600), precision)
@@ -186,6 +187,7 @@ class TestPrecisions:
         assert index.dim == 13 and index._store.store.vectors.shape[1] == 2
         assert [tokens.shape for tokens in index.vectors] == [tokens.shape for tokens in given]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("precision, least", [("int8", 0.97), ("binary", 0.75)])
     def test_most_of_the_best_are_found(self, precision, least):
         model = Meanings(dim=64)

@@ -64,6 +64,7 @@ def assert_equal(found, expected) -> None:
 
 
 class TestInputs:
+    @pytest.mark.slow
     def test_are_a_pair_for_each_choice_in_its_order(self, model):
         found = model.predict((QUESTIONS, CHOICES), verbose=0)
         assert [len(row) for row in found] == [2, 4, 1]
@@ -79,6 +80,7 @@ class TestInputs:
             expected = logits_of_pairs(model, [contexts[i]] * len(second), second)
             np.testing.assert_allclose(logits, expected, atol=1e-5)
 
+    @pytest.mark.slow
     def test_of_a_batch_have_the_logits_of_each_question_alone(self, model, in_windows):
         for each in (model, in_windows):
             x = (QUESTIONS, CHOICES, CONTEXTS)
@@ -134,6 +136,7 @@ class TestInputs:
         with pytest.raises(ValueError, match="There is no column 'choices'"):
             read(table, ["q", "choices"])
 
+    @pytest.mark.slow
     def test_prepared_without_an_index_are_all_choices(self, model):
         inputs = dict(model.preprocessor((QUESTIONS[:2], [row[:2] for row in CHOICES[:2]])))
         expected = ops.convert_to_numpy(model(inputs))
@@ -189,6 +192,7 @@ class TestErrors:
 
 
 class TestTraining:
+    @pytest.mark.slow
     @pytest.mark.parametrize("as_dataset", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_learns_which_choice_is_right(self, tiny, as_dataset):
         model, x = model_of(tiny), (QUESTIONS, CHOICES, ["a", "b", "c"])
@@ -204,6 +208,7 @@ class TestTraining:
         assert after["accuracy"] == 1.0 and after["loss"] < 0.1 < before["loss"]
         assert set(history) == {"loss", "accuracy"}
 
+    @pytest.mark.slow
     def test_loss_is_the_cross_entropy_of_the_choices_alone(self, model):
         logits = model.predict((QUESTIONS, CHOICES), verbose=0)
         losses = [np.log(np.exp(z).sum()) - z[i] for z, i in zip(logits, Y, strict=True)]
@@ -239,6 +244,7 @@ class TestWindows:
             model.predict((QUESTIONS, CHOICES, CONTEXTS), verbose=0)
         assert "window_length=16) reads all of a text" in caplog.text
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("pooling", ["mean", pytest.param("max", marks=pytest.mark.slow)])
     def test_are_trained_on_as_they_answer(self, tiny, pooling):
         model = model_of(tiny, pooling, window_length=12)
@@ -248,6 +254,7 @@ class TestWindows:
         found = model.evaluate(x, Y, verbose=0, return_dict=True)["loss"]
         assert found == pytest.approx(np.mean(losses), abs=1e-5)
 
+    @pytest.mark.slow
     def test_are_kept_in_a_preset(self, tiny, tmp_path):
         model = model_of(tiny, "max", window_length=12, doc_stride=2)
         model.save_to_preset(tmp_path / "mine")
@@ -279,6 +286,7 @@ class TestAnswers:
         assert one == same
         assert len(model.choose(QUESTIONS[1], CHOICES[1], top_k=2)) == 2
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_of_an_export_are_the_same(self, model, in_windows, tmp_path):
         padded = [[*row, *[""] * (4 - len(row))] for row in CHOICES]

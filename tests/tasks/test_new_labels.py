@@ -17,6 +17,7 @@ def opened(golden, kind, **arguments):
     return cls.from_preset(golden(f"Bert_For{kind}").folder, **arguments)
 
 
+@pytest.mark.slow(except_for="^labels2-TokenClassification")
 @pytest.mark.parametrize("kind", TASKS)
 @pytest.mark.parametrize(
     "labels", [[*OLD, "B-LOC"], ["I-PER", "O", "B-PER"], ["B-LOC", "B-PER", "O"], ["I-PER", "O"]]
@@ -38,6 +39,7 @@ def test_outputs_of_the_old_labels_are_the_same(golden, kind, labels, caplog):
         assert said == []
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_head_with_a_hidden_layer(golden):
     folder = golden("Roberta_ForSequenceClassification").folder
@@ -57,6 +59,7 @@ def test_the_kind_of_problem_is_kept(golden, tmp_path):
     assert ez.Classifier.from_preset(tmp_path, labels=["x", "y"]).problem_type == kind
 
 
+@pytest.mark.slow
 def test_it_learns_the_new_label(golden):
     task = opened(golden, "SequenceClassification", labels=[*OLD, "B-LOC"])
     task.compile(learning_rate=1e-2, run_eagerly=True)

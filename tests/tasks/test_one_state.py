@@ -246,6 +246,7 @@ FIRST = [
 ]
 
 
+@pytest.mark.slow(except_for="^SequenceClassifier explain$")
 @pytest.mark.parametrize(
     ("task", "name"),
     [
@@ -268,6 +269,7 @@ def test_a_call_holds_the_weights_once(task, name, monkeypatch):
     check_one_state(lambda: call(model), monkeypatch)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_a_call_of_few_shot_holds_the_weights_once(name, monkeypatch):
@@ -275,6 +277,7 @@ def test_a_call_of_few_shot_holds_the_weights_once(name, monkeypatch):
     check_one_state(lambda: FEW[name](few), monkeypatch)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["classify", "predict_proba"])
 def test_a_call_of_zero_shot_holds_the_weights_once(method, monkeypatch):
@@ -285,6 +288,7 @@ def test_a_call_of_zero_shot_holds_the_weights_once(method, monkeypatch):
     check_one_state(call, monkeypatch)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_files_are_answered_by_one_state(tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")

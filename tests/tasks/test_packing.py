@@ -105,6 +105,7 @@ def test_every_example_once_in_an_order(sizes, batch_size, seed):
     assert sorted(order.numpy().tolist()) == list(range(len(sizes)))
 
 
+@pytest.mark.slow
 def test_epochs_differ_are_complete_and_repeatable():
     sizes = np.random.default_rng(0).integers(1, 30, 103)
 
@@ -120,6 +121,7 @@ def test_epochs_differ_are_complete_and_repeatable():
     assert make(range(1, 2)) == both[13:]  # what training taken up at the second epoch sees
 
 
+@pytest.mark.slow
 def test_neighbours_have_like_lengths():
     sizes = np.random.default_rng(0).integers(1, 100, 800)
     _, batches = LengthGroupedBatcher(row_numbers).training(rows_of(sizes), Plan(16))
@@ -173,6 +175,7 @@ def test_weights_without_labels_are_grouped():
     assert sorted(weights[0] + weights[1]) == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 8, 203])
 def test_single_examples_of_a_dataset_are_grouped_by_length(count):
     rng = np.random.default_rng(0)

@@ -100,6 +100,7 @@ def test_texts_are_no_prepared_inputs(model):
     assert model.predict_on_batch(model.preprocessor(texts)).shape[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["lists", "bool", *(pytest.param(kind, marks=SLOW) for kind in ("tensors", "int64", "uint8"))],
@@ -121,6 +122,7 @@ def test_what_is_right_is_taken_as_before(model, kind):
     assert np.isfinite(model.fit(x, np.array([0, 1, 2]), verbose=0).history["loss"]).all()
 
 
+@pytest.mark.slow
 def test_only_token_ids_must_be_there(model):
     full = {"token_ids": IDS, "padding_mask": np.ones_like(IDS)}
     np.testing.assert_allclose(
@@ -139,6 +141,7 @@ def dataset_of(x):
     return tf.data.Dataset.from_tensors((x, np.zeros(3, "int32")))
 
 
+@pytest.mark.slow(except_for="^x0")
 @pytest.mark.parametrize(("x", "what", "expected"), WRONG_NUMBERS)
 def test_numbers_in_a_dataset(model, x, what, expected):
     for method in (model.evaluate, model.predict):
@@ -157,6 +160,7 @@ def test_forms_in_a_dataset(model, x, message):
             method(dataset, verbose=0)
 
 
+@pytest.mark.slow
 def test_a_right_dataset_gives_what_arrays_give(model):
     x = model.predict(GOOD, verbose=0)
     np.testing.assert_allclose(model.predict(dataset_of(GOOD), verbose=0), x, atol=1e-6)
@@ -236,6 +240,7 @@ OTHERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name", "extra"), OTHERS)
 def test_every_task_takes_what_its_preprocessor_makes_and_no_more(tiny, family, name, extra):
     task = tiny.task(get_family(family), name)
@@ -254,6 +259,7 @@ def test_every_task_takes_what_its_preprocessor_makes_and_no_more(tiny, family, 
                 task.predict({**x, key: values})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     ["modernbert", *(pytest.param(name, marks=SLOW) for name in ("roberta", "distilbert"))],
@@ -272,6 +278,7 @@ def test_families_without_positions_have_a_longest_row_too(tiny):
         task.predict(TOO_LONG)
 
 
+@pytest.mark.slow
 def test_weights_of_validation_data_count(model):
     y, weights = np.array([0, 1, 0]), np.array([0.0, 3.0, 1.0])
     data = (GOOD, y, weights)

@@ -60,6 +60,8 @@ def trained(tokenizer, corpus):
     return model, history
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_both_objectives_are_learnt(trained, corpus):
     model, history = trained
     names = ["loss", *(f"masked_lm_{n}" for n in ("accuracy", "loss"))]
@@ -99,6 +101,7 @@ def test_the_loss_is_the_sum_of_both_means(tokenizer):
     assert segments.tolist() == [0] * 5 + [1] * 4 + [0] * (32 - 9)
 
 
+@pytest.mark.slow
 def test_it_is_saved_for_itself_and_for_the_other_tasks(trained, tmp_path, caplog):
     model, _ = trained
     model.save_to_preset(tmp_path / "p")
@@ -149,6 +152,7 @@ class Steps(keras.callbacks.Callback):
             raise InterruptedError
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_shard_it_goes_on_with_the_next_rows(
     tokenizer, corpus, tmp_path, monkeypatch
 ):
@@ -181,6 +185,7 @@ def test_killed_in_the_middle_of_a_shard_it_goes_on_with_the_next_rows(
     np.testing.assert_allclose([joined[k] for k in whole], list(whole.values()), atol=1e-6)
 
 
+@pytest.mark.slow(except_for="^MaskedLM")
 @pytest.mark.parametrize("task", ["MaskedLM", "ReplacedTokenDetection"])
 def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task, caplog):
     family = ez.ElectraBackbone if task == "ReplacedTokenDetection" else ez.RobertaBackbone
@@ -197,6 +202,7 @@ def test_a_corpus_is_for_every_task_that_pretrains(tokenizer, corpus, task, capl
     assert f"200 steps have up to 51,200 tokens, {times:.1f} times" in caplog.text
 
 
+@pytest.mark.slow
 def test_packed_rows_of_documents_hold_what_rows_of_their_own_hold(tokenizer, corpus):
     def batch(packed):
         keras.utils.set_random_seed(0)
@@ -249,6 +255,7 @@ def test_mistakes_are_named(tokenizer, corpus):
         ez.MaskedLM(model.backbone).fit(corpus)
 
 
+@pytest.mark.slow(only="^(labels0|labels1)")
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

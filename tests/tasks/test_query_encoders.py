@@ -57,12 +57,14 @@ def as_json(folder, name=TABLE, **extra):
 
 
 class TestFolders:
+    @pytest.mark.slow
     def test_each_role_has_its_route(self, shared, kind):
         assert_same(shared, kind)
         np.testing.assert_array_equal(
             shared.embed(TEXTS).toarray(), shared.embed(TEXTS, "document").toarray()
         )
 
+    @pytest.mark.slow(except_for="^table")
     def test_saved_with_the_documents_in_the_root(self, shared, kind, tmp_path):
         shared.save_to_preset(tmp_path / "m")
         again = ez.SparseEncoder.from_preset(tmp_path / "m")
@@ -77,6 +79,7 @@ class TestFolders:
         assert not [p for p in (tmp_path / "m").iterdir() if p.name.startswith(("query", "router"))]
         assert ez.SparseEncoder.from_preset(tmp_path / "m").query_encoder is None
 
+    @pytest.mark.slow
     def test_a_keras_file(self, shared, kind, tmp_path):
         shared.save(tmp_path / "model.keras")
         assert_same(keras.saving.load_model(tmp_path / "model.keras"), kind)
@@ -210,6 +213,7 @@ class TestBadFiles:
 
 
 class TestUse:
+    @pytest.mark.slow
     def test_search_is_that_of_the_products(self, shared, kind):
         expected = EXPECTED[kind]["query"] @ EXPECTED[kind]["document"].T
         hits = shared.index(TEXTS).search(TEXTS[0], top_k=2)
@@ -230,6 +234,7 @@ class TestUse:
     def test_most_terms_are_those_of_queries_too(self, shared):
         assert shared.embed(TEXTS, "query", max_terms=2).nnz == 2 * len(TEXTS)
 
+    @pytest.mark.slow
     def test_fit_trains_both(self, kind):
         encoder = ez.SparseEncoder.from_preset(FOLDERS[kind])
         keras.utils.set_random_seed(0)
@@ -283,6 +288,7 @@ class TestTable:
         np.testing.assert_allclose(table(inputs), table.embed(TEXTS).toarray(), atol=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_an_export_has_both_routes(shared, kind, tmp_path):
     shared.export(tmp_path / "1", max_terms=4)
@@ -312,6 +318,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_answer_and_learn_alike(backend):

@@ -33,6 +33,7 @@ def task(**arguments):
     return ez.ReplacedTokenDetection(backbone(), preprocessor(), **arguments)
 
 
+@pytest.mark.slow
 def test_all_selected_tokens_become_the_mask_and_no_others():
     x, y, weights = preprocessor(mask_rate=0.3)(TEXTS)
     own, masked = x["token_ids"].numpy(), x["masked_token_ids"].numpy()
@@ -59,6 +60,7 @@ def test_tokens_are_drawn_with_the_generators_probabilities():
     assert (again != drawn).any()  # others in every step
 
 
+@pytest.mark.slow
 def test_only_masks_are_filled_in():
     model = task()
     x, _, weights = model.preprocessor(TEXTS)
@@ -73,6 +75,7 @@ def test_only_masks_are_filled_in():
     assert outputs["generator"].shape == (*weights.shape, len(TOKENS))
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_papers():
     """Clark et al. 2020, section 2: the generator's over the masks, 50 times that of all tokens."""
     model = task()
@@ -118,6 +121,7 @@ OF_TEXTS = np.random.default_rng(0).uniform(0.1, 2.0, len(TEXTS)).astype("float3
 OF_TEXTS[3] = 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["texts", "prepared", "dataset"])
 def test_weights_of_texts_are_those_of_both_losses(data, drawing_the_first):
     model = task()
@@ -139,6 +143,7 @@ def test_weights_of_texts_are_those_of_both_losses(data, drawing_the_first):
     assert abs(unweighted - expected) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_text_of_weight_zero_trains_nothing(drawing_the_first):
     gradients = []
     prepared = task().preprocessor(TEXTS[:4], sample_weight=OF_TEXTS[:4])
@@ -154,6 +159,7 @@ def test_a_text_of_weight_zero_trains_nothing(drawing_the_first):
         np.testing.assert_allclose(first, second, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_of_packed_texts_are_of_their_tokens():
     model = ez.ReplacedTokenDetection(backbone(), preprocessor(pack_texts=True, sequence_length=32))
     examples = model.preprocessor.encode(TEXTS[:2], sample_weight=[0.5, 2.0])
@@ -170,6 +176,7 @@ def test_weights_of_packed_texts_are_of_their_tokens():
     np.testing.assert_allclose(of_masks[of_masks > 0], there[of_masks > 0])
 
 
+@pytest.mark.slow
 def test_weights_of_texts_of_prepared_inputs_are_refused():
     model = task()
     model.compile()
@@ -178,6 +185,7 @@ def test_weights_of_texts_of_prepared_inputs_are_refused():
         model.fit(x, y, sample_weight=OF_TEXTS, verbose=0)
 
 
+@pytest.mark.slow
 def test_nothing_flows_back_through_the_drawing():
     """The generator's own layers learn of the masks alone, whatever the detection's weight."""
     gradients = []
@@ -205,6 +213,7 @@ def test_generator_and_discriminator_share_their_embeddings():
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_both_learn_on_raw_texts():
     texts = [" ".join([word] * (5 + i % 4)) for i, word in enumerate(WORDS)] * 8
@@ -243,6 +252,7 @@ def test_debertas_head_compares_every_token_with_the_first(tiny):
     np.testing.assert_allclose(ops.convert_to_numpy(model(inputs))[real], expected[real], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_debertas_generator_is_as_wide_and_half_as_deep(tiny):
     family = ez.DebertaV2Backbone.family
     large = family.backbone(**{**tiny.sizes(family), "num_layers": 6})
@@ -264,6 +274,7 @@ def test_texts_that_share_a_row_are_compared_with_their_own_first_token(tiny):
     np.testing.assert_allclose(packed, np.concatenate(alone), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_debertas_discriminator_comes_back_from_files(tiny, tmp_path, caplog):
     model, inputs = deberta(tiny), tiny.rows(ez.DebertaV2Backbone.family)
     model.save_to_preset(tmp_path / "preset")
@@ -278,6 +289,7 @@ def test_debertas_discriminator_comes_back_from_files(tiny, tmp_path, caplog):
         np.testing.assert_array_equal(other(inputs), model(inputs))
 
 
+@pytest.mark.slow
 def test_it_comes_back_from_files(tmp_path):
     model = task()
     for weight in model.weights:
@@ -299,6 +311,7 @@ def test_it_comes_back_from_files(tmp_path):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_savedmodel_says_what_detect_says(tmp_path):
     model = task()

@@ -53,6 +53,7 @@ def reranker(build):
 
 
 class TestAnswers:
+    @pytest.mark.slow
     def test_scores_are_those_of_each_pair_by_itself(self, reranker):
         found = reranker.score(QUERIES, TEXTS, batch_size=2)
         assert found.shape == (5,) and found.dtype == np.float32
@@ -78,6 +79,7 @@ class TestAnswers:
         logits = reranker.predict((QUERIES, TEXTS), verbose=0)[:, 0]
         np.testing.assert_allclose(linear.score(QUERIES, TEXTS), logits, atol=1e-6)
 
+    @pytest.mark.slow
     def test_rank_puts_the_best_first(self, reranker):
         texts = [*TEXTS, *TEXTS[:2]]  # two of them twice: equal scores stay in order
         scores = reranker.score(QUERIES[0], texts)
@@ -176,6 +178,7 @@ class TestBadInput:
 
 
 class TestPairs:
+    @pytest.mark.slow
     def test_fit_learns(self, build):
         keras.utils.set_random_seed(0)
         task = build()
@@ -189,6 +192,7 @@ class TestPairs:
         expected = -np.mean(y * np.log(p) + (1 - np.array(y)) * np.log(1 - p))
         assert results["loss"] == pytest.approx(expected, abs=1e-5)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("activation", ["sigmoid", "linear"])
     @pytest.mark.parametrize("loss", ["binary_crossentropy", keras.losses.BinaryCrossentropy()])
     def test_cross_entropy_is_of_logits(self, build, activation, loss):
@@ -198,6 +202,7 @@ class TestPairs:
         found = task.evaluate((QUERIES, TEXTS), [1.0] * 5, verbose=0, return_dict=True)
         assert found["loss"] == pytest.approx(np.logaddexp(0, -logits).mean(), abs=1e-5)
 
+    @pytest.mark.slow
     def test_squared_errors_are_of_logits_and_any_score(self, build):
         task = build(activation="linear")
         task.compile(loss="mse", metrics=["mae"])
@@ -207,6 +212,7 @@ class TestPairs:
         assert found["loss"] == pytest.approx(np.mean(errors**2), rel=1e-5)
         assert found["mae"] == pytest.approx(np.mean(np.abs(errors)), rel=1e-5)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_datasets(self, build):
         task = build()
@@ -245,6 +251,8 @@ class TestLists:
         assert lengths == [[9, 7]]
         assert [[len(text) for text in row] for row in others.to_list()] == [[7, 6], [5]]
 
+    @pytest.mark.slow
+    @pytest.mark.matrix
     def test_fit_learns_the_order(self, build):
         keras.utils.set_random_seed(0)
         task = build()
@@ -258,6 +266,7 @@ class TestLists:
         assert "accuracy" in task.fit((QUERIES, TEXTS), [1.0] * 5, verbose=0).history
         assert set(task.evaluate(*data, verbose=0, return_dict=True)) == {"loss", "ndcg@10"}
 
+    @pytest.mark.slow
     def test_evaluate_is_the_mean_over_queries(self, build):
         task = build()
         whole = task.evaluate((QUERIES[:3], LISTS), SCORES, verbose=0, return_dict=True)
@@ -274,6 +283,7 @@ class TestLists:
         # Keras divides by the number of examples, not by the sum of the weights.
         assert weighted[0] == pytest.approx(np.dot(losses, weights) / 3, abs=1e-5)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_datasets(self, build):
         task = build()
@@ -290,6 +300,7 @@ class TestLists:
         np.testing.assert_allclose(task.evaluate(one_by_one, verbose=0), expected, atol=1e-5)
         task.fit(one_by_one, batch_size=2, verbose=0)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize(
         "loss", ["RankNet", "ListNet", "PListMLE", "MultipleNegatives", "ListMarginMSE"]
@@ -300,6 +311,7 @@ class TestLists:
         losses = task.fit((QUERIES[:3], LISTS), SCORES, verbose=0).history["loss"]
         assert np.isfinite(losses).all()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("scores", "highest"),
         [([[1, 0], [0], [-2.0, -8.0, -9.0]], -2.0), ([[150, 150], [1], [2, 1, 0]], 150.0)],
@@ -316,6 +328,7 @@ class TestLists:
             task.compile(loss=loss)
             assert np.isfinite(task.fit(x, scores, verbose=0).history["loss"]).all()
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_prepared_inputs(self, build):
         task = build()
@@ -326,6 +339,7 @@ class TestLists:
         assert task.predict(x, verbose=0).shape == (3, 3)
         task.fit(x, y.numpy(), verbose=0)
 
+    @pytest.mark.slow
     def test_weights_after_a_step_do_not_depend_on_padding(self, build):
         """A shorter list beside a longer one learns as it does alone."""
         weights, task = None, build()
@@ -422,6 +436,7 @@ class Constant:
 
 
 class TestCheckpoints:
+    @pytest.mark.slow
     def test_round_trip(self, build, tmp_path):
         task = build(activation="linear", max_length=9)
         task.save_to_preset(tmp_path)
@@ -475,6 +490,7 @@ class TestCheckpoints:
         assert "the head of Reranker starts from random weights" in caplog.text
         assert task.activation == "linear"
 
+    @pytest.mark.slow
     def test_a_classifier_of_one_label_is_the_same_model(self, build, tmp_path):
         task = build(activation="linear")
         task.save_to_preset(tmp_path)
@@ -500,6 +516,7 @@ class TestCheckpoints:
         return make
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_an_export_scores_and_ranks(reranker, tmp_path):
     reranker.export(tmp_path / "1")
@@ -547,6 +564,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_lists_on_two_replicas_are_as_on_one_device():
     data = json.dumps([WORDS, [QUERIES[:3], LISTS, SCORES]])

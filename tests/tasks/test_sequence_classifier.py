@@ -74,6 +74,7 @@ def test_an_unknown_argument_of_from_preset_is_refused(golden):
         ez.SequenceClassifier.from_preset(golden("Bert_Model").folder, label=["a", "b"])
 
 
+@pytest.mark.slow
 def test_arguments_of_from_preset_reach_backbone_and_preprocessor(golden):
     classifier = ez.SequenceClassifier.from_preset(
         golden("Bert_Model").folder, num_classes=2, sequence_length=12, attention_dropout=0.4
@@ -82,6 +83,7 @@ def test_arguments_of_from_preset_reach_backbone_and_preprocessor(golden):
     assert classifier.preprocessor(["a cat"])["token_ids"].shape == (1, 12)
 
 
+@pytest.mark.slow
 def test_it_learns_from_raw_text(classifier):
     classifier.compile(learning_rate=3e-3)
     history = classifier.fit(TEXTS * 20, LABELS * 20, epochs=20, batch_size=8, verbose=0)
@@ -94,6 +96,7 @@ def as_tensors(texts, labels):
     return tf.data.Dataset.from_tensor_slices((texts, labels))
 
 
+@pytest.mark.slow(except_for="^x1")
 @pytest.mark.parametrize(
     "x, y",
     [
@@ -114,6 +117,7 @@ def test_every_kind_of_input_gives_the_same_evaluation(shared, x, y):
     assert shared.fit(x, y, epochs=1, verbose=0).epoch == [0]
 
 
+@pytest.mark.slow
 def test_a_dataset_of_unknown_size_is_counted_for_the_schedule(classifier):
     dataset = as_tensors(TEXTS, LABELS).filter(lambda x, y: y == "up").batch(2)
     classifier.fit(dataset, epochs=3, verbose=0)
@@ -121,6 +125,7 @@ def test_a_dataset_of_unknown_size_is_counted_for_the_schedule(classifier):
     assert classifier.optimizer._learning_rate.total_steps == 6
 
 
+@pytest.mark.slow
 def test_sample_weights_reach_the_loss(shared):
     weights = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     weighted = shared.evaluate(TEXTS, LABELS, sample_weight=weights, verbose=0)[0]
@@ -146,6 +151,7 @@ def test_validation_split_keeps_the_last_texts(shared):
     np.testing.assert_allclose(with_split.history["val_loss"][0], after[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_training(build):
     losses = []
     for _ in range(2):
@@ -155,6 +161,7 @@ def test_the_same_seed_gives_the_same_training(build):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_default_recipe_spans_the_steps_of_fit(classifier):
     classifier.fit(TEXTS, LABELS, epochs=4, batch_size=4, verbose=0)
     schedule = classifier.optimizer._learning_rate
@@ -169,6 +176,7 @@ def test_the_default_recipe_spans_the_steps_of_fit(classifier):
     assert decayed == {"kernel", "embeddings"}
 
 
+@pytest.mark.slow
 def test_the_recipe_can_be_replaced_the_keras_way(classifier):
     classifier.compile(optimizer=keras.optimizers.SGD(0.1), loss="sparse_categorical_crossentropy")
     classifier.fit(TEXTS, LABELS, verbose=0)
@@ -191,6 +199,7 @@ class TestPairs:
         assert both.shape == (2, 2)
         assert np.abs(both - shared.predict(pair[0], verbose=0)).max() > 1e-6
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_a_dataset_yields_pairs_as_x(self, shared):
         first, second, y = ["good film", "bad"], ["bad film", "good"], [1, 0]
@@ -207,6 +216,7 @@ class TestPairs:
 
 
 class TestProblems:
+    @pytest.mark.slow
     def test_several_labels(self, build):
         classifier = build(
             labels=["film", "praise", "blame"], problem_type="multi_label_classification"
@@ -224,6 +234,7 @@ class TestProblems:
         found = [sorted(a["label"] for a in row) for row in classifier.classify(TEXTS)]
         assert found == [sorted(n) for n in names]
 
+    @pytest.mark.slow
     def test_regression(self, build):
         classifier = build(problem_type="regression")
         stars = [4.5, 1.0, 5.0, 0.0, 4.0, 1.0]
@@ -232,6 +243,7 @@ class TestProblems:
         guesses = [answer["score"] for answer in classifier.classify(TEXTS)]
         np.testing.assert_allclose(guesses, stars, atol=0.7)
 
+    @pytest.mark.slow
     def test_scores_are_probabilities_and_ranked(self, build):
         ranked = build(num_classes=3).classify(TEXTS[:1], top_k=3)[0]
         assert sorted(r["label"] for r in ranked) == [0, 1, 2]
@@ -310,6 +322,7 @@ class TestRefusals:
             classifier.predict(["text"])
 
 
+@pytest.mark.slow
 def test_a_saved_model_with_everything_gives_the_same_answers(shared, tmp_path):
     shared.fit(TEXTS, LABELS, verbose=0)
     shared.save(tmp_path / "model.keras")
@@ -350,6 +363,7 @@ def test_several_labels_as_a_table(build):
 OF_SEVERAL = {"problem_type": "multi_label_classification"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{}, OF_SEVERAL])
 @pytest.mark.parametrize("make", [pd.DataFrame, dict])
 def test_columns_of_labels_are_found_by_their_names(build, make, arguments):
@@ -382,6 +396,7 @@ def test_two_classifiers_can_be_built_with_one_preprocessor(build):
     assert second.preprocessor.encode_labels(["up"]).numpy().tolist() == [0]
 
 
+@pytest.mark.slow
 def test_the_schedule_ends_with_the_last_epoch_also_after_a_late_start(classifier):
     classifier.fit(TEXTS, NUMBERS, batch_size=2, epochs=3, initial_epoch=2, verbose=0)
     assert int(classifier.optimizer.iterations) == 3

@@ -70,6 +70,7 @@ def test_the_outputs_are_those_of_transformers(golden, caplog):
     np.testing.assert_array_equal(last[sure], lasts[sure])
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_last_tokens_are_found_as_they_are_learned(model):
     """The same probabilities after a given first token as after one that was found."""
@@ -88,6 +89,7 @@ def test_last_tokens_are_found_as_they_are_learned(model):
         np.testing.assert_allclose(sums, np.ones_like(sums), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_only_contexts_and_the_start_token_are_likely(model):
     x = model.preprocessor((QUESTIONS, CONTEXTS))
     tokenizer = model.preprocessor.tokenizer
@@ -112,6 +114,7 @@ def test_no_answer_is_learned_without_sight_of_the_label(model):
         )
 
 
+@pytest.mark.slow
 def test_the_loss_adds_half_that_of_no_answer(model):
     answers = [{"text": "cat", "answer_start": 4}, None, {"text": "bad film", "answer_start": 0}]
     x, y = model.preprocessor((QUESTIONS, CONTEXTS), answers)
@@ -150,6 +153,7 @@ def candidates(model, question: str, context: str, longest: int = 30) -> tuple[d
     return found, min(logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"window_length": 18, "doc_stride": 4}])
 def test_answers_are_the_best_of_the_beam(settings):
     model = ez.SpanQA.from_preset(FOLDER, **settings)
@@ -168,6 +172,7 @@ def test_answers_are_the_best_of_the_beam(settings):
     assert len(model.predict(([QUESTIONS[0]], [long]))[0]) == (4 if settings else 2)
 
 
+@pytest.mark.slow
 def test_scores_are_shares_of_the_spans_of_the_beam(model):
     found = model.answer(QUESTIONS[0], CONTEXTS[1], top_k=12)
     assert 1 < len(found) <= 12
@@ -196,6 +201,7 @@ def test_of_several_passages_the_likeliest(model):
     assert something["passage"] == best[0][0]
 
 
+@pytest.mark.slow
 def test_without_a_span_in_the_context_there_is_no_answer(monkeypatch):
     model = ez.SpanQA.from_preset(FOLDER, beam=(1, 1))
     model.head.start_dense.bias.assign([0.0])
@@ -214,6 +220,7 @@ def test_without_a_span_in_the_context_there_is_no_answer(monkeypatch):
     assert model.answer(QUESTIONS[0], CONTEXTS, top_k=2) == [{**expected, "passage": None}]
 
 
+@pytest.mark.slow
 def test_exact_match_and_the_threshold_of_no_answer(model):
     examples = [
         {"question": q, "context": c, "answers": [{"text": c[:3].strip(), "answer_start": 0}]}
@@ -229,6 +236,7 @@ def test_exact_match_and_the_threshold_of_no_answer(model):
     model.null_threshold = None
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"null_threshold": 0.0}])
 def test_an_export_answers_alike(model, tmp_path, options):
@@ -248,6 +256,7 @@ def test_an_export_answers_alike(model, tmp_path, options):
     np.testing.assert_allclose(served["ids"](**given)["logits"], outputs_of(model, x), atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_litert_answers_alike(model):
     pytest.importorskip("ai_edge_litert")
@@ -265,6 +274,7 @@ def test_litert_answers_alike(model):
         assert one["attribution"] == pytest.approx(two["attribution"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_explanations_are_of_the_answers_tokens(model):
     found = model.explain(QUESTIONS[0], CONTEXTS[0])
     answer = model.answer(QUESTIONS[0], CONTEXTS[0])
@@ -290,12 +300,14 @@ CHECKS = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS)
 def test_what_all_tasks_do(check):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_bfloat16_is_close(model):
     mixed = ez.SpanQA.from_preset(FOLDER, dtype="mixed_bfloat16")
@@ -307,6 +319,8 @@ def test_bfloat16_is_close(model):
     assert 0 < np.abs(found - expected)[real].mean() < 0.25 * expected[real].std()
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_texts_of_fewer_tokens_than_the_beam_is_wide(tiny):
     backbone, tokenizer = tiny.backbone(FAMILY), tiny.tokenizer(FAMILY)
     model = ez.SpanQA(backbone, ez.SpanQAPreprocessor(tokenizer), beam=(20, 20))
@@ -315,6 +329,8 @@ def test_texts_of_fewer_tokens_than_the_beam_is_wide(tiny):
     assert model.answer("a", "b")["text"] == "b"
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_it_is_saved_as_transformers_class(model, tmp_path, caplog):
     model.save_to_preset(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -342,6 +358,7 @@ def test_a_beam_of_an_untrusted_file_is_bounded(model, tmp_path, name):
         ez.SpanQA.from_preset(tmp_path, verify=False)
 
 
+@pytest.mark.slow
 def test_refusals(tiny, model):
     bert = ez.BertBackbone.family
     with pytest.raises(ValueError, match="The family 'bert' has no head with a beam. Leave out"):
@@ -374,6 +391,7 @@ EXAMPLES = [
 IMPOSSIBLE = {"question": "who is there", "context": "rome lives in oslo", "answers": []}
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_it_learns_answers_and_that_there_is_none():
     words = [*NAMES, *PLACES, "who", "where", "is", "it", "there", "lives", "in"]
@@ -411,6 +429,7 @@ print(json.dumps({**found, "losses": history.history["loss"]}))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_answer_and_learn_alike(backend):

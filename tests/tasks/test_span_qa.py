@@ -97,6 +97,7 @@ class TestLabels:
         answers = [{"text": text, "answer_start": context.index(text)}]
         return {"question": question, "context": context, "answers": answers, **more}
 
+    @pytest.mark.slow(only=r"^(Jos\\xe9 lives in Rome\.-Jos|Jos\\xe9 lives in Rome\.-s)")
     @pytest.mark.parametrize("context, text, tokens", PIECES)
     def test_pieces_of_the_answer(self, model, context, text, tokens):
         assert labelled(model, self.example(context, text)) == [tokens]
@@ -108,6 +109,7 @@ class TestLabels:
         _, expected = model.preprocessor(examples)
         np.testing.assert_array_equal(labels, expected)
 
+    @pytest.mark.slow
     def test_an_answer_that_the_tokenizer_drops_is_refused(self, model):
         for text in (" ", "\u200b"):
             examples = [EXAMPLES[0], self.example("Anna lives\u200b in Rome", text)]
@@ -117,6 +119,7 @@ class TestLabels:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             model.evaluate(as_dataset(examples), verbose=0)
 
+    @pytest.mark.slow
     def test_family_with_two_separators_and_no_segments(self, roberta):
         example = self.example("the cat sat on the mat", "cat sat", "the dog?")
         inputs, _ = roberta.preprocessor([example])
@@ -128,6 +131,7 @@ class TestLabels:
         # All bytes of a character; the space before is a token of its own, without characters.
         assert labelled(roberta, self.example("a  🙂 b\n", "🙂 b\n")) == ["ð Ł Ļ Ĥ Ġ b"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("family", ["Bert", "Roberta"])
     def test_clean_answers_are_labelled_as_transformers_example_scripts_do(self, roberta, family):
         bert = ez.BertTokenizer(CHECKPOINTS / "Bert_ForQuestionAnswering" / "vocab.txt")
@@ -167,6 +171,7 @@ class TestLabels:
         for answers in ([], None, {"text": [], "answer_start": []}):
             assert labelled(model, {**IMPOSSIBLE, "answers": answers}) == ["[CLS]"]
 
+    @pytest.mark.slow
     def test_the_forms_of_answers_and_examples_are_one(self, model):
         preprocessor = model.preprocessor
         expected = preprocessor(EXAMPLES)[1].numpy()
@@ -228,6 +233,7 @@ class TestSearch:
         nothing = model.answer("Who?", "Anna", null_threshold=-1e6)
         assert (nothing["text"], nothing["start"], nothing["end"]) == ("", 0, 0)
 
+    @pytest.mark.slow
     def test_the_best_of_several_passages(self, model):
         passages = ["Anna lives in Rome.", "José lives in Oslo.", "Carl is there."]
         spans = []
@@ -257,6 +263,7 @@ class TestSearch:
         found = model.answer("Who?", "Anna lives in Rome.", top_k=40, max_answer_length=2)
         assert len(found) == 9
 
+    @pytest.mark.slow
     def test_top_k_counts_answers_not_spans_of_tokens(self, roberta):
         # 4 tokens for each 🙂, and for all spaces but one a token that has no characters.
         for context, count in (("🙂🙂 b", 6), ("a   🙂🙂   ", 6)):
@@ -285,6 +292,7 @@ class TestLearning:
         model.fit([*EXAMPLES, IMPOSSIBLE] * 12, epochs=8, batch_size=8, verbose=0)
         return model
 
+    @pytest.mark.slow
     def test_from_squad_examples_to_answers(self, trained):
         assert trained.evaluate(EXAMPLES, verbose=0, return_dict=True)["accuracy"] == 1.0
         answer = trained.answer(question="Where is it?", context="José lives in Oslo.")
@@ -313,6 +321,7 @@ def as_dataset(examples):
     return dataset.apply(tf.data.experimental.assert_cardinality(len(examples)))
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_datasets_give_the_same_evaluation_as_lists(model):
     examples = [*EXAMPLES, IMPOSSIBLE]
@@ -324,6 +333,7 @@ def test_datasets_give_the_same_evaluation_as_lists(model):
     assert len(model.predict(named)) == len(examples)
 
 
+@pytest.mark.slow
 def test_the_loss_does_not_depend_on_padding(build, model):
     padded = build(sequence_length=40)
     padded.set_weights(model.get_weights())
@@ -341,6 +351,7 @@ def test_the_loss_is_the_mean_of_the_two_cross_entropies(model):
     assert loss == pytest.approx(-picked.mean(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_predictions_are_one_list_of_windows_for_each_question(build):
     model = build(window_length=16, doc_stride=4)
     contexts = ["Anna lives.", " ".join(NAMES * 6), "Ben."]
@@ -405,6 +416,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="Expected at least one question"):
             model.evaluate_answers([])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "change, message",
         [
@@ -447,6 +459,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="Example 0: the context is empty"):
             model.answer("Who?", " ")
 
+    @pytest.mark.slow
     def test_spaces_that_are_tokens_are_no_context(self, roberta):
         with pytest.raises(ValueError, match="Example 1: the context is empty"):
             roberta.answer(["Who?"] * 2, ["Anna", "   "])
@@ -483,6 +496,7 @@ class TestRefusals:
                 split_examples(examples, None)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow  # test_conformance.py saves and opens every task
 def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
     model = build(sequence_length=32, window_length=30, doc_stride=7)
@@ -496,6 +510,7 @@ def test_a_saved_preset_gives_the_same_answers(build, tmp_path):
     assert loaded.answer(QUESTIONS, CONTEXTS) == model.answer(QUESTIONS, CONTEXTS)
 
 
+@pytest.mark.slow
 def test_sample_weights_are_of_questions(model):
     model.compile()
     pair = (QUESTIONS[:2], CONTEXTS[:2])  # two rows: as many as labels in a row
@@ -512,6 +527,7 @@ def test_sample_weights_are_of_questions(model):
         model.evaluate(pair, ANSWERS[:2], sample_weight=[1.0, 1.0, 1.0])
 
 
+@pytest.mark.slow(only="^0")
 @pytest.mark.parametrize("threshold", [float("inf"), -float("inf"), 0.5])
 def test_a_preset_keeps_the_threshold(tiny, tmp_path, threshold):
     """Also infinite ones, which JSON has no number for: always an answer, and never one."""

@@ -71,6 +71,7 @@ def by_hand(encoder, texts):
 
 
 class TestPooling:
+    @pytest.mark.slow(except_for="^log1p_relu-sum")
     @pytest.mark.parametrize("kind", ["max", "sum"])
     @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
     def test_is_the_formula_on_the_logits_of_a_masked_language_model(self, build, kind, activation):
@@ -81,6 +82,7 @@ class TestPooling:
             found = encoder(inputs, training=training)
             np.testing.assert_allclose(found, expected, atol=1e-5)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["max", "sum"])
     def test_parts_of_the_positions_give_the_same(self, build, kind, monkeypatch):
         encoder = build(pooling=kind)
@@ -110,6 +112,7 @@ class TestPooling:
 
 
 class TestEmbed:
+    @pytest.mark.slow
     def test_rows_are_those_of_the_model_in_the_order_of_the_texts(self, shared):
         texts = [" ".join(TEXTS[: 1 + i % 3]) for i in range(20)]
         found = shared.embed(texts, batch_size=4)
@@ -123,6 +126,7 @@ class TestEmbed:
         np.testing.assert_allclose(shared.embed(TEXTS[0]).toarray(), expected, atol=1e-6)
         assert shared.embed([]).shape == (0, shared.embedding_dim)
 
+    @pytest.mark.slow
     def test_the_largest_weights_are_kept(self, shared, build):
         whole = shared.embed(TEXTS).toarray()
         few = shared.embed(TEXTS, max_terms=3).toarray()
@@ -194,6 +198,7 @@ class TestSearch:
             np.testing.assert_allclose([weight for _, weight in best], row[order])
         assert dict(shared.top_terms(TEXTS[0], k=4)).keys() == dict(found[0]).keys()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("function", ["dot", "cosine"])
     def test_similarity(self, build, function):
         encoder = build(similarity_function=function)
@@ -229,6 +234,7 @@ class TestSearch:
 
 
 class TestFit:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "columns",
         [
@@ -244,6 +250,7 @@ class TestFit:
         assert isinstance(encoder.loss, ez.losses.SPLADE)
         assert isinstance(encoder.loss.loss, ez.losses.InfoNCE)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_scores_of_a_teacher_are_learned(self, build):
         encoder = build()
@@ -254,6 +261,7 @@ class TestFit:
         assert isinstance(encoder.loss.loss, ez.losses.MarginMSE)
         assert history[-1] < history[0]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_vectors_get_sparser(self, build):
         encoder = build()
@@ -263,6 +271,7 @@ class TestFit:
         encoder.fit((TEXTS, OTHERS), epochs=12, batch_size=6, verbose=0)
         assert encoder.embed(TEXTS + OTHERS).nnz < before
 
+    @pytest.mark.slow
     def test_the_weights_rise_in_a_third_of_the_steps(self, build):
         encoder = build()
         encoder.compile(run_eagerly=True)
@@ -279,6 +288,7 @@ class TestFit:
         with pytest.raises(ValueError, match="x has one column of texts, and y is of pairs"):
             build().fit(TEXTS, np.ones((6, 3)), verbose=0)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_parts_of_a_batch_have_its_gradients(self, build):
         x, y = build().preprocessor((TEXTS, OTHERS))
@@ -295,6 +305,7 @@ class TestFit:
         for one, other in zip(*found, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_a_saved_model_learns_on(self, build, tmp_path):
         encoder = build(max_terms=5)
@@ -309,6 +320,7 @@ class TestFit:
 
 @pytest.mark.slow
 class TestExport:
+    @pytest.mark.matrix
     def test_terms_of_each_prompt(self, build, tmp_path):
         encoder = build({"prompts": {"query": "query : "}})
         encoder.export(tmp_path / "1", max_terms=4)
@@ -348,6 +360,7 @@ class TestGradients:
         for one, other in zip(sparse, found(plain), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
+    @pytest.mark.slow
     def test_a_model_has_the_same_with_and_without(self, build):
         encoder = build()
         x, y = encoder.preprocessor((TEXTS, OTHERS))

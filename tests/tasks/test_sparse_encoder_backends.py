@@ -29,6 +29,7 @@ print(json.dumps({**found, "losses": losses}))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_embed_and_learn_alike(backend):

@@ -240,6 +240,7 @@ def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch)
     index_export._terms(index._store, "dot")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("function", ["dot", "cosine"])
 def test_an_export_finds_what_the_index_finds(tiny, tmp_path, function):

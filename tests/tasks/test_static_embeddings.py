@@ -167,6 +167,7 @@ def test_other_tasks_and_a_missing_tokenizer(tmp_path):
         ez.TextEmbedder.from_preset(tmp_path)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps_unknown", [False, True])
 def test_graphs_and_exports_have_the_same_vectors(tmp_path, keeps_unknown):

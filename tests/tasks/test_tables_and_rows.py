@@ -69,6 +69,7 @@ class TestTables:
         content = other_content(name, values)
         assert content is None if found is None else content.startswith(found)
 
+    @pytest.mark.slow
     def test_columns_are_chosen_by_name(self, build):
         named, plain = build(text_columns=["text"], num_classes=2), build(num_classes=2)
         named.set_weights(plain.get_weights())
@@ -79,6 +80,7 @@ class TestTables:
         dataset = tf.data.Dataset.from_tensor_slices(table().to_dict("list")).batch(2)
         np.testing.assert_allclose(named.predict(dataset, verbose=0), expected, atol=1e-6)
 
+    @pytest.mark.slow
     def test_two_of_three_columns_are_a_pair(self, build):
         model = build(text_columns=["more", "text"], labels=["down", "up"])
         assert model.fit(table(more=TEXTS[::-1]), LABELS, verbose=0).epoch == [0]
@@ -113,6 +115,7 @@ class TestTables:
         np.testing.assert_allclose(classifier.predict(pair, verbose=0), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_validation_data_of_a_list_are_those_of_a_tuple(build):
     model = build(labels=["down", "up"])
     found = model.fit(TEXTS, LABELS, validation_data=[TEXTS, LABELS], verbose=0).history
@@ -160,6 +163,7 @@ def test_a_generator_is_named_with_its_cure(classifier):
         classifier.fit(pairs)
 
 
+@pytest.mark.slow
 def test_the_cure_for_generators_works(classifier):
     kinds = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.string))
     pairs = tf.data.Dataset.from_generator(

@@ -67,6 +67,7 @@ def stored():
 
 
 class TestRealModel:
+    @pytest.mark.slow
     def test_vectors_equal_those_of_sentence_transformers(self, embedder, stored):
         texts = stored["texts"].tolist()
         found = embedder.embed(texts)
@@ -74,6 +75,7 @@ class TestRealModel:
         for text, vector in zip(texts[:3], stored["vectors"], strict=False):
             np.testing.assert_allclose(embedder.embed(text), vector, atol=1e-5)
 
+    @pytest.mark.slow
     def test_a_prompt_is_put_before_the_text(self, embedder, stored):
         found = embedder.embed(stored["texts"][:2].tolist(), prompt="query: ")
         np.testing.assert_allclose(found, stored["prompted"], atol=1e-5)
@@ -126,6 +128,7 @@ class TestPooling:
         assert wider(np.ones((1, 2), "float32")).shape == (1, 3)
         assert len(wider.weights) == 3
 
+    @pytest.mark.slow
     def test_the_model_is_pooling_dense_and_unit_length(self, build):
         dense = [{"units": 5, "activation": "tanh"}]
         embedder = build(pooling=["cls", "max"], dense=dense)
@@ -315,6 +318,7 @@ def test_other_libraries_get_lists(build):
 
 
 class TestFit:
+    @pytest.mark.slow
     def test_pairs_come_together(self, build):
         keras.utils.set_random_seed(1)
         embedder = build()
@@ -334,6 +338,7 @@ class TestFit:
         with pytest.raises(ValueError, match="pairs has 3 columns of texts. Expected two"):
             shared.evaluate_similarity((*columns, columns[0]), scores)
 
+    @pytest.mark.slow
     def test_negatives_are_pushed_away(self, build):
         keras.utils.set_random_seed(1)
         embedder = build()
@@ -343,6 +348,7 @@ class TestFit:
         found = embedder.similarity(TEXTS, OTHERS)
         assert np.diag(found).min() > max(found[i, (i + 1) % 6] for i in range(6))
 
+    @pytest.mark.slow
     def test_scores_order_the_pairs(self, build):
         keras.utils.set_random_seed(1)
         embedder = build()
@@ -361,11 +367,13 @@ class TestFit:
         np.testing.assert_array_equal(batch["token_ids"][:, None], batch["candidate_token_ids"])
         np.testing.assert_array_equal(labels[:, 0], labels[:, 1])
 
+    @pytest.mark.slow
     def test_texts_alone_are_their_own_partners(self, build):
         embedder = build(dropout=0.1)
         losses = embedder.fit(TEXTS, epochs=2, batch_size=6, verbose=0).history["loss"]
         assert np.isfinite(losses).all()
 
+    @pytest.mark.slow
     def test_a_teachers_vectors_are_learned(self, build):
         keras.utils.set_random_seed(1)
         embedder = build()
@@ -374,6 +382,7 @@ class TestFit:
         embedder.fit(TEXTS, vectors, epochs=30, batch_size=6, verbose=0)
         assert (embedder.embed(TEXTS).argmax(1) == np.arange(6)).all()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("loss", "columns", "shape"),
         [
@@ -397,6 +406,7 @@ class TestFit:
         found = embedder.evaluate(x, y, batch_size=6, verbose=0)
         assert found == pytest.approx(float(loss(y, vectors)), rel=1e-4)
 
+    @pytest.mark.slow
     def test_one_score_for_three_columns_is_refused_by_the_loss(self, build):
         message = r"CoSENT needs y_true.*\(B, 2\) for rows of 3 texts. Received"
         with pytest.raises(ValueError, match=message):
@@ -419,6 +429,7 @@ class TestFit:
         _, labels = build().preprocessor((["good", "bad", "good"], ["bad", "fine", "nice"]))
         assert labels.numpy().tolist() == [[0, 1], [1, 2], [0, 3]]
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_a_dataset_and_arrays_train_alike(self, build):
         def trained(x, y=None):
@@ -433,6 +444,7 @@ class TestFit:
         x = {name: values.numpy() for name, values in x.items()}
         np.testing.assert_allclose(trained(x, y.numpy()), expected, rtol=1e-5)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_a_batch_of_mixed_datasets_is_of_one_of_them(self, build):
         embedder = build()
@@ -446,6 +458,7 @@ class TestFit:
         mixed = mixed.apply(tf.data.experimental.assert_cardinality(2))
         assert embedder.evaluate(mixed, verbose=0) == pytest.approx(np.mean(alone), rel=1e-5)
 
+    @pytest.mark.slow
     def test_validation_and_evaluation(self, build):
         embedder = build()
         data = (TEXTS, OTHERS)
@@ -488,6 +501,7 @@ class TestFit:
 
 
 class TestServed:
+    @pytest.mark.slow
     def test_signatures_answer_as_embed(self, build):
         embedder = build({"prompts": {"query": "query: "}}, dim=5)
         served = embedder.signatures()
@@ -522,6 +536,8 @@ class TestSimilarity:
         assert shared.similarity("good", "bad").shape == ()
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_chunks_change_nothing(build):
     losses = []
     for chunk_size in (None, 2):
@@ -547,6 +563,7 @@ def test_chunks_are_kept_until_they_are_switched_off(build):
     assert embedder.chunk_size is None
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_compile_settings_are_saved(build, tmp_path):
     embedder = build()

@@ -39,6 +39,7 @@ def test_case_21_a_row_that_is_no_text_is_named_with_its_type(classifier, bad, k
             classifier.preprocessor(bad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd", ["a\0b", "a\ud800b", pytest.param("a\ufffdb", marks=pytest.mark.slow)]
 )
@@ -59,6 +60,7 @@ def test_case_22_odd_characters_are_the_same_everywhere_and_lose_no_text(classif
     assert eagerly[0, -2] == last
 
 
+@pytest.mark.slow(except_for="^Bert")
 def test_case_22_bytes_that_are_not_utf8_are_refused_where_they_can_be_seen(classifier):
     preprocessor = classifier.preprocessor
     wrong = "caf\xe9".encode("latin-1")
@@ -70,6 +72,7 @@ def test_case_22_bytes_that_are_not_utf8_are_refused_where_they_can_be_seen(clas
     np.testing.assert_array_equal(next(iter(in_graph)), ids(preprocessor, ["caf\ufffd"]))
 
 
+@pytest.mark.slow(except_for="^Bert")
 def test_case_23_no_texts_give_no_rows(classifier):
     for empty in (
         [],
@@ -86,6 +89,7 @@ def test_case_23_no_texts_give_no_rows(classifier):
     assert classifier.classify([]) == []
 
 
+@pytest.mark.slow(except_for="^Bert")
 def test_case_24_unequal_lengths_are_refused_with_both(classifier):
     with pytest.raises(
         ValueError, match="equally many texts and second texts. Received: 3 texts, 2 second"
@@ -101,6 +105,7 @@ def test_case_24_unequal_lengths_are_refused_with_both(classifier):
         classifier.predict((TEXTS, TEXTS, TEXTS))
 
 
+@pytest.mark.slow(except_for="^Bert")
 def test_case_25_every_container_gives_the_same(classifier):
     preprocessor = classifier.preprocessor
     for texts in (
@@ -115,6 +120,7 @@ def test_case_25_every_container_gives_the_same(classifier):
         assert ids(preprocessor, (texts, texts)) == ids(preprocessor, (TEXTS, TEXTS))
 
 
+@pytest.mark.slow
 def test_case_25_a_dataset_gives_the_same_as_a_list(classifier):
     expected = classifier.predict(TEXTS, verbose=0)
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS).batch(2)
@@ -171,6 +177,7 @@ def test_case_21_in_every_task(others, name):
                 use(others[cls], texts)
 
 
+@pytest.mark.slow(only="^Bert-predict tags")
 @pytest.mark.parametrize("name", USES)
 def test_case_23_in_every_task(others, name):
     cls, use = USES[name]
@@ -178,6 +185,7 @@ def test_case_23_in_every_task(others, name):
         assert len(use(others[cls], empty)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fill_mask", "extract_entities", "answer"])
 def test_case_22_and_25_in_every_task(others, name):
     cls, use = USES[name]
@@ -194,6 +202,7 @@ def test_case_22_and_25_in_every_task(others, name):
         assert use(others[cls], same) == expected
 
 
+@pytest.mark.matrix
 def test_case_24_in_every_task(others):
     qa, tagger = others["SpanQA"], others["TokenClassifier"]
     with pytest.raises(ValueError, match="Received: 2 questions, 1 contexts"):

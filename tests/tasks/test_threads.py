@@ -141,6 +141,7 @@ assert answers and all(np.abs(found - expected[one]).max() < 1e-4 for one, found
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 @pytest.mark.parametrize(

@@ -83,6 +83,7 @@ def aligned(classifier, x, y) -> list[list[tuple[str, str]]]:
 
 
 class TestAlignment:
+    @pytest.mark.slow
     def test_the_first_piece_of_a_word_carries_its_tag(self, classifier):
         assert aligned(classifier, SENTENCES[:1], TAGS[:1]) == [
             [
@@ -95,6 +96,7 @@ class TestAlignment:
             ]
         ]
 
+    @pytest.mark.slow
     def test_all_pieces_can_be_labelled(self, build):
         tokens = aligned(build(label_all_tokens=True), [["José", "sees"]], [["B-PER", "O"]])
         assert tokens == [[("jo", "B-PER"), ("##sé", "I-PER"), ("sees", "O")]]
@@ -145,6 +147,7 @@ class TestAlignment:
         assert classifier.predict_tags(words) == tags
         assert classifier.evaluate_entities(words, tags, scheme="IOBES")["f1"] == 1.0
 
+    @pytest.mark.slow
     def test_a_space_based_vocabulary_knows_symbols_as_words(self, roberta):
         spans = [[{"start": 4, "end": 7, "label": "PER"}]]
         x, y, weights = roberta.preprocessor(["the cat."], spans)
@@ -163,6 +166,7 @@ class TestAlignment:
 
 
 class TestWindows:
+    @pytest.mark.slow(except_for="^None")
     @pytest.mark.parametrize("doc_stride", [None, 0, 3])
     def test_every_word_is_labelled_once(self, build, doc_stride):
         classifier = build(sequence_length=8, doc_stride=doc_stride)
@@ -174,6 +178,7 @@ class TestWindows:
         assert tokens == aligned(build(), SENTENCES[:1], TAGS[:1])[0] * 5
         assert rows[-1] == [("anna", "B-PER")]
 
+    @pytest.mark.slow
     def test_the_windows_of_a_long_text_are_put_together(self, build):
         # Without attention and positions a token's logits depend on the token alone.
         classifier = build(sequence_length=8)
@@ -198,6 +203,7 @@ class TestWindows:
         ):
             build(sequence_length=8, doc_stride=6)
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_validation_split_keeps_the_windows_of_a_text_together(self, build):
         classifier = build(sequence_length=6, doc_stride=0)
@@ -207,6 +213,7 @@ class TestWindows:
 
 
 class TestLearning:
+    @pytest.mark.slow
     def test_from_words_with_tags_to_entities(self, build):
         classifier = build(labels=None)
         classifier.compile(learning_rate=1e-2)
@@ -226,6 +233,7 @@ class TestLearning:
         [of_words] = classifier.extract_entities([["José", "sees", "New", "York", "."]], "first")
         assert of_words == entities
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_from_texts_with_spans_over_tf_data(self, build):
         texts = ["José in New York.", "Anna sees Rome", "in Rome"]
@@ -243,6 +251,7 @@ class TestLearning:
         assert classifier.evaluate_entities(texts, spans)["f1"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "x, y",
     [
@@ -269,6 +278,7 @@ def learned_logits(classifier, x, y):
     return tokens, np.eye(classifier.num_classes)[labels]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypatch):
     # RoBERTa's words are what stands between spaces: "cat." and "dog,", unless cut.
@@ -287,6 +297,7 @@ def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypat
         assert tagger.evaluate_entities(texts, spans)["f1"] == 1.0
 
 
+@pytest.mark.slow
 def test_entities_are_judged_as_they_are_delivered(roberta):
     texts = ["the cat.", "it was not bad, the dog"]
     found = roberta.extract_entities(texts)
@@ -329,6 +340,7 @@ def ragged(*spans) -> dict[str, tf.RaggedTensor]:
     return {name: tf.ragged.constant(rows) for name, rows in columns(*spans).items()}
 
 
+@pytest.mark.slow(except_for="^<lambda>1")
 @pytest.mark.parametrize(
     "make",
     [
@@ -356,6 +368,7 @@ def test_every_kind_of_input_gives_the_same_evaluation(classifier, make):
     np.testing.assert_allclose(found[1:], expected[1:], atol=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
@@ -383,6 +396,7 @@ def test_spans_without_a_piece_of_their_own_are_reported(classifier, caplog):
     assert "The first: example 1, from 4 to 5." in caplog.text
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_padded_spans_are_not_there(classifier):
     texts, spans = ["Anna sees Rome", "in"], ragged([(0, 4, "PER"), (10, 14, "LOC")], [])
@@ -392,6 +406,7 @@ def test_padded_spans_are_not_there(classifier):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "x, y",
     [
@@ -416,6 +431,7 @@ def test_sample_weights_reach_the_words(classifier):
     np.testing.assert_allclose(weighted, alone, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_predictions_are_of_the_pieces_in_the_order_of_the_texts(classifier):
     texts = [" ".join(words) for words in SENTENCES] * 5
     together = classifier.predict(texts, batch_size=4)
@@ -427,6 +443,7 @@ def test_predictions_are_of_the_pieces_in_the_order_of_the_texts(classifier):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_datasets_of_words_and_of_prepared_inputs_are_predicted(classifier):
     expected = classifier.predict(SENTENCES)
     words = as_slices(tf.ragged.constant(SENTENCES))
@@ -438,6 +455,7 @@ def test_datasets_of_words_and_of_prepared_inputs_are_predicted(classifier):
     np.testing.assert_allclose(logits[1, 1:6], expected[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_texts_and_texts_without_pieces(classifier):
     assert classifier.predict([]) == []
     assert classifier.extract_entities([]) == []
@@ -524,6 +542,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=message):
             classifier.fit(x, y)
 
+    @pytest.mark.slow(except_for="^ragged_batch-x2")
     @pytest.mark.parametrize(
         "x, y, message",
         [
@@ -545,6 +564,7 @@ class TestRefusals:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             first_batch(classifier, getattr(as_generator(x, y), batch)(2))
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     @pytest.mark.parametrize(
         "spans, message",
@@ -563,6 +583,7 @@ class TestRefusals:
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"Example 2 of .*{message}"):
             first_batch(classifier, dataset)
 
+    @pytest.mark.slow
     def test_datasets_of_words_with_spans_and_of_texts_with_tags(self, classifier):
         words = as_slices(tf.ragged.constant(SENTENCES[:1]), ragged([(0, 4, "PER")])).batch(1)
         texts = as_slices([TEXT], tf.ragged.constant(TAGS[:1])).batch(1)
@@ -625,6 +646,7 @@ def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, cap
     assert "head of TokenClassifier starts from random weights" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_labels_learns_them(golden, caplog):
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         classifier = ez.TokenClassifier.from_preset(golden("Bert_Model").folder)
@@ -633,6 +655,7 @@ def test_a_checkpoint_without_labels_learns_them(golden, caplog):
     assert classifier.labels == ["O", "B-PET"]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_learned_labels_are_saved_with_the_preset(build, tmp_path):
     classifier = build(labels=None)
@@ -656,6 +679,7 @@ def test_a_fit_that_fails_leaves_the_answers_as_they_are(build):
     assert classifier.temperature == 2.0
 
 
+@pytest.mark.slow
 def test_tags_whose_names_are_integers_are_judged_by_name(build):
     classifier = build(labels=["1", "2", "3"])
     words = [["Anna", "sees"], ["Rome"]]

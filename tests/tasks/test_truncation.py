@@ -37,6 +37,7 @@ def lines(caplog):
 LINE = "longer than 16 tokens; the rest is not read. from_preset(..., window_length=16) reads all"
 
 
+@pytest.mark.slow(only="^predict$")
 @pytest.mark.parametrize("method", ["predict", "classify", "predict_proba"])
 def test_answers(classifier, lines, method):
     getattr(classifier, method)([LONG, SHORT, LONG])
@@ -64,6 +65,7 @@ def test_pairs_count_both_texts(classifier, lines):
     assert line.startswith("1 of 2 pairs of texts are longer than 16 tokens")
 
 
+@pytest.mark.slow
 def test_fit_with_its_validation_is_one_call(classifier, lines):
     y = [0, 1]
     classifier.fit([LONG, SHORT], y, validation_data=([SHORT, LONG], y), verbose=0)
@@ -73,6 +75,7 @@ def test_fit_with_its_validation_is_one_call(classifier, lines):
     assert [line[:6] for line in lines()] == ["2 of 4", "1 of 2"]
 
 
+@pytest.mark.slow
 def test_a_dataset_reports_its_first_such_batch(classifier, lines):
     texts = tf.data.Dataset.from_tensor_slices(([SHORT, LONG, LONG, SHORT], [0, 1, 0, 1]))
     classifier.evaluate(texts.batch(2), verbose=0)
@@ -80,6 +83,7 @@ def test_a_dataset_reports_its_first_such_batch(classifier, lines):
     assert line.startswith("In a batch of the dataset 1 of 2 texts are longer than 16 tokens")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_masked_texts(tokenizer, lines):
     backbone = ez.BertBackbone(8, 1, 1, 4, 8, max_sequence_length=16, pooler=False)
@@ -98,6 +102,7 @@ def test_queries_and_texts(tokenizer, backbone, lines):
     assert lines()[1].startswith("1 of 2 pairs of texts")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_tasks_that_read_windows_cut_nothing(tokenizer, lines):
     backbone = ez.BertBackbone(8, 1, 1, 4, 8, max_sequence_length=16, pooler=False)

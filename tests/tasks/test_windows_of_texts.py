@@ -70,6 +70,7 @@ def test_the_parts_are_as_worked_out_by_hand():
     assert parts_of("d " * 12) == ["d d d d d d"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pooling", "pool"),
     [("mean", np.mean), pytest.param("max", np.max, marks=pytest.mark.slow)],
@@ -125,6 +126,7 @@ def loss_after_a_step(task, texts, y) -> float:
     return task.evaluate(texts, y, verbose=0)[0]
 
 
+@pytest.mark.slow
 def test_it_learns_what_only_a_later_window_shows(build):
     rng = np.random.default_rng(0)
     beginnings = [" ".join(rng.choice(LETTERS[:8], 12)) for _ in range(60)]
@@ -138,6 +140,7 @@ def test_it_learns_what_only_a_later_window_shows(build):
     assert shown == y
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_texts_of_one_window_train_as_without_windows(build):
     texts, y = ["a b c", "d e", "f g h", "i"], [0, 1, 0, 1]
@@ -148,6 +151,7 @@ def test_texts_of_one_window_train_as_without_windows(build):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_memory_and_dataset_train_alike(build):
     y = [0, 1, 1, 0, 1]
@@ -157,6 +161,7 @@ def test_memory_and_dataset_train_alike(build):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_numbers(build):
     task = build(problem_type="regression")
     assert task.fit(TEXTS, [1.0, 2.0, 0.5, 3.0, 1.5], verbose=0).epoch == [0]
@@ -165,6 +170,7 @@ def test_numbers(build):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_preset_keeps_how_texts_are_read(build, tmp_path):
     task = build(doc_stride=2, window_pooling="max", labels=["down", "up"])
@@ -180,6 +186,7 @@ def test_a_preset_keeps_how_texts_are_read(build, tmp_path):
     assert again.classify(TEXTS) == task.classify(TEXTS)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_an_export_reads_windows(classifier, tmp_path):
     classifier.export(tmp_path / "1")
@@ -195,6 +202,7 @@ def test_an_export_reads_windows(classifier, tmp_path):
     np.testing.assert_allclose(pairs["score"][:, 0], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_served_graph_equals_memory(classifier):
     texts = tf.constant(TEXTS)
     found = tf.function(classifier.signatures()["serving_default"])(texts)["score"]

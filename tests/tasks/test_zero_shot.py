@@ -94,6 +94,7 @@ class TestScores:
         np.testing.assert_allclose(together, alone, atol=1e-5)
         assert zero_shot.predict_proba([], LABELS).shape == (0, 3)
 
+    @pytest.mark.slow
     def test_of_long_texts_are_read_in_windows(self, tiny):
         long = ["a b c d e f g h i j k l m n o p " * 3]
         windows = ez.ZeroShotClassifier(nli(tiny, window_length=16))
@@ -163,6 +164,7 @@ def test_scores_of_large_logits_are_numbers():
         np.testing.assert_array_equal(scores, [[0, 1]])
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_an_export_answers_alike(zero_shot, tmp_path):
     zero_shot.export(tmp_path / "1", LABELS, hypothesis_template=TEMPLATE, multi_label=True)

@@ -31,6 +31,7 @@ def tokens(tokenizer, text: str) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.slow(except_for="^added1")
 @pytest.mark.parametrize(
     ("added", "text", "expected"),
     [
@@ -97,6 +98,7 @@ def test_bad_tokens_are_refused(added, message):
         bert(*added)
 
 
+@pytest.mark.slow
 def test_settings_files_and_keras_files_keep_them(tmp_path):
     tokenizer = bert("word", {**MARKER, "lstrip": True})
     config = json.loads(json.dumps(tokenizer.get_config()))
@@ -115,6 +117,7 @@ def test_settings_files_and_keras_files_keep_them(tmp_path):
         assert tokens(found, "aWORD  <e>") == [("a", "a"), ("word", "WORD"), ("<e>", "  <e>")]
 
 
+@pytest.mark.slow
 def test_older_files_name_them_elsewhere(tmp_path):
     backbone = ez.BertBackbone(12, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
     backbone.save_to_preset(tmp_path)
@@ -131,6 +134,7 @@ def test_older_files_name_them_elsewhere(tmp_path):
     assert tokens(found, "aX  y") == [("a", "a"), ("x", "X"), ("y", "  y")]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_they_work_in_tf_data_and_with_tensorflow_alone(tmp_path):
     tokenizer = bert("word", MARKER, {"content": "y", "single_word": True, "rstrip": True})
@@ -163,6 +167,7 @@ def test_they_work_in_tf_data_and_with_tensorflow_alone(tmp_path):
     assert json.loads(run(code).splitlines()[-1]) == expected
 
 
+@pytest.mark.slow
 def test_a_task_gets_rows_for_them():
     plain = ez.MaskedLM.from_preset("bert_nano_en_uncased")
     rows = plain.backbone.vocabulary_size

@@ -73,18 +73,21 @@ def test_stored_ids_and_offsets(stored):
         assert ours == (expected["ids"], [tuple(o) for o in expected["offsets"]]), ascii(text)
 
 
+@pytest.mark.slow
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_any_text_as_the_library(stored, texts):
     theirs = reference(GOLDEN["vocabulary"], GOLDEN["merges"])
     assert encoded(stored, texts) == as_expected(theirs.encode_batch(texts))
 
 
+@pytest.mark.slow
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_prefix_space_as_the_library(prefixed, texts):
     theirs = reference(GOLDEN["vocabulary"], GOLDEN["merges"], add_prefix_space=True)
     assert encoded(prefixed, texts) == as_expected(theirs.encode_batch(texts))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(TEXT, max_size=4), min_size=1, max_size=3))
 def test_words_as_the_library(stored, texts):
     theirs = reference(GOLDEN["vocabulary"], GOLDEN["merges"], add_prefix_space=True)
@@ -94,6 +97,7 @@ def test_words_as_the_library(stored, texts):
     assert word.to_list() == [e.word_ids[1:-1] for e in expected]
 
 
+@pytest.mark.slow
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_detokenizing_loses_nothing(stored, texts):
     decoded = stored.detokenize(stored.tokenize(texts)).numpy().tolist()
@@ -128,6 +132,7 @@ def test_which_pairs_may_be_merged_everywhere_at_once():
     assert safe_in_parallel(ranks, [5, 6, 5]).tolist() == [True, True, False]
 
 
+@pytest.mark.slow(except_for="^257")
 @pytest.mark.parametrize("length", [256, 257, 384, 385, 1000, 5000])
 def test_long_words_as_the_library(stored, length):
     """Words of more than 256 bytes are encoded in windows that are joined."""
@@ -203,6 +208,7 @@ def test_configuration_round_trip():
     assert again.special_token_ids == (1, 3, 4, 2, 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_saved_model(stored, tmp_path):
     module = tf.Module()

@@ -58,16 +58,19 @@ def codes(request):
     return KNOWN if request.param == "all" else some
 
 
+@pytest.mark.matrix
 def test_every_code_point_alone(compose, codes):
     texts = [chr(code) for code in codes]
     assert compose(texts) == expected(texts)
 
 
+@pytest.mark.matrix
 def test_every_code_point_decomposed(compose, codes):
     texts = [unicodedata.normalize("NFD", chr(code)) for code in codes]
     assert compose(texts) == expected(texts)
 
 
+@pytest.mark.matrix
 def test_every_code_point_between_a_letter_and_a_mark(compose, codes):
     texts = [f"a{chr(code)}\u0301" for code in codes]
     assert compose(texts) == expected(texts)

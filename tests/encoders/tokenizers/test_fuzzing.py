@@ -153,6 +153,7 @@ def read_tensors(path: pathlib.Path) -> int:
         return sum(file.read(name).nbytes for name in file.shapes)
 
 
+@pytest.mark.slow
 @fuzz
 @given(edits=EDITS, changes=CHANGES)
 def test_safetensors(folder, edits, changes):
@@ -393,6 +394,7 @@ def read_tokenizer(reader, files: dict[str, bytes]) -> None:
     reader._from_files(TokenizerFiles("folder", contents))
 
 
+@pytest.mark.slow(except_for="^WordPiece")
 @pytest.mark.parametrize("name", READERS)
 @fuzz
 @given(data=st.data())

@@ -28,6 +28,7 @@ def made(byte_fallback: bool) -> GemmaTokenizer:
     return GemmaTokenizer(list(tokens), MERGES, byte_fallback, added_tokens=MARKERS)
 
 
+@pytest.mark.slow(except_for="^True")
 @pytest.mark.parametrize("byte_fallback", [True, False])
 def test_ids_and_spans_are_those_of_the_library(byte_fallback):
     ours = made(byte_fallback)

@@ -221,6 +221,7 @@ EACH = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.eager
 @settings(phases=(Phase.explicit, Phase.generate), max_examples=8)  # to shrink takes minutes
@@ -229,12 +230,15 @@ def test_any_text(kind, option, texts):
     check_equal(made(kind, option), texts, **options_of(kind, option))
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_tables_are_those_of_the_installed_library():
     measured = json.loads(json.dumps(make_unicode_tables.measure()))
     assert {**measured, "source": unicode_data()["source"]} == unicode_data()
 
 
+@pytest.mark.slow(only=r"^(\\U0001416c|\\u0897)")
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "neighbor", ["\U0001416c", "\u0897", "_", "½", "²", "é", "中", "\u0301", "-"]
 )
@@ -243,6 +247,7 @@ def test_words_of_their_own(neighbor):
     check_equal(made("byte_bpe", "added"), [f"{neighbor}b!", f"b!{neighbor}"])
 
 
+@pytest.mark.slow(except_for="^wordpiece-plain")
 @EACH
 @pytest.mark.eager
 def test_known_texts_and_back(kind, option):
@@ -256,6 +261,7 @@ def test_known_texts_and_back(kind, option):
         np.testing.assert_array_equal(tokenizer.library.texts_of_ids(ids, skip).numpy(), ours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert_nano_en_uncased", "roberta_nano_en"])
 def test_vocabularies_of_presets(name):
     cls = {"bert_nano_en_uncased": ez.BertTokenizer}.get(name, ez.RobertaTokenizer)
@@ -278,11 +284,13 @@ class TestChoice:
         assert tokenizer.tokenize(["a b", "cafe"] * 9).to_list() == small * 9
         assert set(tokenizer._engines) == {"library", "graph"}
 
+    @pytest.mark.slow
     def test_graphs_take_the_graph(self):
         tokenizer = wordpiece()
         tf.function(tokenizer.tokenize)(tf.constant(["a b"]))
         assert set(tokenizer._engines) == {"graph"}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "make", [composing, functools.partial(gemma, added_tokens=MARKERS)], ids=["nfc", "gemma"]
     )

@@ -50,6 +50,7 @@ def test_words_are_those_of_the_pattern(tokenizer, library):
     assert_alike(tokenizer, library, texts)
 
 
+@pytest.mark.slow
 def test_a_word_that_is_a_token_is_one_whatever_the_merges_make():
     long = "Ġ" + "tokenization" * 2  # too long for the table of words
     tokens = [*SPECIAL, *byte_alphabet(), "ab", "abc", "Ġt", long]
@@ -63,6 +64,7 @@ def test_a_word_that_is_a_token_is_one_whatever_the_merges_make():
     assert in_graph.to_list() == tokenizer.tokenize(texts).to_list()
 
 
+@pytest.mark.slow
 def test_the_end_token_pads_and_no_token_is_written_twice(tokenizer):
     assert tokenizer.pad_token_id == tokenizer.end_token_id == 1
     library = Library.from_str(tokenizer.to_files()["tokenizer.json"])

@@ -86,6 +86,7 @@ def test_no_words_have_no_tokens():
     assert (len(tokens.ids), tokens.splits.numpy().tolist()) == (0, [0])
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 @pytest.mark.parametrize(
     "name",
@@ -114,6 +115,7 @@ def is_plain(text):
     return not repeats and not categories & {"Cc", "Cf", "Lm", "Mc", "Me", "Mn", "Zl", "Zp", "Zs"}
 
 
+@pytest.mark.slow(except_for="^bpe_spaces")
 @pytest.mark.eager
 @pytest.mark.parametrize(
     ("name", "model"),
@@ -130,6 +132,7 @@ def test_ids_are_those_of_sentencepiece_too(made_once, name, model):
 
 
 # A model of pieces with scores, and one of merges; the others when the slow tests run.
+@pytest.mark.slow
 @given(st.lists(TEXT, min_size=1, max_size=4))
 @pytest.mark.parametrize(
     "name",
@@ -153,11 +156,13 @@ def composing():
     return tokenizer, library(tokenizer)
 
 
+@pytest.mark.slow
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_any_text_as_the_library_where_it_composes(texts):
     check_composed(texts)
 
 
+@pytest.mark.slow
 def test_every_text_as_the_library_where_it_composes():
     odd = ["a\u2000\u0301 b", "\u00a0", " \u00a0", "e\u0301\u00a0", "x\u00a0\ty\x0bz ", " \x0b a"]
     check_composed([*TEXTS, *odd])
@@ -182,6 +187,7 @@ def check_composed(texts):
             assert ours[1] == list(zip(starts, ends, strict=True)), ascii(text)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([*LETTERS, " ", " ", "the", "un", "Chat", "``"]), max_size=15))
 @pytest.mark.parametrize(
     "name",
@@ -204,6 +210,7 @@ def small(pieces, **options):
     return XLMRobertaTokenizer([*front, *pieces, *behind], scores, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_pieces_as_the_library(seed):
@@ -217,6 +224,7 @@ def test_any_pieces_as_the_library(seed):
     assert encoded(tokenizer, texts) == expected
 
 
+@pytest.mark.slow(except_for="^0-False")
 @pytest.mark.eager
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -251,6 +259,7 @@ def test_the_best_score_is_merged_first_and_then_the_leftmost():
     assert pieces == ["▁", "a", "bc", "▁", "ab", "▁", "a", "a", "▁", "<unk>"]
 
 
+@pytest.mark.slow
 def test_symbols_of_ones_own_are_found_first(made_once):
     """As transformers converts them; SentencePiece itself puts no space before what follows."""
     tokenizer = made_once("bpe")
@@ -274,6 +283,7 @@ def test_a_merge_makes_no_special_token():
     assert tokenizer.tokenize("<s>").numpy().tolist() == [4, 5, 6]
 
 
+@pytest.mark.slow
 def test_all_white_space_is_kept_where_the_model_keeps_it(made_once):
     tokenizer = made_once("bpe_spaces")
     texts = ["def f(x):\n    return  x\n\n", "  two  ", "   ", "", "x\t\u00a0\U0001f9ff"]
@@ -303,6 +313,7 @@ def test_the_rarest_piece_decides_what_an_unknown_character_costs():
     assert small({**pieces, "rare": -100.0}).tokenize("abc").numpy().tolist() == [4, 5, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_a_text_cannot_forge_structure(made_once):
     for name in CASES:
@@ -311,6 +322,7 @@ def test_a_text_cannot_forge_structure(made_once):
         assert not set(ids.tolist()) & (set(tokenizer.special_token_ids) - {3, 1})
 
 
+@pytest.mark.slow
 def test_special_tokens_found_in_text():
     cls, model, _ = CASES["xlm_roberta"]
     content = (FOLDER / f"{model}.model").read_bytes()
@@ -389,6 +401,7 @@ def test_configuration_round_trip(cls):
     assert again.vocabulary_size == 264
 
 
+@pytest.mark.slow(only="^scores3")
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
@@ -403,6 +416,7 @@ def test_bad_scores_are_named(scores, message):
         XLMRobertaTokenizer(["<s>", "<pad>", "</s>", "<unk>", "<mask>", "▁a"], scores)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_saved_model_with_tensorflow_alone(made_once, tmp_path):
     module = tf.Module()
@@ -422,6 +436,7 @@ def test_saved_model_with_tensorflow_alone(made_once, tmp_path):
     assert json.loads(run(program)) == made_once("albert").tokenize(texts).to_list()
 
 
+@pytest.mark.slow
 def test_inside_a_dataset(made_once):
     tokenizer = made_once("bytes")
     rows = tf.data.Dataset.from_tensor_slices(TEXTS).batch(7).map(tokenizer.tokenize)

@@ -76,6 +76,7 @@ def test_the_model_is_read_as_by_its_own_library(model):
     assert ours.remove_extra_whitespaces == proto.normalizer_spec.remove_extra_whitespaces
 
 
+@pytest.mark.slow(only="^(camembert|xlm)")
 @pytest.mark.parametrize("name", CASES)
 def test_written_files_read_back(tmp_path, name):
     record, model = CASES[name]
@@ -90,6 +91,7 @@ def test_written_files_read_back(tmp_path, name):
 SLOW = ("albert", "bpe", "camembert", "bytes", "bpe_spaces")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in CASES]
 )

@@ -251,6 +251,8 @@ def tried(kind):
     return counts, wrong
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "kind",
     [

@@ -154,6 +154,7 @@ def test_without_any_file_it_is_said_which_are_expected():
 # -- any family with any kind --------------------------------------------------------------------
 
 
+@pytest.mark.slow(only="^(electra|deberta-v2|bart|mpnet|nomic_bert)-")
 @pytest.mark.parametrize(("family", "kind"), PAIRS)
 def test_every_family_opens_and_saves_every_kind_of_tokenizer(
     tiny, saved, model_files, tmp_path, family, kind
@@ -287,6 +288,7 @@ def test_padding_of_config_json_counts_where_the_model_reads_it(saved, model_fil
 # -- a folder of tokenizer files alone -----------------------------------------------------------
 
 
+@pytest.mark.slow(except_for="^(BertTokenizer|MPNetTokenizer)")
 @each_kind
 def test_a_tokenizer_opens_from_its_own_files_alone(tiny, saved, tmp_path, kind):
     expected = tiny.tokenizer_of(
@@ -391,6 +393,7 @@ task.save_to_preset(sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_the_choice_needs_no_tensorflow(saved, model_files, tmp_path):
     folder = write(tmp_path / "theirs", {**saved(XLM_SENTENCEPIECE), **model_files("bert")})
     run(WITHOUT_TENSORFLOW, folder, tmp_path / "ours", KERAS_BACKEND="jax")

@@ -78,6 +78,7 @@ def test_written_files_read_back(tmp_path, name):
     assert read(tmp_path / "new").get_config() == tokenizer.get_config()
 
 
+@pytest.mark.slow(except_for="^(cased|uncased)")
 @pytest.mark.parametrize("name", CASES)
 def test_the_library_reads_the_same_ids(tmp_path, name):
     make, options, _ = CASES[name]
@@ -251,6 +252,7 @@ def test_a_familys_tokenizer_is_of_its_class_and_writes_its_files(tiny, family):
     assert name.removesuffix("Fast") in family.tokenizer.checkpoint_names
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("make", "segments", "separators"),
     [
@@ -300,6 +302,7 @@ BREAKS = "\r \x0b \x0c \x1c \x1d \x1e \x1f \x85 \u2028 \u2029 \r\n \xa0 \u3000 \
 )
 
 
+@pytest.mark.slow(except_for=r"^'\\\\u2028")
 @pytest.mark.parametrize("character", BREAKS, ids=ascii)
 def test_lines_of_a_vocabulary_are_those_of_the_library(character, tmp_path):
     """Which splits at "\n" alone, and trims the white space of Unicode behind a token."""

@@ -40,6 +40,7 @@ def test_cased_wordpiece_keeps_case_and_accents():
     assert {"T", "É"} <= set(tokenizer.get_vocabulary())
 
 
+@pytest.mark.slow
 def test_byte_bpe_vocabulary():
     tokenizer = train_byte_bpe(iter(TEXTS), 280)
     tokens = tokenizer.get_vocabulary()
@@ -50,6 +51,7 @@ def test_byte_bpe_vocabulary():
     assert tokenizer.detokenize(tokenizer.tokenize("½ 中")).numpy().decode() == "½ 中"
 
 
+@pytest.mark.slow
 def test_unigram_vocabulary():
     tokenizer = train_unigram(iter(TEXTS), 40)
     tokens = tokenizer.get_vocabulary()
@@ -61,6 +63,7 @@ def test_unigram_vocabulary():
     assert tokenizer.tokenize("ｌｏｗ").numpy().tolist() == [tokenizer.token_to_id("▁low")]
 
 
+@pytest.mark.slow
 def test_albert_vocabulary():
     tokenizer = train_albert_unigram(iter(TEXTS), 40)
     tokens = tokenizer.get_vocabulary()

@@ -73,6 +73,7 @@ def uncased(minilm):
     return BertTokenizer(minilm / "vocab.txt")
 
 
+@pytest.mark.slow(except_for="^False")
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_stored_ids_and_offsets(minilm, uncased, lowercase):
     tokenizer = uncased if lowercase else BertTokenizer(minilm / "vocab.txt", lowercase=False)
@@ -83,6 +84,7 @@ def test_stored_ids_and_offsets(minilm, uncased, lowercase):
         assert ours == (expected["ids"], [tuple(o) for o in expected["offsets"]]), ascii(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_any_text_as_the_library(options):
     ours, theirs = BertTokenizer(SMALL, **options), reference(SMALL, **options)
@@ -94,6 +96,7 @@ def test_any_text_as_the_library(options):
     check()
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(TEXT, max_size=4), min_size=1, max_size=3))
 def test_words_as_the_library(small, texts):
     ids, word = small.tokenize_words(texts)
@@ -257,6 +260,7 @@ def test_words_that_are_tokens_as_they_stand():
     ]
 
 
+@pytest.mark.slow
 def test_ids_as_tensorflow_text(uncased):
     """Its WordPiece is Google's own code; the texts are clean, so that normalisation is trivial."""
     tensorflow_text = pytest.importorskip("tensorflow_text", reason="there is none for Windows")
@@ -275,6 +279,7 @@ def test_ids_as_tensorflow_text(uncased):
     assert uncased.tokenize_with_offsets(texts)[0].to_list() == expected
 
 
+@pytest.mark.slow
 def test_parallel_pipeline(small):
     texts = [f"ab{'é' * (i % 7)} cde" for i in range(300)]
     dataset = tf.data.Dataset.from_tensor_slices(texts).batch(16)
@@ -282,6 +287,7 @@ def test_parallel_pipeline(small):
     assert rows == small.tokenize(texts).to_list()
 
 
+@pytest.mark.slow
 def test_saved_model(small, tmp_path):
     """That TensorFlow alone opens one is shown in test_export.py."""
     module = tf.Module()
@@ -313,6 +319,7 @@ def test_any_bytes_are_decoded_as_tensorflow_does(texts):
 PARTS = [" a", " b", "ab", " ", "  ", "'s", "\u0301", "é", "中", " x\u0301", "\n", ".", "\x00"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=60).map("".join)), st.integers(1, 9))
 @settings(max_examples=15)
 def test_first_tokens_are_those_of_the_whole_text(small, texts, first):

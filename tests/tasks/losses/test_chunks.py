@@ -64,6 +64,7 @@ def check_equal(model, chunk_size, rows, run=step):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * length)
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_are_those_of_the_whole_batch():
     dense = [{"units": 6, "activation": "tanh", "residual": True}]
     check_equal(embedder(pooling=["cls", "max"], dense=dense), chunk_size=2, rows=5)
@@ -85,6 +86,7 @@ def test_parts_are_of_like_lengths_without_common_padding():
     assert shapes == [1, 3, 6]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_one_graph_has_the_gradients_of_batches_of_every_size():
     model = embedder()
@@ -98,6 +100,7 @@ def test_one_graph_has_the_gradients_of_batches_of_every_size():
     assert one.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_frozen_weights_and_gradient_checkpointing_go_together_with_chunks():
     model = embedder()
@@ -106,6 +109,7 @@ def test_frozen_weights_and_gradient_checkpointing_go_together_with_chunks():
     check_equal(model, 2, 5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_dropout_is_drawn_alike_for_values_and_gradients():
     """For equal draws the loss is a smooth function of the weights, whose slope is the gradient."""
@@ -149,6 +153,7 @@ def test_every_part_has_a_dropout_of_its_own():
     np.testing.assert_allclose(again, again[:1].repeat(6, 0), atol=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_mean_over_dropout_is_that_of_the_plain_batch():
     """Means of losses over 60 draws; the standard error of each is about a hundredth."""
@@ -204,6 +209,7 @@ print(json.dumps([peak(64, 32), peak(512, 32), peak(512, None)]))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
@@ -233,6 +239,7 @@ print(json.dumps(losses))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch", "tensorflow"])
 def test_training_in_chunks_is_training_on_every_backend(backend):

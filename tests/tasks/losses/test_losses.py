@@ -340,6 +340,7 @@ def test_wrong_arguments_are_errors(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_a_loss_is_for_any_keras_model():
     model = keras.Sequential([keras.layers.Dense(4)])
     model.compile("adam", loss=losses.Matryoshka(losses.InfoNCE(), dims=[4, 2]))
@@ -360,6 +361,7 @@ print(json.dumps({n: float(made(n)(y, vectors())) for n, (_, y) in LOSSES.items(
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_compute_the_same(backend):

@@ -44,6 +44,7 @@ def by_definition(queries, documents):
     return tf.einsum("bqm,bq->bm", tf.reduce_max(products, -1), present)
 
 
+@pytest.mark.slow(except_for="^False")
 @pytest.mark.parametrize("products", [1, 700, 2**24])  # 1, 3 and all queries in a part
 @pytest.mark.parametrize("is_traced", [False, True])
 def test_parts_have_the_scores_and_gradients_of_the_whole(products, is_traced, monkeypatch):
@@ -84,6 +85,7 @@ print(json.dumps([peak(16), peak(512)]))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
@@ -141,6 +143,7 @@ def test_configuration_and_finite_values(loss, y_true):
         np.testing.assert_array_equal(again.call(tf.constant(y_true, "float32"), x), values)
 
 
+@pytest.mark.slow(only="^loss0")
 @pytest.mark.parametrize(("loss", "y_true"), LOSSES)
 def test_one_graph_for_batches_of_any_size(loss, y_true):
     y_true = y_true.astype("float32")
@@ -225,6 +228,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_two_replicas_of_different_lengths_learn_as_one_device():
     output = processes.run(REPLICAS, pathlib.Path(__file__).parent, KERAS_BACKEND="tensorflow")

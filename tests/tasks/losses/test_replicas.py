@@ -130,11 +130,13 @@ def check_losses(found):
             np.testing.assert_allclose(gradient, right_gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_two_replicas_have_the_losses_and_gradients_of_one_device(mirrored):
     check_losses(mirrored)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_two_replicas_and_two_workers_train_as_one_device(mirrored, tmp_path):
     np.testing.assert_allclose(mirrored["two"], mirrored["one"], rtol=1e-4)
@@ -180,6 +182,7 @@ np.testing.assert_allclose(*one, rtol=1e-5)
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_jax_data_parallel_equals_one_device():
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"

@@ -54,6 +54,7 @@ def results(cls, jit_compile):
     return found
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_trains_and_predicts_compiled_as_it_does_plain(name):
@@ -126,6 +127,7 @@ def answers_to_long_texts(cls, jit_compile):
     return numbers_and_names(found)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["token_classifier", "span_qa", "sparse_encoder", "late_interaction"]
@@ -153,6 +155,7 @@ def sentences(count, longest, seed=0):
     return texts, rng.integers(0, 2, count).tolist()
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "compiled",

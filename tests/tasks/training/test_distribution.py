@@ -313,17 +313,21 @@ def check_equal(got, expected):
         np.testing.assert_allclose(values, right, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_two_replicas_learn_what_one_device_learns(results):
     check_equal(results["mirrored"]["sequence"], results["one"]["sequence"])
     assert len(results["one"]["sequence"]["steps"]) == 6  # 3 batches in each of 2 epochs
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [*TASKS, "distillation"])
 def test_two_replicas_learn_every_task_as_one_device(task, results_of_all):
     check_equal(results_of_all["mirrored"][task], results_of_all["one"][task])
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_two_processes_learn_what_one_device_learns(task, results_of_all, workers):
@@ -331,6 +335,7 @@ def test_two_processes_learn_what_one_device_learns(task, results_of_all, worker
         check_equal(got[task], results_of_all["one"][task])
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_killed_worker_ends_the_other_with_an_error_that_says_what_to_do(workers):
     assert workers["killed"] == -9
@@ -339,6 +344,7 @@ def test_a_killed_worker_ends_the_other_with_an_error_that_says_what_to_do(worke
     assert "RuntimeError: Another worker of this training has gone" in log
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_restarted_workers_continue_with_the_same_losses(workers, restarted):
     for whole, rest in zip(workers["workers"], restarted, strict=True):
@@ -353,6 +359,7 @@ def test_restarted_workers_continue_with_the_same_losses(workers, restarted):
             np.testing.assert_allclose(values, right, rtol=0, atol=1e-6)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_an_overflow_in_one_replica_leaves_out_the_step_in_all(results_of_all):
     one, mirrored = results_of_all["half_precision"]
@@ -361,6 +368,8 @@ def test_an_overflow_in_one_replica_leaves_out_the_step_in_all(results_of_all):
     assert one[-1] < one[0]
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 def test_losses_and_gradients_of_uneven_parts_add_up_to_those_of_the_whole(results):
     for parts, whole in results["reductions"]:
         np.testing.assert_allclose(parts, whole, rtol=1e-6)
@@ -409,6 +418,7 @@ def test_losses_that_do_not_add_up_are_refused(loss):
         check_loss(loss)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_classes_are_weighted_under_a_strategy_as_without():
     sizes = {"num_layers": 1, "num_heads": 1, "hidden_dim": 4, "intermediate_dim": 4}
@@ -452,6 +462,8 @@ def tokenizer():
     return ez.BertTokenizer(WORDS)
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "name",
     [
@@ -528,6 +540,7 @@ made_before.fit(texts, labels, verbose=0)
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_jax_data_parallel_equals_one_device():
     pytest.importorskip("jax")
@@ -535,6 +548,7 @@ def test_jax_data_parallel_equals_one_device():
     run(JAX_SCRIPT, CHECKPOINT, KERAS_BACKEND="jax", XLA_FLAGS=flags)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "names",
     [
@@ -593,6 +607,7 @@ model.fit(texts, labels, verbose=0)
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_two_processes_of_torch_learn_what_one_learns(tmp_path):
     pytest.importorskip("torch")
@@ -622,6 +637,7 @@ def test_two_processes_of_torch_learn_what_one_learns(tmp_path):
     assert [alone in log for log in logs] == [False, True, True]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_torch_and_jax_refuse_the_distributions_of_others():
     code = """
@@ -753,6 +769,7 @@ class TestProcessesOfJax:
         found = [json.loads(path.read_text()) for path, _ in started if path.exists()]
         return codes, found, logs
 
+    @pytest.mark.matrix
     @pytest.mark.slow
     def test_two_learn_what_one_learns_also_after_a_kill(self, tmp_path):
         pytest.importorskip("jax")

@@ -52,6 +52,7 @@ def fitted(folder, accumulated):
     return classifier.predict(texts[:4], verbose=0)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", [2, 4])
 def test_accumulated_gradients_take_the_steps_of_whole_batches(batches, golden):
@@ -74,16 +75,19 @@ def test_a_float16_backbone_has_its_task_scale_the_loss():
     assert isinstance(classifier.optimizer.inner_optimizer, FusedAdamW)
 
 
+@pytest.mark.slow
 def test_batches_that_overflow_are_left_out_of_accumulated_steps_and_counted():
     plain_training.check_overflows()
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_batches_that_overflow_on_other_backends(backend):
     run("import plain_training as table; table.check_overflows()", KERAS_BACKEND=backend)
 
 
+@pytest.mark.slow
 def test_accumulation_in_float16_counts_every_batch():
     task = plain_training.CASES["SequenceClassifier"].task("mixed_float16")
     task.compile(gradient_accumulation_steps=7)

@@ -87,12 +87,14 @@ def trained(model, y, metrics, names):
     return [each.monitor_op for each in stopping]
 
 
+@pytest.mark.slow
 def test_training_on_texts_ends_well():
     model = ez.SequenceClassifier(ez.BertBackbone(20, 1, 1, 4, 8), num_classes=2)
     names = ["accuracy", "f1", "mse"]
     assert trained(model, np.array([0, 1]), names, names) == [HIGHER, HIGHER, LOWER]
 
 
+@pytest.mark.slow
 def test_training_on_words_ends_well():
     backbone = ez.BertBackbone(20, 1, 1, 4, 8, pooler=False)
     model = ez.TokenClassifier(backbone, labels=["O", "B-X"])

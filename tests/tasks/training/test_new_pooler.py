@@ -34,6 +34,7 @@ def moved(classifier) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_a_frozen_backbone_leaves_it_to_be_trained(classifier, caplog):
     classifier.backbone.trainable = False
     with caplog.at_level(logging.WARNING, "encoder_zoo"):

@@ -61,6 +61,7 @@ def test_texts_of_one_length_are_not_packed():
     assert choose_sequence_counts(np.full(48, 8), 32, 32) == (9, 18, 32)
 
 
+@pytest.mark.slow(except_for="^modernbert")
 @pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
 def test_outputs_and_gradients_are_those_of_padded_batches(family):
     backbone = tiny.backbone(family, dropout=0.0)
@@ -213,6 +214,7 @@ def on_jax():
     return results
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["SequenceClassifier", "Reranker"])
 def test_losses_and_answers_are_those_of_the_padded_step(on_jax, task):
@@ -223,12 +225,14 @@ def test_losses_and_answers_are_those_of_the_padded_step(on_jax, task):
     np.testing.assert_allclose(found[10:], expected[10:], rtol=1e-3, atol=1e-3)  # after 28 steps
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_class_weights_are_those_of_the_examples(on_jax):
     [(balanced, weighted)] = on_jax["balanced"]
     np.testing.assert_allclose(balanced, weighted, rtol=1e-5)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_other_texts_need_no_other_programs(on_jax):
     traces = [traces for _, traces in on_jax["programs"]]
@@ -236,12 +240,14 @@ def test_other_texts_need_no_other_programs(on_jax):
     assert traces[1:] == traces[:-1]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_the_order_of_examples_depends_on_them_alone(on_jax):
     [(after_others, fresh)] = on_jax["order"]
     assert after_others == fresh
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_dropout_of_jax_drops_at_random(on_jax):
     [(kept, most, likeness, spread)] = on_jax["dropout"]

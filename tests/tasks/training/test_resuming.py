@@ -110,6 +110,7 @@ def assert_same_curve(left: dict, right: dict):
         )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("backend", "todo"),
     [
@@ -176,6 +177,7 @@ def train(task, backup_dir=None, fails_at=None, data=(TEXTS, LABELS), save_freq=
     return steps.logs, history
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_history_and_validation_of_an_epoch_continued_in_its_middle(tmp_path, capsys):
     arguments = {"validation_split": 0.25, "epochs": 3, "initial_epoch": 1, "verbose": 1}
@@ -194,6 +196,7 @@ def test_history_and_validation_of_an_epoch_continued_in_its_middle(tmp_path, ca
     assert "1/4" not in shown.split("Epoch 3/3")[0]
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps_per_epoch", "batched"), [pytest.param(None, False, marks=pytest.mark.slow), (4, True)]
@@ -209,6 +212,7 @@ def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_
     assert_same_curve({**before, **after}, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [{"batch_size": 2}, pytest.param({"shuffle": False}, marks=pytest.mark.slow)]
 )
@@ -220,6 +224,7 @@ def test_another_order_of_single_examples_is_another_run(tmp_path, changed):
         train(classifier(), tmp_path / "b", **arguments, **changed)
 
 
+@pytest.mark.slow
 def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
     preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
@@ -281,6 +286,7 @@ def damage_half(backup):  # weights without what belongs to them
     (backup / "encoder_zoo.json").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [
@@ -305,6 +311,7 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, interrupted,
             train(classifier(), tmp_path / "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", ["write_manifest", pytest.param("replace", marks=pytest.mark.slow)]
 )
@@ -341,6 +348,7 @@ def signed(backup, training):
     write_manifest(backup, {"task": task, "training": training})
 
 
+@pytest.mark.slow(only="^place0")
 @pytest.mark.parametrize("place", [(99, 0), (2, 1), (1, 5), (1, 10**12)])
 def test_a_place_beyond_the_training_is_refused(interrupted, tmp_path, place):
     folder = shutil.copytree(interrupted, tmp_path / "b")
@@ -352,6 +360,7 @@ def test_a_place_beyond_the_training_is_refused(interrupted, tmp_path, place):
         train(classifier(), folder)
 
 
+@pytest.mark.slow(except_for="^int8-model")
 @pytest.mark.parametrize("group", ["model", "optimizer"])
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
 def test_numbers_of_another_type_are_refused(interrupted, tmp_path, group, dtype):
@@ -365,6 +374,7 @@ def test_numbers_of_another_type_are_refused(interrupted, tmp_path, group, dtype
         train(classifier(), folder)
 
 
+@pytest.mark.slow
 def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     folder = shutil.copytree(interrupted, tmp_path / "b")
     with pytest.raises(ValueError, match="belongs to another run: .*batch_size is 4 there, 8 now"):
@@ -416,6 +426,7 @@ def with_loss(loss):
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "other", "message"),
     [
@@ -442,6 +453,7 @@ def test_another_loss_is_another_run(tmp_path, loss, other, message):
     assert min(after) == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{1: 3.0}, {"1": 3.0}, "balanced"])
 def test_other_class_weights_are_another_run(tmp_path, given):
     task = ez.Classifier(classifier().backbone, classifier().preprocessor, labels=["0", "1"])
@@ -462,6 +474,7 @@ def key(given):
     return next(iter(given)) if isinstance(given, dict) else "1"
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_finished_training_removes_its_backups_only(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
@@ -475,6 +488,7 @@ def test_finished_training_removes_its_backups_only(tmp_path):
     np.testing.assert_array_equal(again.predict(TEXTS, verbose=0), task.predict(TEXTS, verbose=0))
 
 
+@pytest.mark.slow
 def test_what_backup_and_restore_does_not_take(tmp_path):
     for wrong in (0, -1, True, "batch"):
         with pytest.raises(ValueError, match="save_freq is .* Expected an integer"):
@@ -510,6 +524,7 @@ def test_a_folder_of_something_else_is_no_place_for_backups(tmp_path):
         train(classifier(), preset / "vocab.txt")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_preset_in_the_place_of_a_backup_is_passed_over(tmp_path, caplog):
     folder = tmp_path / "b"
@@ -545,6 +560,7 @@ def test_manifests_of_no_backup(tmp_path, training):
         train(classifier(), tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_files_of_others_beside_backups_stay(tmp_path):
     for name in ("epoch-01.keras", ".epoch-notes", "epoch-of-nothing"):
         (tmp_path / name).write_text("mine")
@@ -568,6 +584,7 @@ class Spoil(keras.callbacks.Callback):
             bias.assign(np.full(bias.shape, np.nan))
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(tmp_path):
     saved = keras.callbacks.ModelCheckpoint(
         tmp_path / "saved.weights.h5", save_freq=1, save_weights_only=True
@@ -584,6 +601,7 @@ def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(tmp_path
     assert len(history.epoch) == 1
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
     backup = ez.BackupAndRestore(tmp_path / "b", save_freq=2)
     with pytest.raises(FloatingPointError, match="Epoch 1/2, step 4/5: the weights or the loss"):

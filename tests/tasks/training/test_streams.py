@@ -110,6 +110,8 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "backend", [*(pytest.param(b, marks=pytest.mark.slow) for b in ("jax", "tensorflow")), "torch"]
 )
@@ -451,6 +453,7 @@ FEW = ["TokenClassifier", "Reranker", "TextEmbedder, negatives"]
 BACKENDS = [pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "tensorflow", "jax")]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_streams_train_each_task_as_the_same_data_in_memory(backend):
     names = [] if backend == "torch" else FEW  # what is compiled takes long
@@ -478,6 +481,7 @@ SAYS = {
 LEARNED_BEFORE = {"early", "broken", "empty", "without labels", "with weights"}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_edges_of_streams(backend):
     found = json.loads(run(TABLE, "edges", KERAS_BACKEND=backend).splitlines()[-1])
@@ -612,6 +616,7 @@ def test_a_token_cache_of_single_rows_is_shuffled_in_each_epoch(tiny, tmp_path):
     assert len(set(expected)) > 1  # each epoch in an order of its own
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "task_name", ["TokenClassifier", "MultipleChoice", "TextEmbedder", "Distillation"]
@@ -685,6 +690,7 @@ def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
     task.fit(prepared, verbose=0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "harm",
     ["changed", *(pytest.param(n, marks=pytest.mark.slow) for n in ("cut", "gone", "manifest"))],

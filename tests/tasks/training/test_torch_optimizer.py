@@ -34,6 +34,7 @@ for batches in (None, 2):
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_torch_adamw_takes_the_steps_of_keras():
     run(SCRIPT, KERAS_BACKEND="torch")

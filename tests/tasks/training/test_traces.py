@@ -104,6 +104,7 @@ def traces(monkeypatch):
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [name if name == "sequence" else pytest.param(name, marks=pytest.mark.slow) for name in TASKS],
@@ -128,6 +129,7 @@ def test_each_graph_is_traced_once(name, traces):
     assert traces == first
 
 
+@pytest.mark.slow
 def test_metrics_of_keras_are_traced_once(traces):
     model = sequence_task()
     model.compile("adam", "crossentropy", ["accuracy", keras.metrics.F1Score()])
@@ -136,6 +138,7 @@ def test_metrics_of_keras_are_traced_once(traces):
     assert traces == [1, 0]
 
 
+@pytest.mark.slow
 def test_what_is_traced_follows_what_trains(traces):
     model = sequence_task()
     data = sequence_data(8, 0)
@@ -150,6 +153,7 @@ def test_what_is_traced_follows_what_trains(traces):
     assert np.abs(model.predict(data[0], verbose=0) - before).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_recomputation_is_traced_when_it_is_asked_for(traces):
     model = sequence_task()
     model.fit(*sequence_data(8, 0), verbose=0)
@@ -158,6 +162,7 @@ def test_recomputation_is_traced_when_it_is_asked_for(traces):
     assert traces[0] > 1
 
 
+@pytest.mark.slow
 def test_a_fit_reports_nothing_of_the_fit_before():
     model = sequence_task()
     texts, _ = sequence_data(32, 0)
@@ -186,6 +191,7 @@ def test_a_fit_reports_nothing_of_one_that_was_interrupted():
     assert model.fit(texts, 1 - right, verbose=0).history["accuracy"] == [0.0]
 
 
+@pytest.mark.slow
 def test_a_second_fit_learns_as_a_fresh_optimizer_would():
     data = sequence_data(24, 0)
     weights = sequence_task().get_weights()
@@ -269,6 +275,7 @@ print("RESULT", max(used[16:]) - max(used[8:16]))
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="only glibc 2.33 tells what is in use"

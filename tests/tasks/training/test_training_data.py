@@ -42,6 +42,7 @@ def test_every_source_has_steps(task, name):
     assert training_data(task, *sources(task)[name], plan=fewer).total_steps == 6
 
 
+@pytest.mark.slow(except_for="^texts")
 @pytest.mark.parametrize(
     "name", ["texts", pytest.param("dataset", marks=pytest.mark.slow), "batches"]
 )
@@ -55,6 +56,7 @@ def test_batches_follow_from_the_seed_and_begin_anywhere(task, name):
     assert sum(y.count(1) for _, y in whole[:3]) == 3
 
 
+@pytest.mark.slow(except_for="^(prepared|texts)")
 @pytest.mark.parametrize("name", ["texts", "dataset", "batches", "prepared"])
 def test_weights_are_those_of_a_function(task, name):
     data = training_data(task, *sources(task)[name], plan=PLAN)
@@ -105,6 +107,7 @@ def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
         model.fit(model.preprocessor(["a", "b"]), y[:2], validation_split=0.9)
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_source_brings_its_own_data(task):
     class Source:

@@ -36,6 +36,7 @@ def moves(task, train):
 # -- the table ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_accumulated_tags_are_those_of_the_large_batch():
     # Seven sentences in batches of two, three of which make a step: steps of 6, 6 and 2 sentences.
     result = plain_training.compare("TokenClassifier", "accumulation")
@@ -43,6 +44,7 @@ def test_accumulated_tags_are_those_of_the_large_batch():
     assert plain_training.wrong(result) == []
 
 
+@pytest.mark.slow
 def test_a_fault_shows_in_the_table():
     put_in, cell = plain_training.FAULTS["a mean of the batches' means"]
     with put_in():
@@ -55,6 +57,7 @@ ways = ("batches", "accumulation", "mixed_float16, accumulation")
 table.main(*ways, names=("SequenceClassifier", "TokenClassifier"))"""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 @pytest.mark.parametrize(
     "table",
@@ -85,11 +88,13 @@ def test_no_step_has_the_rate_zero(total, warmup):
     assert min(rates) > 0 and max(rates) == 2.0
 
 
+@pytest.mark.slow
 def test_one_step_trains():
     task = classifier()
     assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
 
 
+@pytest.mark.slow
 def test_train_on_batch_holds_the_peak_before_and_after_a_fit():
     task, x = classifier(learning_rate=1e-3), tiny.examples(get_family("bert"))
     for fitted in (False, True):
@@ -106,6 +111,7 @@ def test_train_on_batch_holds_the_peak_before_and_after_a_fit():
 # -- numbers of steps --------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["texts", "dataset", "prepared"])
 @pytest.mark.parametrize("accumulated", [None, 3])
@@ -126,6 +132,7 @@ def test_executions_that_do_not_divide_an_epoch(data, accumulated):
 # -- nothing to train --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fit_that_would_train_nothing_is_an_error():
     task = classifier()
     task.trainable = False
@@ -175,18 +182,21 @@ assert all((a == keras.ops.convert_to_numpy(w)).all() for a, w in zip(before, ta
 """
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_no_epochs_are_no_training(backend):
     run(NO_EPOCHS, KERAS_BACKEND=backend)
 
 
+@pytest.mark.slow
 def test_gradients_that_are_all_zero_are_logged(caplog):
     dataset = tf.data.Dataset.from_tensors((TEXTS, LABELS, [0.0] * 4))
     classifier().fit(dataset, verbose=0)
     assert "All gradients of this `fit` were 0" in caplog.text
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_a_fit_in_float16_that_makes_no_step_is_logged(caplog):
     task = plain_training.CASES["SequenceClassifier"].task("mixed_float16")
@@ -198,6 +208,7 @@ def test_a_fit_in_float16_that_makes_no_step_is_logged(caplog):
     assert "has made no step: in float16 the gradients of all 1 batches" in caplog.text
 
 
+@pytest.mark.slow
 def test_batches_left_over_make_the_last_step():
     task = classifier(gradient_accumulation_steps=2)
     task.fit(TEXTS + TEXTS[:1], LABELS + LABELS[:1], 2, verbose=0)
@@ -209,6 +220,7 @@ def test_accumulating_one_batch_is_none():
     assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 def test_every_epoch_of_short_executions_has_its_own_batches():
     losses = []
