@@ -43,7 +43,7 @@ def shown(value: object) -> str:
 
 
 def missing_rows(values: Sequence, name: str) -> str:
-    """Return the end of an error that counts missing values and says how to leave them out.
+    """Return the end of an error that counts missing texts and says how to keep their rows.
 
     Args:
         values: of all rows.
@@ -53,8 +53,8 @@ def missing_rows(values: Sequence, name: str) -> str:
         Begins with a space; "" if no value is missing.
 
     Example:
-        >>> missing_rows(["good", None, float("nan")], "x")[:66]
-        ' 2 of 3 rows of x are missing (None or NaN), the first is row 1. D'
+        >>> missing_rows(["good", None, float("nan")], "x")[:65]
+        ' 2 of 3 rows of x are missing (None or NaN), the first is row 1. '
         >>> missing_rows(["good"], "x")
         ''
     """
@@ -65,6 +65,7 @@ def missing_rows(values: Sequence, name: str) -> str:
     kinds = " or ".join(sorted(kinds, reverse=True))
     return (
         f" {len(rows)} of {len(values)} rows of {name} {'is' if len(rows) == 1 else 'are'} missing "
-        f"({kinds}), the first is row {rows[0]}. Drop them from texts and labels alike, of a "
-        "pandas table with table.dropna(subset=[...])."
+        f"({kinds}), the first is row {rows[0]}. Fill them with an empty text, in pandas by "
+        '`column.fillna("")`, or with a placeholder. Methods that answer, such as `classify`, give '
+        'None for them if they are called with missing="none".'
     )

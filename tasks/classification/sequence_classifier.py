@@ -45,6 +45,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
@@ -350,12 +351,20 @@ class SequenceClassifier(LabelledTask):
     # -- answers -----------------------------------------------------------------------------------
 
     @validate_arguments
-    def predict_proba(self, texts: object, batch_size: PositiveInt | None = None) -> np.ndarray:
+    @skips_missing("texts")
+    def predict_proba(
+        self,
+        texts: object,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> np.ndarray:
         """Return the probabilities of the classes of each text.
 
         Args:
             texts: as for `predict`.
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
+                row of NaN; "error", the default, for an error that names the first of them.
 
         Returns:
             (N, C) float32, the classes in the order of `labels`: a row adds up to 1, or with
@@ -409,13 +418,17 @@ class SequenceClassifier(LabelledTask):
         top_k: int,
         threshold: float | Mapping[str, float] | None = None,
     ) -> list[list[LabelScore]]: ...
+    @overload
+    def classify(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts")
     def classify(
         self,
         texts: object,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
         threshold: Probability | Thresholds | None = None,
+        missing: Missing = "error",
     ):
         """Return the labels of each text with their probabilities.
 
@@ -427,6 +440,8 @@ class SequenceClassifier(LabelledTask):
                 {label: least score}; None: those of `tune_thresholds`, else 0.5. Of two classes
                 the least score at which the second, such as "spam" of `labels=["ham", "spam"]`, is
                 given.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every text `{"label", "score"}` with the best label, or the `top_k` best as a list
@@ -581,7 +596,10 @@ class SequenceClassifier(LabelledTask):
         method: Method = "integrated_gradients",
         batch_size: int | None = None,
     ) -> list[Explanation]: ...
+    @overload
+    def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts")
     @reads_weights
     def explain(
         self,
@@ -589,6 +607,7 @@ class SequenceClassifier(LabelledTask):
         label: Label | None = None,
         method: Method = "integrated_gradients",
         batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ):
         """Return how much each word speaks for a label of its text, or against it.
 
@@ -603,6 +622,8 @@ class SequenceClassifier(LabelledTask):
                 gradients are computed as it takes, 14 or more. "gradient_x_input" is the gradient
                 at the text alone: quick, and without that sum.
             batch_size: how many gradients are computed at once; default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every text `{"label", "score", "texts", "words", "logit", "baseline"}`. "texts" are

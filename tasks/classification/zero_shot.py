@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, Unpack, overload
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import keras
 import numpy as np
@@ -26,6 +26,7 @@ from encoder_zoo.tasks.base.confidence import (
     threshold_of_each,
     tuned_thresholds,
 )
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.class_labels import multi_label_targets
 from encoder_zoo.tasks.classification.sequence_classifier import (
     ClassifierPresetArguments,
@@ -178,7 +179,12 @@ class ZeroShotClassifier:
         top_k: int | None = None,
         threshold: float | Mapping[str, float] | None = None,
     ) -> list[list[LabelScore]]: ...
+    @overload
+    def classify(
+        self, texts: object, labels: Sequence[str], *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts")
     def classify(
         self,
         texts: object,
@@ -189,6 +195,7 @@ class ZeroShotClassifier:
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
         threshold: Probability | Thresholds | None = None,
+        missing: Missing = "error",
     ):
         """Return which of the labels fits each text.
 
@@ -204,6 +211,8 @@ class ZeroShotClassifier:
             top_k: return the best labels, so many, in place of the best one.
             threshold: with `multi_label` the least score of a label that is given, or {label: least
                 score} as `tune_thresholds` returns it; default 0.5.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every text `{"label", "score"}` with the best label; with `multi_label` a list of

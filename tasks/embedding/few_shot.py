@@ -46,6 +46,7 @@ from encoder_zoo.tasks.base.confidence import (
     threshold_of_each,
     tuned_thresholds,
 )
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     learn_classes,
@@ -442,13 +443,21 @@ class FewShotClassifier(TextEmbedder):
         return vectors @ kernel + bias
 
     @validate_arguments
-    def predict_proba(self, texts: object, batch_size: PositiveInt | None = None) -> np.ndarray:
+    @skips_missing("texts")
+    def predict_proba(
+        self,
+        texts: object,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> np.ndarray:
         """Return the probabilities of the classes of each text, (N, C) float32.
 
         A row adds up to 1, or with several labels a text each has its own probability.
 
         Args:
             texts, batch_size: as for `predict`.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
+                row of NaN; "error", the default, for an error that names the first of them.
         """
         return self._probabilities(self.predict(texts, batch_size))
 
@@ -503,12 +512,16 @@ class FewShotClassifier(TextEmbedder):
     def classify(
         self, texts: object, batch_size: int | None = None, *, top_k: int
     ) -> list[list[LabelScore]]: ...
+    @overload
+    def classify(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts")
     def classify(
         self,
         texts: object,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
+        missing: Missing = "error",
     ):
         """Return the labels of each text with their probabilities.
 
@@ -516,6 +529,8 @@ class FewShotClassifier(TextEmbedder):
             texts: a text, or a list, array, tensor or column of texts.
             batch_size: default 32.
             top_k: return the best labels, so many, in place of the best one.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every text `{"label", "score"}`; with `top_k` a list of such, the best first. With

@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import Name, NonNegativeInt, PositiveInt, val
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.embedding.late_interaction import LateInteraction
 from encoder_zoo.tasks.embedding.pair_columns import only_column
@@ -196,8 +197,13 @@ class HybridEmbedder:
     # -- vectors -------------------------------------------------------------------------------
 
     @validate_arguments
+    @skips_missing("texts")
     def embed(
-        self, texts: object, prompt: str | None = None, batch_size: PositiveInt | None = None
+        self,
+        texts: object,
+        prompt: str | None = None,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> HybridVectors:
         """Return the three kinds of vectors of each text, in one forward pass.
 
@@ -205,6 +211,8 @@ class HybridEmbedder:
             texts: a text, or a list, array, tensor or column of texts.
             prompt: of the `TextEmbedder`, before all texts; see there.
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for
+                NaN, no terms and None; "error", the default, for an error that names the first.
 
         Returns:
             `(dense, terms, tokens)`, as of `embed` of the three tasks, in the order of the texts;

@@ -21,6 +21,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
@@ -235,11 +236,13 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     # -- answers -------------------------------------------------------------------------------
 
     @validate_arguments
+    @skips_missing("texts")
     def embed(
         self,
         texts: object,
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> list[np.ndarray] | np.ndarray:
         """Return the vectors of each text's tokens.
 
@@ -250,6 +253,8 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             prompt: "query" or "document": queries are filled up with [MASK] tokens, which have
                 vectors too, and in documents the words of the skiplist have none.
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For each text, in their order, (tokens, D) float32; of a single text one array.
@@ -273,16 +278,20 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         return self._vectors_of_examples(examples, batch_size)
 
     @validate_arguments
+    @skips_missing("texts")
     def embed_with_spans(
         self,
         texts: object,
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> list[tuple[np.ndarray, np.ndarray]] | tuple[np.ndarray, np.ndarray]:
         """Return the vectors of each text's tokens, and the characters of these tokens.
 
         Args:
             texts, prompt, batch_size: see `embed`.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For each text (tokens, D) float32 and (tokens, 2) int32: where each token begins and

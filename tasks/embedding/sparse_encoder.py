@@ -30,6 +30,7 @@ from encoder_zoo.presets import loading
 from encoder_zoo.presets.formats import sentence_transformers, sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
@@ -455,12 +456,14 @@ class SparseEncoder(Embedder[SparseIndex]):
         super()._adapt(x, y)
 
     @validate_arguments
+    @skips_missing("texts")
     def embed(
         self,
         texts: object,
         prompt: str | None = None,
         max_terms: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> csr_array:
         """Return the vector of each text, a weight above 0 for some terms of the vocabulary.
 
@@ -472,6 +475,8 @@ class SparseEncoder(Embedder[SparseIndex]):
             max_terms: keep so many of the largest weights of each text; None is the model's
                 `max_terms`.
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
+                row without terms; "error", the default, for an error that names the first of them.
 
         Returns:
             (N, V) float32, a `scipy.sparse.csr_array` in the order of the texts; of a single text

@@ -25,6 +25,7 @@ from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
@@ -198,6 +199,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         return to_unit_length(x) if self.normalize else x
 
     @validate_arguments
+    @skips_missing("texts")
     def embed(
         self,
         texts: object,
@@ -205,6 +207,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         dim: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
         windows: Literal["mean"] | None = None,
+        missing: Missing = "error",
     ) -> np.ndarray:
         """Return the vector of each text.
 
@@ -219,6 +222,8 @@ class TextEmbedder(Embedder[VectorIndex]):
             windows: "mean" reads texts that are longer than the model takes in parts of its
                 length, and returns the mean of their vectors, each weighted by its tokens; None
                 reads the beginning, and logs how many texts were longer.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
+                row of NaN; "error", the default, for an error that names the first of them.
 
         Returns:
             (N, D) float32, in the order of the texts; of a single text (D,).

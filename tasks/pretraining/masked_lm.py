@@ -9,7 +9,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import keras
 import numpy as np
@@ -24,6 +24,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import Activation, initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -356,9 +357,18 @@ class MaskedLM(Task):
     def fill_mask(
         self, texts: object, top_k: int = 5, batch_size: int | None = None
     ) -> list[list[FilledMask]]: ...
-    @validate_arguments
+    @overload
     def fill_mask(
-        self, texts, top_k: PositiveInt = 5, batch_size: PositiveInt | None = None
+        self, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
+    @validate_arguments
+    @skips_missing("texts")
+    def fill_mask(
+        self,
+        texts,
+        top_k: PositiveInt = 5,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> list[FilledMask] | list[list[FilledMask]]:
         """Return the most probable tokens at the mask tokens of each text.
 
@@ -367,6 +377,8 @@ class MaskedLM(Task):
                 `<mask>`) at least once.
             top_k: how many tokens for each mask.
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For each text the `top_k` best as `{"token", "text", "score"}`, the best first: the

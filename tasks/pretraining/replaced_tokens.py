@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import keras
 from keras import ops
@@ -20,6 +20,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.tasks.base.head import make_head
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -312,9 +313,15 @@ class ReplacedTokenDetection(Task):
     def detect(self, texts: str, batch_size: int | None = None) -> list[ReplacedToken]: ...
     @overload
     def detect(self, texts: object, batch_size: int | None = None) -> list[list[ReplacedToken]]: ...
+    @overload
+    def detect(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts")
     def detect(
-        self, texts, batch_size: PositiveInt | None = None
+        self,
+        texts,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> list[ReplacedToken] | list[list[ReplacedToken]]:
         """Return the probability of each token of each text that it has been replaced.
 
@@ -322,6 +329,8 @@ class ReplacedTokenDetection(Task):
             texts: a text or a list of texts. Of those longer than the model takes, the tokens
                 that it takes.
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For each text `{"token", "start", "end", "score"}` of its tokens, in their order; start

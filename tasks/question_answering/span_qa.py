@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -24,6 +24,7 @@ from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.columns import plain, text_of
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
@@ -312,7 +313,12 @@ class SpanQA(Task):
         top_k: int,
         **options: Unpack[AnswerOptions],
     ) -> list[list[Answer]]: ...
+    @overload
+    def answer(
+        self, question: object, context: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("question", "context")
     @reads_weights
     def answer(
         self,
@@ -322,6 +328,7 @@ class SpanQA(Task):
         max_answer_length: PositiveInt = 30,
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ):
         """Return the answers that the contexts give.
 
@@ -337,6 +344,8 @@ class SpanQA(Task):
                 answer, and before that always answers. With a beam it is compared to the logit of
                 "no answer".
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             `{"text", "start", "end", "score"}` for a single question, a list of such for a list;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import keras
 import numpy as np
@@ -20,6 +20,7 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.classes import softmax
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,
@@ -213,7 +214,18 @@ class MultipleChoice(ListScores):
         *,
         top_k: int,
     ) -> list[list[Choice]]: ...
+    @overload
+    def choose(
+        self,
+        questions: object,
+        choices: object,
+        contexts: object = None,
+        *,
+        missing: Literal["none"],
+        **options: Any,
+    ) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("questions", "choices", "contexts")
     def choose(
         self,
         questions: object,
@@ -221,6 +233,7 @@ class MultipleChoice(ListScores):
         contexts: object = None,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
+        missing: Missing = "error",
     ):
         """Return which of its choices answers each question.
 
@@ -231,6 +244,8 @@ class MultipleChoice(ListScores):
             contexts: texts that the questions are about, one for each, or None.
             batch_size: of choices that are read together, default 32.
             top_k: return the best choices, so many, in place of the best one.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every question `{"index", "text", "score"}` of the best choice: its index in the

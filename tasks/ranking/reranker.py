@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -24,6 +24,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.base.classes import labels_from_config, sigmoid
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.ranking import ABSENT, RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
@@ -390,9 +391,18 @@ class Reranker(ListScores):
     def score(
         self, queries: object, texts: object = None, batch_size: int | None = None
     ) -> np.ndarray: ...
-    @validate_arguments
+    @overload
     def score(
-        self, queries: object, texts: object = None, batch_size: PositiveInt | None = None
+        self, queries: object, texts: object = None, *, missing: Literal["none"], **options: Any
+    ) -> np.ndarray: ...
+    @validate_arguments
+    @skips_missing("queries", "texts", one_for_all=True)
+    def score(
+        self,
+        queries: object,
+        texts: object = None,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ) -> np.ndarray | float:
         """Return how well each text answers its query; more is better.
 
@@ -401,6 +411,8 @@ class Reranker(ListScores):
                 them, `(queries, texts)`, or a table of two columns.
             texts: (N,).
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
+                row of NaN; "error", the default, for an error that names the first of them.
 
         Returns:
             (N,) float32, in the order of the texts, after the model's activation; of a single pair

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -41,6 +41,7 @@ from encoder_zoo.tasks.base.confidence import (
     threshold_of_each,
     tuned_thresholds,
 )
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
@@ -385,7 +386,12 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: int | None = None,
     ) -> list[list[Entity]]: ...
+    @overload
+    def extract_entities(
+        self, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts", beside="labels")
     def extract_entities(
         self,
         texts,
@@ -394,6 +400,7 @@ class EntityExtractor(Task):
         nested: bool = False,
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ):
         """Return the entities in texts.
 
@@ -409,6 +416,8 @@ class EntityExtractor(Task):
             nested: whether entities may be inside of each other; else no two share a word.
             multi_label: whether the same words may be an entity of several labels.
             batch_size: default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every text a list of `{"label", "text", "start", "end", "score"}`, in their order;

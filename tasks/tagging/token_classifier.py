@@ -34,6 +34,7 @@ from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config, 
 from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, threshold_of_each
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
@@ -363,7 +364,12 @@ class TokenClassifier(LabelledTask):
         batch_size: int | None = None,
         threshold: float | Mapping[str, float] | None = None,
     ) -> list[list[Entity]]: ...
+    @overload
+    def extract_entities(
+        self, texts: object, *, missing: Literal["none"], **options: Any
+    ) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts")
     @reads_weights
     def extract_entities(
         self,
@@ -371,6 +377,7 @@ class TokenClassifier(LabelledTask):
         strategy: Strategy | None = None,
         batch_size: PositiveInt | None = None,
         threshold: Probability | Thresholds | None = None,
+        missing: Missing = "error",
     ):
         """Return the entities in texts.
 
@@ -385,6 +392,8 @@ class TokenClassifier(LabelledTask):
             batch_size: default 32.
             threshold: leaves out the entities with a lower score; a number, or {type: number}.
                 None: those of `tune_thresholds`, if there are any.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every text a list of `{"label", "text", "start", "end", "score"}`; start and end
@@ -501,7 +510,10 @@ class TokenClassifier(LabelledTask):
         method: Method = "integrated_gradients",
         batch_size: int | None = None,
     ) -> list[list[EntityExplanation]]: ...
+    @overload
+    def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
+    @skips_missing("texts")
     @reads_weights
     def explain(
         self,
@@ -509,6 +521,7 @@ class TokenClassifier(LabelledTask):
         strategy: Strategy | None = None,
         method: Method = "integrated_gradients",
         batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
     ):
         """Return the entities in texts, and which words speak for each of them.
 
@@ -519,6 +532,8 @@ class TokenClassifier(LabelledTask):
             strategy: as for `extract_entities`.
             method: as for `SequenceClassifier.explain`.
             batch_size: how many gradients are computed at once; default 32.
+            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
+                answer of None; "error", the default, for an error that names the first of them.
 
         Returns:
             For every text a list of entities, as `extract_entities` gives them, each with "texts",

@@ -1,0 +1,179 @@
+"""Answers to columns of texts some of whose rows have no text: None in these rows.
+
+Comment letters: N rows, M rows with text.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar, cast
+
+import numpy as np
+
+from encoder_zoo.common.missing import is_blank, is_missing
+from encoder_zoo.common.validation import one_of
+from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.preprocessing.columns import plain, single_column
+
+F = TypeVar("F", bound=Callable)
+
+Missing = Annotated[str, one_of("error", "none")]
+
+
+def skips_missing(
+    *columns: str, one_for_all: bool = False, beside: str | None = None
+) -> Callable[[F], F]:
+    """Let a method answer None for rows without text if its argument `missing` is "none".
+
+    The method itself is only called with the rows that have text.
+
+    Args:
+        *columns: Names of the arguments that hold texts, a row of which belongs to one answer.
+        one_for_all: Whether a single text in the first column belongs to every row of the others.
+            Defaults to False: the method then has one answer for all of these rows.
+        beside: Name of an argument that may hold a list for each row, such as its labels.
+
+    Example:
+        >>> @skips_missing("texts")
+        ... def measure(texts, missing="error"):
+        ...     return [len(text) for text in texts]
+        >>> measure(["good", None, " ", "bad"], missing="none")
+        [4, None, None, 3]
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def answer(*args, **kwargs):
+            bound = signature.bind(*args, **kwargs)
+            if bound.arguments.pop("missing", "error") == "error":
+                return function(*args, **kwargs)
+            owner = bound.arguments.get("self")
+            defaults = {name: signature.parameters[name].default for name in columns}
+            read = {
+                name: _text_columns(_in_memory(value, function.__name__), owner)
+                for name, value in bound.arguments.items()
+                if name in columns and value is not defaults[name]
+            }
+            if _is_one(read[columns[0]]) and not (one_for_all and _columns_in(read)):
+                if all(map(_has_text, read.values())):
+                    return function(*bound.args, **bound.kwargs)
+                if not _has_text(read[columns[0]]) or not _columns_in(read):
+                    return None
+                raise ValueError(
+                    "missing='none' is for one answer to every row. Received: rows without text, "
+                    f"all of one {columns[0]}. Leave them out."
+                )
+            kept = _rows_with_text(read)
+            if kept is None:  # columns of different lengths: the method has an error for them
+                return function(*bound.args, **bound.kwargs)
+            more = bound.arguments.get(beside)
+            if isinstance(more, list | tuple) and len(more) == len(kept) and _are_lists(more):
+                read[beside] = list(more)
+            bound.arguments.update({name: _taken(value, kept) for name, value in read.items()})
+            return _spread(function(*bound.args, **bound.kwargs), kept)
+
+        return cast(F, answer)
+
+    return decorate
+
+
+def _in_memory(values, method: str):
+    """Return a column, a tuple of columns or a table as lists.
+
+    Raises:
+        ValueError: "missing='none' takes texts in memory. Received: a generator. ..."
+    """
+    values = single_column(plain(values))
+    if hasattr(values, "numpy"):
+        values = values.numpy()
+    if isinstance(values, str | bytes | list | tuple | Mapping) or is_missing(values):
+        return values
+    if isinstance(values, np.ndarray):
+        return values.tolist()
+    raise ValueError(
+        f"missing='none' takes texts in memory. Received: {with_type(values)}. Call {method} for "
+        "parts of it that are lists."
+    )
+
+
+def _text_columns(values, task):
+    """Return the columns that a task reads of a table, or of rows that are dicts."""
+    is_rows = isinstance(values, list) and any(isinstance(row, Mapping) for row in values)
+    if is_rows:
+        names = list(dict.fromkeys(n for row in values if isinstance(row, Mapping) for n in row))
+        values = {n: [None if is_missing(row) else row.get(n) for row in values] for n in names}
+    preprocessor = getattr(task, "preprocessor", None)
+    if not isinstance(values, Mapping) or not hasattr(preprocessor, "inputs"):
+        return values
+    names = preprocessor.inputs.names_in(list(values), preprocessor.text_columns)
+    return {name: values[name] for name in names}
+
+
+def _is_one(value) -> bool:
+    """Return whether this is a text or a missing one, or a pair of these, and not a column."""
+    if isinstance(value, tuple):
+        return bool(value) and all(map(_is_one, value))
+    return value is None or isinstance(value, str | bytes) or is_missing(value)
+
+
+def _has_text(value) -> bool:
+    """Return whether a row has text: none of its texts is missing or blank."""
+    if isinstance(value, list | tuple):
+        return all(map(_has_text, value))
+    if isinstance(value, np.ndarray):
+        return _has_text(value.tolist())
+    return not (is_missing(value) or is_blank(value))
+
+
+def _columns_in(read: Mapping[str, Any]) -> list[list]:
+    """Return the columns of all arguments, without single texts that belong to every row."""
+    parts = []
+    for value in read.values():
+        is_table = isinstance(value, Mapping)
+        parts += value.values() if is_table else value if isinstance(value, tuple) else [value]
+    return [part for part in parts if not _is_one(part)]
+
+
+def _are_lists(values) -> bool:
+    return not any(isinstance(value, str) for value in values)
+
+
+def _rows_with_text(read: Mapping[str, Any]) -> np.ndarray | None:
+    """Return which rows have text in all columns, (N,) bool; None for different numbers of rows."""
+    columns = _columns_in(read)
+    if len({len(column) for column in columns}) != 1:
+        return None
+    return np.array([all(map(_has_text, row)) for row in zip(*columns, strict=True)], bool)
+
+
+def _taken(value, kept: np.ndarray):
+    """Return the rows of an argument that are kept."""
+    if isinstance(value, Mapping):
+        return {name: _taken(column, kept) for name, column in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_taken(column, kept) for column in value)
+    return value if _is_one(value) else [v for v, keep in zip(value, kept, strict=True) if keep]
+
+
+def _spread(answers, kept: np.ndarray):
+    """Return answers (M,) in their N rows: None in the others, NaN in an array.
+
+    A row of a sparse matrix is empty instead.
+    """
+    if isinstance(answers, tuple):  # of several kinds, such as HybridVectors
+        return type(answers)(*(_spread(part, kept) for part in answers))
+    if hasattr(answers, "tocsr"):
+        rows = np.concatenate([[0], np.cumsum(kept)])
+        ends = answers.tocsr().indptr[rows]
+        shape = (len(kept), answers.shape[1])
+        return type(answers)((answers.data, answers.indices, ends), shape=shape)
+    if not isinstance(answers, np.ndarray):
+        found = iter(answers)
+        return [next(found) if keep else None for keep in kept]
+    spread = np.full((len(kept), *answers.shape[1:]), np.nan, answers.dtype)
+    spread[kept] = answers
+    return spread
