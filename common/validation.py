@@ -21,7 +21,7 @@ from typing import (
 
 import numpy as np
 
-from encoder_zoo.common.wording import shown, unknown_argument
+from encoder_zoo.common.wording import invalid, unknown_argument
 
 F = TypeVar("F", bound=Callable)
 
@@ -244,4 +244,4 @@ def check_argument(name: str, value: object, rule: Rule) -> None:
     except (TypeError, ValueError, OverflowError):  # such as of an array, or something unhashable
         holds = False
     if not holds:
-        raise ValueError(f"{name} is {shown(value)}. Expected {rule.words}.")
+        raise invalid(name, value, rule.words)

@@ -37,6 +37,28 @@ def with_type(value: object) -> str:
     return f"{shown(value)} ({type(value).__name__})"
 
 
+def invalid(
+    name: str, value: object, expected: str, error: type[Exception] = ValueError
+) -> Exception:
+    """Make the error for an argument or a field with a wrong value.
+
+    Args:
+        name: String. Name of the argument, or file and field, such as `"config.json: num_labels"`.
+        value: Any. The value that was received. It is shown as its `repr`, shortened.
+        expected: String. The values that are allowed, or what to do instead.
+        error: Type of the exception. Defaults to `ValueError`.
+
+    Returns:
+        An exception, to be raised by the caller.
+
+    Example:
+        >>> raise invalid("overlap", 300, "less than length=256")
+        Traceback (most recent call last):
+        ValueError: overlap is 300. Expected less than length=256.
+    """
+    return error(f"{name} is {shown(value)}. Expected {expected}.")
+
+
 # Names of arguments in other packages that are spelled differently.
 OTHER_NAMES = {
     "num_labels": "num_classes",
@@ -144,17 +166,18 @@ def differing(said: Mapping[str, object]) -> str:
     return f"{', but '.join(parts)}. Expected the same: get both files anew."
 
 
-class ForeignMethod:
-    """Names the method that is meant where another library has another name for it.
+class ForeignName:
+    """Refuse a name of another library, and say what is meant here.
 
-    As an attribute of a class, it raises an AttributeError: `hasattr` is False.
+    An attribute of this kind can neither be read nor set: `hasattr` is False, and a setting that
+    would have no effect is an error.
 
     Args:
-        meant: the method here, with its arguments.
+        meant: String. What to write here, such as a method with its arguments.
 
     Example:
         >>> class Model:
-        ...     from_pretrained = ForeignMethod("from_preset(source)")
+        ...     from_pretrained = ForeignName("from_preset(source)")
         >>> hasattr(Model, "from_pretrained")
         False
         >>> Model.from_pretrained
@@ -173,6 +196,12 @@ class ForeignMethod:
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
         called = self._meant if instance is not None else f"{owner.__name__}.{self._meant}"
+        self._refuse(owner, called)
+
+    def __set__(self, instance: object, value: object) -> NoReturn:
+        self._refuse(type(instance), self._meant)
+
+    def _refuse(self, owner: type, called: str) -> NoReturn:
         # With its name and without the object, Python adds no suggestion of its own.
         raise AttributeError(
             f"{owner.__name__} has no {self._name!r}. Use {called}.", name=self._name

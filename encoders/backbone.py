@@ -27,7 +27,7 @@ from encoder_zoo.common.weights_lock import (
     reads_weights,
     weights_lock,
 )
-from encoder_zoo.common.wording import ForeignMethod
+from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
 from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
@@ -291,8 +291,8 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         return dict(zip(INPUTS, ranges, strict=True))
 
     if not TYPE_CHECKING:  # so that editors do not offer them
-        from_pretrained = ForeignMethod("from_preset(source)")
-        save_pretrained = ForeignMethod("save_to_preset(folder)")
+        from_pretrained = ForeignName("from_preset(source)")
+        save_pretrained = ForeignName("save_to_preset(folder)")
 
     @classmethod
     def from_preset(

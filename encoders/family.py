@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.validation import Rule
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 
 if TYPE_CHECKING:
@@ -317,9 +317,8 @@ class Family:
         config = dict(config)
         for alias, key in self.key_aliases.items():
             if alias in config and config[alias] != config.setdefault(key, config[alias]):
-                raise ValueError(
-                    f"config.json: {alias} is {shown(config[alias])}. Expected that of {key}, "
-                    f"{shown(config[key])}."
+                raise invalid(
+                    f"config.json: {alias}", config[alias], f"that of {key}, {shown(config[key])}"
                 )
         return self.read_config(config)
 

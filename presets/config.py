@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from encoder_zoo.common.configuration import argument_defaults, argument_rules
 from encoder_zoo.common.validation import NonNegativeInt, Rate, Rule, rule_of
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.layers import ABSENT
@@ -77,8 +77,7 @@ def check_config(
 
     def expect(holds: bool, key: str, words: str) -> None:
         if not holds:
-            value = shown(config[key])
-            raise ValueError(f"{path}: {names.get(key, key)} is {value}. Expected {words}.")
+            raise invalid(f"{path}: {names.get(key, key)}", config[key], words)
 
     for argument in REQUIRED:
         key = keys[argument]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import keras
 
 from encoder_zoo.common.configuration import argument_names
-from encoder_zoo.common.wording import shown, unknown_argument
+from encoder_zoo.common.wording import invalid, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -283,7 +283,7 @@ def _check_vocabulary(
     file, key = checkpoint.config_file.name, checkpoint.family.config_keys["vocabulary_size"]
     rows = checkpoint.config[key]
     if type(rows) is not int:
-        raise ValueError(f"{checkpoint.config_file}: {key} is {shown(rows)}. Expected an integer.")
+        raise invalid(f"{checkpoint.config_file}: {key}", rows, "an integer")
     missing = rows - tokenizer.vocabulary_size
     if missing < 0 or missing > min(max(128, rows // 100), rows // 4):
         cause = "they are not" if missing < 0 else "it was cut short, or they are not"

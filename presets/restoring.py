@@ -6,10 +6,11 @@ import contextlib
 import gc
 import logging
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import keras
 
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import skip_initialization
 from encoder_zoo.presets.config import backbone_arguments
@@ -26,6 +27,19 @@ logger = logging.getLogger("encoder_zoo")
 
 # 128 MB in float32, which take about as long to read as collecting garbage.
 MAX_WEIGHTS = 2**25
+
+# Arguments that may differ from the checkpoint's.
+EXTENDED = {"max_sequence_length", "trained_length"}
+NEW_POOLERS = {"pooler_activation", "summary_activation"}
+GELUS = {"gelu", "gelu_new", "gelu_pytorch_tanh"}  # within 0.001 of each other
+# What the name of an argument means in other libraries, where it is another argument.
+MEANINGS = {
+    "activation": (
+        ". It is the activation function of the encoder's blocks. If you mean the activation of "
+        "the classifier's output, as in KerasHub: classify and predict_proba apply it, and a head "
+        "of your own is passed as head="
+    ),
+}
 
 _loaded: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
@@ -52,6 +66,7 @@ def match_backbone(
     family = checkpoint.family
     arguments = backbone_arguments(checkpoint.config, family)
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
+    check_overrides(arguments, overrides, checkpoint, has_pooler)
     arguments = {**arguments, "pooler": has_pooler, **overrides}
     new_weights = arguments["pooler"] and not has_pooler
     with contextlib.nullcontext() if new_weights else skip_initialization():
@@ -66,6 +81,37 @@ def match_backbone(
             + "\n".join(lines)
         )
     return backbone, matched, bool(new)
+
+
+def check_overrides(
+    trained: Mapping, overrides: Mapping, checkpoint: Checkpoint, has_pooler: bool
+) -> None:
+    """Refuse arguments under which pretrained weights would compute something else.
+
+    Args:
+        trained: Dict of the backbone's arguments in the checkpoint's configuration.
+        overrides: Dict of the arguments that the caller passed.
+        checkpoint: Open checkpoint, named in the error.
+        has_pooler: Boolean. Whether the checkpoint holds a pooler. The activation of a new pooler
+            may be chosen.
+
+    Raises:
+        ValueError: If an argument differs from the checkpoint's, except for dropout rates,
+            positions (`max_sequence_length`, `rope_*`, `trained_length`), and forms of GELU.
+    """
+    for name, value in overrides.items():
+        same = name not in trained or value == trained[name]
+        if same or name.endswith("dropout") or name in EXTENDED or name.startswith("rope_"):
+            continue
+        if {str(value), str(trained[name])} <= GELUS or (name in NEW_POOLERS and not has_pooler):
+            continue
+        meaning = MEANINGS.get(name, "")
+        raise invalid(
+            name,
+            value,
+            f"{trained[name]!r}, with which the weights of {checkpoint.folder.name} were trained, "
+            f"or leave it out{meaning}",
+        )
 
 
 def report_unused(checkpoint: Checkpoint, used: set[str], reader: str) -> None:

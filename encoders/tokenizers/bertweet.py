@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files.reading import (
     WORD_END,
@@ -217,9 +217,10 @@ def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
         raise ValueError(f"vocabulary has {shown(double)} twice. Expected every token once.")
     for i, token in enumerate(vocabulary):
         if not token or token != token.strip() or "\n" in token or "\r" in token:
-            raise ValueError(
-                f"vocabulary[{i}] is {shown(token)}. Expected a token without a line break in it "
-                "and without white space around it, as lines of vocab.txt hold them."
+            raise invalid(
+                f"vocabulary[{i}]",
+                token,
+                "a token without a line break and without white space at its ends",
             )
 
 
@@ -227,9 +228,7 @@ def _check_merges(merges: Sequence[str]) -> None:
     """Raise an error if a merge is not a pair of symbols."""
     for i, merge in enumerate(merges):
         if len(merge.split()) != 2 or merge != " ".join(merge.split()):
-            raise ValueError(
-                f"merges[{i}] is {shown(merge)}. Expected two symbols, separated by a space."
-            )
+            raise invalid(f"merges[{i}]", merge, "two symbols, separated by a space")
 
 
 def _lines(files: TokenizerFiles, name: str) -> list[str]:
@@ -247,10 +246,7 @@ def _tokens_in(files: TokenizerFiles) -> list[str]:
     for i, line in enumerate(_lines(files, "vocab.txt"), 1):
         token, space, _ = line.strip().rpartition(" ")
         if not space:
-            raise ValueError(
-                f"{files.folder / 'vocab.txt'}: line {i} is {shown(line)}. Expected a token and "
-                "its count."
-            )
+            raise invalid(f"{files.folder / 'vocab.txt'}: line {i}", line, "a token and its count")
         tokens.append(token)
     return tokens
 
@@ -261,9 +257,8 @@ def _merges_in(files: TokenizerFiles) -> list[str]:
     for i, line in enumerate(_lines(files, "bpe.codes"), 1):
         parts = line.split()
         if len(parts) != 3:
-            raise ValueError(
-                f"{files.folder / 'bpe.codes'}: line {i} is {shown(line)}. Expected two symbols "
-                "and a count."
+            raise invalid(
+                f"{files.folder / 'bpe.codes'}: line {i}", line, "two symbols and a count"
             )
         merges.append(f"{parts[0]} {parts[1]}")
     return merges

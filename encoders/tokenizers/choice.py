@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
     BERTWEET,
@@ -139,9 +139,7 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
         if [step.get("type") for step in normalizers] == ["Replace"]:
             return (GEMMA_BPE,)
     elif kind != "Unigram":
-        raise ValueError(
-            f"{files.json_path}: model.type is {shown(kind)}. Expected WordPiece, BPE or Unigram."
-        )
+        raise invalid(f"{files.json_path}: model.type", kind, "WordPiece, BPE or Unigram")
     tokens = _tokens(model)
     if any(step.get("pattern") == {"String": "``"} for step in normalizers):
         return (XLNET_SENTENCEPIECE if "<cls>" in tokens else ALBERT_SENTENCEPIECE,)

@@ -27,7 +27,7 @@ from encoder_zoo.common.validation import (
     SpecialToken,
     validate_arguments,
 )
-from encoder_zoo.common.wording import ForeignMethod, unknown_argument, with_type
+from encoder_zoo.common.wording import ForeignName, invalid, unknown_argument, with_type
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 from encoder_zoo.encoders.tokenizers.files.steps import (
     complete_added_tokens,
@@ -205,9 +205,10 @@ class TokenizerArguments(ConfigFromSignature):
         """
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
-                raise ValueError(
-                    f"{name} is {with_type(config[name])}. Expected the tokens, not a path: a file "
-                    "that holds a tokenizer must not say what else is read."
+                raise invalid(
+                    name,
+                    config[name],
+                    "the tokens themselves. Paths in files are not followed",
                 )
         return cls(**config)
 
@@ -287,15 +288,15 @@ class Tokenizer(TokenizerArguments):
     """
 
     if not TYPE_CHECKING:  # so that editors do not offer them
-        from_pretrained = ForeignMethod("from_preset(source)")
-        encode = ForeignMethod("tokenize(texts)")
-        batch_encode_plus = ForeignMethod("tokenize(texts)")
-        decode = ForeignMethod("detokenize(ids)")
-        batch_decode = ForeignMethod("detokenize(ids)")
-        convert_tokens_to_ids = ForeignMethod("token_to_id(token)")
-        convert_ids_to_tokens = ForeignMethod("id_to_token(id)")
-        get_vocab = ForeignMethod("get_vocabulary()")
-        vocab_size = ForeignMethod("vocabulary_size")
+        from_pretrained = ForeignName("from_preset(source)")
+        encode = ForeignName("tokenize(texts)")
+        batch_encode_plus = ForeignName("tokenize(texts)")
+        decode = ForeignName("detokenize(ids)")
+        batch_decode = ForeignName("detokenize(ids)")
+        convert_tokens_to_ids = ForeignName("token_to_id(token)")
+        convert_ids_to_tokens = ForeignName("id_to_token(id)")
+        get_vocab = ForeignName("get_vocabulary()")
+        vocab_size = ForeignName("vocabulary_size")
 
     first_column = 1
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from encoder_zoo.common.version import __version__
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.files.json_data import json_bytes
 
@@ -86,7 +86,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
         ("files", isinstance(files, dict), "an object"),
     ):
         if not is_valid:
-            raise ValueError(f"{path}: {field} is {shown(manifest.get(field))}. Expected {words}.")
+            raise invalid(f"{path}: {field}", manifest.get(field), words)
     for name, entry in files.items():
         good = isinstance(entry, dict) and all(type(entry.get(k)) is t for k, t in kinds.items())
         if not good:

@@ -8,7 +8,7 @@ import pathlib
 import string
 from collections.abc import Mapping
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.preset_files import COLBERT_SETTINGS, CONFIG, MODEL_SETTINGS
@@ -102,9 +102,7 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
     path = files.path / COLBERT_SETTINGS
     for name, value in settings.items():
         if value != STANFORD_BUILT_IN.get(name, value):
-            raise ValueError(
-                f"{path}: {name} is {shown(value)}. Expected {STANFORD_BUILT_IN[name]!r}."
-            )
+            raise invalid(f"{path}: {name}", value, f"{STANFORD_BUILT_IN[name]!r}")
         known = (*STANFORD_FIELDS, *STANFORD_BUILT_IN, *STANFORD_IRRELEVANT)
         if name not in known and value not in (None, False, [], {}):
             raise ValueError(
@@ -193,16 +191,14 @@ def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, ob
         return {"expand_queries": False, "attend_to_expansion": False}
     known = ("strategy", "attend", "token", "length")
     if not isinstance(expansion, dict) or not set(expansion) <= set(known):
-        raise ValueError(
-            f"{path}: query_expansion is {shown(expansion)}. Expected null, or {', '.join(known)}."
-        )
+        raise invalid(f"{path}: query_expansion", expansion, f"null, or {', '.join(known)}")
     field = f"{path}: query_expansion"
     if expansion.get("strategy") not in ("fixed", "min"):
-        found = shown(expansion.get("strategy"))
-        raise ValueError(f"{field}: strategy is {found}. Expected 'fixed' or 'min'.")
+        found = expansion.get("strategy")
+        raise invalid(f"{field}: strategy", found, "'fixed' or 'min'")
     if expansion.get("token") not in (None, tokenizer.mask_token):
-        found = shown(expansion["token"])
-        raise ValueError(f"{field}: token is {found}. Expected null or {tokenizer.mask_token!r}.")
+        found = expansion["token"]
+        raise invalid(f"{field}: token", found, f"null or {tokenizer.mask_token!r}")
     length = _length(expansion, "length", None, field, required=True)
     fixed = {"query_length": length, "expansion_length": None}
     return {
@@ -226,8 +222,8 @@ def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
             raise ValueError(f"{path}: keep_only_token_ids is not implemented. Expected null.")
         own = _words(config, [], path)
         if own and config.get("skiplist_tasks", ["document"]) != ["document"]:
-            found = shown(config["skiplist_tasks"])
-            raise ValueError(f"{path}: skiplist_tasks is {found}. Expected ['document'].")
+            found = config["skiplist_tasks"]
+            raise invalid(f"{path}: skiplist_tasks", found, "['document']")
         words += own
     return words
 
@@ -258,14 +254,14 @@ def _marker(prompt: str, tokenizer) -> str | None:
 def _flag(settings: Mapping, name: str, default: bool, path: object) -> bool:
     value = settings.get(name)
     if value is not None and type(value) is not bool:
-        raise ValueError(f"{path}: {name} is {shown(value)}. Expected true or false.")
+        raise invalid(f"{path}: {name}", value, "true or false")
     return default if value is None else value
 
 
 def _text(settings: Mapping, name: str, default: str, path: object) -> str:
     value = settings.get(name)
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{path}: {name} is {shown(value)}. Expected a text.")
+        raise invalid(f"{path}: {name}", value, "a text")
     return default if value is None else value
 
 
@@ -276,7 +272,7 @@ def _length(
     if value is None and not required:
         return default
     if type(value) is not int or value < 3:
-        raise ValueError(f"{path}: {name} is {shown(value)}. Expected an integer of 3 or more.")
+        raise invalid(f"{path}: {name}", value, "an integer of 3 or more")
     return value
 
 
@@ -285,5 +281,5 @@ def _words(settings: Mapping, default: list[str], path: object) -> list[str]:
     if words is None:
         return list(default)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"{path}: skiplist_words is {shown(words)}. Expected a list of texts.")
+        raise invalid(f"{path}: skiplist_words", words, "a list of texts")
     return list(words)

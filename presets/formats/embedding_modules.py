@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile, pytorch_bytes
@@ -70,7 +70,7 @@ def read_pooling(
     _check_fields(config, (*own, *POOLING_FLAGS), path)
     for field in own[:2]:
         if width is not None and config.get(field, width) != width:
-            found = shown(config[field])
+            found = config[field]
             raise ValueError(f"{path}: {field} is {found}, but the encoder's vectors have {width}.")
     _check_flags(config, ("include_prompt", *POOLING_FLAGS), path)
     flagged = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
@@ -78,9 +78,10 @@ def read_pooling(
     modes = [modes] if isinstance(modes, str) else modes
     known = list(POOLING_FLAGS.values())
     if not isinstance(modes, list) or not modes or not all(mode in known for mode in modes):
-        raise ValueError(
-            f"{path}: pooling_mode is {shown(config['pooling_mode'])}. Expected one of "
-            f"{', '.join(known)}, or a list of these."
+        raise invalid(
+            f"{path}: pooling_mode",
+            config["pooling_mode"],
+            f"one of {', '.join(known)}, or a list of these",
         )
     return modes[0] if len(modes) == 1 else modes, config.get("include_prompt", True)
 
@@ -108,8 +109,8 @@ def read_dense(
     _check_fields(config, (*sizes, *flags, *names, "activation_function"), path)
     for field in sizes:
         if type(config.get(field)) is not int or config[field] < 1:
-            found = shown(config.get(field))
-            raise ValueError(f"{path}: {field} is {found}. Expected an integer of 1 or more.")
+            found = config.get(field)
+            raise invalid(f"{path}: {field}", found, "an integer of 1 or more")
     if config["in_features"] != width:
         found = config["in_features"]
         raise ValueError(f"{path}: in_features is {found}, but the vectors before it have {width}.")
@@ -171,9 +172,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     ):
         found.append(config.get(field, expected[0]))
         if found[-1] not in expected:
-            raise ValueError(
-                f"{path}: {field} is {shown(found[-1])}. Expected {' or '.join(expected)}."
-            )
+            raise invalid(f"{path}: {field}", found[-1], " or ".join(expected))
     return found[0], found[1]
 
 
@@ -215,7 +214,7 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
     matched = _ACTIVATION.fullmatch(name) if isinstance(name, str) else None
     if matched is None or matched[1] not in classes:
         names = ", ".join(known.values())
-        raise ValueError(f"{field}: the activation is {shown(name)}. Expected one of {names}.")
+        raise invalid(f"{field}: the activation", name, f"one of {names}")
     return classes[matched[1]]
 
 
@@ -232,14 +231,14 @@ def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None
 def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
     for name in names:
         if not isinstance(config.get(name, True), bool):
-            raise ValueError(f"{path}: {name} is {shown(config[name])}. Expected true or false.")
+            raise invalid(f"{path}: {name}", config[name], "true or false")
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
     """Raise an error if a module reads or writes another tensor than the embedding."""
     for name in names:
         if config.get(name) not in (None, embedding):
-            raise ValueError(f"{path}: {name} is {shown(config[name])}. Expected {embedding!r}.")
+            raise invalid(f"{path}: {name}", config[name], f"{embedding!r}")
 
 
 # {attribute of a projection: name in its weights}

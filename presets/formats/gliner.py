@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.common.validation import PositiveInt, Rate, Rule, one_of, rule_of
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.files.folder_files import FolderFiles
@@ -146,7 +146,7 @@ def read_config(files: FolderFiles) -> dict:
     config = {**_DEFAULTS, **config}
     for field, rule in _RULES.items():
         if field in config and not rule.holds(config[field]):
-            raise ValueError(f"{path}: {field} is {shown(config[field])}. Expected {rule.words}.")
+            raise invalid(f"{path}: {field}", config[field], rule.words)
     return config
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import FAMILIES, all_families, find_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
@@ -89,8 +89,10 @@ class HuggingFaceCheckpoint(Checkpoint):
                     if name in self._tensors:
                         raise ValueError(f"{self.folder}: {name} is in the weights twice.")
                     self._tensors[name] = stored
+        # safetensors' `save_model` writes tensors that share memory once, under either name.
+        is_tied = self.config.get("tie_word_embeddings", True)
         for name, twin in self.family.tied.items():
-            if name in self._tensors and name.endswith(".bias"):
+            if name in self._tensors and (is_tied or name.endswith(".bias")):
                 self._tensors.setdefault(twin, self._tensors[name])
         self._read_alias()
         self.shapes = {name: stored.shape for name, stored in self._tensors.items()}
@@ -133,7 +135,7 @@ def _shards(files: FolderFiles, index: str) -> list[BinaryIO]:
     names = files.read_json(index).get("weight_map")
     field = f"{files.path / index}: weight_map"
     if not isinstance(names, dict) or not names:
-        raise ValueError(f"{field} is {type(names).__name__}. Expected names and files.")
+        raise invalid(field, names, "names and files")
     shards = {str(name): name for name in names.values()}
     return [files.file(shards[name], field) for name in sorted(shards)]
 
@@ -153,9 +155,7 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
     """Return the family of a configuration's `model_type`."""
     name = config["model_type"]
     if (family := find_family(name)) is None:
-        raise ValueError(
-            f"{path}: model_type is {shown(name)}. Expected one of {', '.join(FAMILIES)}."
-        )
+        raise invalid(f"{path}: model_type", name, f"one of {', '.join(FAMILIES)}")
     return family
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
@@ -201,9 +201,10 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
         return None
     description = files.read_json(_TOKENIZER)
     if description.get("class_name") != names.tokenizer:
-        raise ValueError(
-            f"{path}: class_name is {shown(description.get('class_name'))}. "
-            f"Expected {names.tokenizer} for a {family.name} checkpoint."
+        raise invalid(
+            f"{path}: class_name",
+            description.get("class_name"),
+            f"{names.tokenizer} for a {family.name} checkpoint",
         )
     settings = _settings(description, path)
     _check_tokenizer(settings, names.tokenizer_settings, path)
@@ -228,22 +229,20 @@ def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:
         isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     )
     if not names or not isinstance(head.get("problem_type"), str | None):
-        raise ValueError(
-            f"{path}: head is {shown(head)}. Expected an object with the labels' names."
-        )
+        raise invalid(f"{path}: head", head, "an object with the labels' names")
     return head
 
 
 def _look_up(table: Mapping, name: object, path: pathlib.Path, field: str = "class_name"):
     if not isinstance(name, str) or name not in table:
-        raise ValueError(f"{path}: {field} is {shown(name)}. Expected one of {', '.join(table)}.")
+        raise invalid(f"{path}: {field}", name, f"one of {', '.join(table)}")
     return table[name]
 
 
 def _settings(description: Mapping, path: pathlib.Path) -> dict:
     config = description.get("config")
     if not isinstance(config, dict):
-        raise ValueError(f"{path}: config is {shown(config)}. Expected an object.")
+        raise invalid(f"{path}: config", config, "an object")
     return config
 
 
@@ -274,17 +273,18 @@ def _check_tokenizer(settings: Mapping, known: Mapping, path: pathlib.Path) -> N
         value = settings.get(name, default)
         if type(value) is not type(default):
             kind = type(default).__name__
-            raise ValueError(f"{path}: config.{name} is {shown(value)}. Expected {kind}.")
+            raise invalid(f"{path}: config.{name}", value, kind)
     for name, only in _TOKENIZER_BUILT_IN.items():
         value = settings.get(name)
         if value is not None and (type(value) is not type(only) or value != only):
-            raise ValueError(f"{path}: config.{name} is {shown(value)}. Expected {only!r}.")
+            raise invalid(f"{path}: config.{name}", value, f"{only!r}")
     for name in ("special_tokens", "unsplittable_tokens"):
         value = settings.get(name)
         if not (value is None or (isinstance(value, list) and all(map(_is_special, value)))):
-            raise ValueError(
-                f"{path}: config.{name} is {shown(value)}. Expected null, or a list of special "
-                "tokens such as [CLS] or <s>."
+            raise invalid(
+                f"{path}: config.{name}",
+                value,
+                "null, or a list of special tokens such as [CLS] or <s>",
             )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes, json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -183,9 +183,7 @@ def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
     shape = checkpoint.shapes.get("linear.weight", ())
     width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
     if len(shape) != 2 or shape[1] != width:
-        raise ValueError(
-            f"{checkpoint.folder}: linear.weight is {shape or None}. Expected (width, {width})."
-        )
+        raise invalid(f"{checkpoint.folder}: linear.weight", shape or None, f"(width, {width})")
     files = checkpoint.files
     dim = files.read_json(COLBERT_SETTINGS).get("dim") if COLBERT_SETTINGS in files else None
     if dim not in (None, shape[0]):
@@ -306,10 +304,10 @@ def hybrid_files(
     found = (terms.pooling, terms.similarity_function), tokens.similarity_function
     expected = ("token_weights", "dot"), "meanmaxsim"
     if found != expected:
-        raise ValueError(
-            f"pooling and similarity_function of terms are {found[0]}, similarity_function of "
-            f"tokens is {found[1]!r}. Expected {expected[0]} and {expected[1]!r}, as in BGE-M3. "
-            "Save each by itself."
+        raise invalid(
+            "(pooling and similarity_function of terms, similarity_function of tokens)",
+            found,
+            f"{expected}, as in BGE-M3. Save each model by itself",
         )
     files = _bge_m3_files(tokens, dtype)
     settings = embedder_settings(dense)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder, is_plain
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
@@ -153,16 +153,17 @@ def read_routes(files: FolderFiles) -> Routes | None:
         return None
     count = len(files.read_json_array(MODULES))
     if count != 1 or first.get("path") != "":
-        raise ValueError(
-            f"{files.path / MODULES}: there are {count} modules, and the Router's path is "
-            f"{shown(first.get('path'))}. Expected a Router alone, with the path ''."
+        raise invalid(
+            f"{files.path / MODULES}: there are {count} modules, and the Router's path",
+            first.get("path"),
+            "a Router alone, with the path ''",
         )
     in_config = ROUTER not in files and CONFIG in files and "structure" in files.read_json(CONFIG)
     name = CONFIG if in_config else ROUTER
     config, path = files.read_json(name), files.path / name
     for field in ("types", "structure", "parameters"):
         if not isinstance(config.get(field, {}), dict):
-            raise ValueError(f"{path}: {field} is {shown(config[field])}. Expected an object.")
+            raise invalid(f"{path}: {field}", config[field], "an object")
     parameters = config.get("parameters", {})
     mappings, default = parameters.get("route_mappings") or {}, parameters.get("default_route")
     if not isinstance(mappings, dict) or not all(
@@ -214,7 +215,7 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
     name, modules = _name_of_route(config, role, path), []
     ids = config["structure"][name]
     if not isinstance(ids, list) or not ids:
-        raise ValueError(f"{path}: structure: {name} is {shown(ids)}. Expected names of modules.")
+        raise invalid(f"{path}: structure: {name}", ids, "names of modules")
     for i, module in enumerate(ids):
         kind = config.get("types", {}).get(module) if isinstance(module, str) else None
         kind = _checked_kind(kind, ROUTED, f"{path}: types: {shown(module)}")
@@ -231,9 +232,10 @@ def _checked_kind(given: object, known: Sequence[str], what: str) -> str:
     """Return the kind of a module by the name of its class, which must be one of the known."""
     matched = _TYPE.fullmatch(given) if isinstance(given, str) else None
     if matched is None or matched[1] not in known:
-        raise ValueError(
-            f"{what} is {shown(given)}. Expected sentence_transformers' {', '.join(known)}. Others "
-            "are not implemented, and code that a folder brings along is never run."
+        raise invalid(
+            what,
+            given,
+            f"one of sentence_transformers' {', '.join(known)}. Code in a folder is never run",
         )
     return matched[1]
 
@@ -251,13 +253,11 @@ def read_modules(files: FolderFiles) -> list[Module]:
     for i, entry in enumerate(files.read_json_array(MODULES)):
         field = f"{files.path / MODULES}: [{i}]"
         if not isinstance(entry, dict):
-            raise ValueError(f"{field} is {shown(entry)}. Expected an object with type and path.")
+            raise invalid(field, entry, "an object with type and path")
         kind, path = _checked_kind(entry.get("type"), KINDS, f"{field}: type"), entry.get("path")
         path = "" if path == "." and kind == STATIC else path
         if not (is_plain(path) or (path == "" and kind in (*ENCODERS, STATIC, "Router"))):
-            raise ValueError(
-                f"{field}: path is {shown(path)}. Expected a subfolder such as '{i}_{kind}'."
-            )
+            raise invalid(f"{field}: path", path, f"a subfolder such as '{i}_{kind}'")
         modules.append(Module(kind, path))
     return modules
 
@@ -310,9 +310,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
         ),
     ):
         if value != expected:
-            raise ValueError(
-                f"{files.path / name}: {field} is {shown(value)}. Expected {expected!r}."
-            )
+            raise invalid(f"{files.path / name}: {field}", value, f"{expected!r}")
     known = (*_READ, *OF_ROLES) if has_roles else _READ
     for field, name_today, value in _flat(settings):
         decided = name_today in known or name_today in IRRELEVANT
@@ -416,14 +414,15 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
     if not isinstance(prompts, dict) or not all(
         isinstance(text, str | type(None)) for text in prompts.values()
     ):
-        raise ValueError(f"{path}: prompts is {shown(prompts)}. Expected names and texts.")
+        raise invalid(f"{path}: prompts", prompts, "names and texts")
     # Without prompts of its own a model has empty ones of these names.
     empty = {n for n, text in prompts.items() if not text and n in ("query", "document")}
     prompts = {n: text or "" for n, text in prompts.items() if n not in empty or n == default}
     if default is not None and not (isinstance(default, str) and default in prompts):
-        raise ValueError(
-            f"{path}: default_prompt_name is {shown(default)}. Expected one of "
-            f"{', '.join(prompts) or 'the prompts, of which there are none'}."
+        raise invalid(
+            f"{path}: default_prompt_name",
+            default,
+            f"one of {', '.join(prompts) or 'the prompts, of which there are none'}",
         )
     found = {"prompts": prompts, "default_prompt": default}
     return {name: value for name, value in found.items() if value}
@@ -457,9 +456,10 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
     """
     found = model_settings(files).get("similarity_fn_name")
     if found not in (None, *known):
-        raise ValueError(
-            f"{files.path / MODEL_SETTINGS}: similarity_fn_name is {shown(found)}. Expected one of "
-            f"{', '.join(known)}."
+        raise invalid(
+            f"{files.path / MODEL_SETTINGS}: similarity_fn_name",
+            found,
+            f"one of {', '.join(known)}",
         )
     return found or known[0]
 
@@ -476,10 +476,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
     """
     found = model_settings(files).get(field)
     if found is not None and (type(found) is not int or found < 1):
-        raise ValueError(
-            f"{files.path / MODEL_SETTINGS}: {field} is {shown(found)}. Expected an integer of 1 "
-            "or more."
-        )
+        raise invalid(f"{files.path / MODEL_SETTINGS}: {field}", found, "an integer of 1 or more")
     return found
 
 

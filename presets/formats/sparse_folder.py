@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -138,9 +138,7 @@ def query_table(checkpoint: Checkpoint) -> QueryTable | None:
     config = inner.read_json(CONFIG) if CONFIG in inner else {}
     frozen = config.get("frozen", False)
     if type(frozen) is not bool:
-        raise ValueError(
-            f"{files.path / path / CONFIG}: frozen is {shown(frozen)}. Expected true or false."
-        )
+        raise invalid(f"{files.path / path / CONFIG}: frozen", frozen, "true or false")
     return QueryTable(inner, routes.query[0], not frozen)
 
 
@@ -206,9 +204,8 @@ def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, 
     name = given.replace("\\", "/").split("/")[-1] if isinstance(given, str) else None
     where = next((part for part in (files, files.root) if name in part), None)
     if where is None:
-        raise ValueError(
-            f"{files.path / CONFIG}: path is {shown(given)}. Expected a JSON file in the preset, "
-            "such as 'idf.json'."
+        raise invalid(
+            f"{files.path / CONFIG}: path", given, "a JSON file in the preset, such as 'idf.json'"
         )
     weights, path = where.read_json(name), str(where.path / name)
     known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
@@ -220,9 +217,7 @@ def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, 
     values = np.zeros(len(known))
     for token, value in weights.items():
         if type(value) not in (int, float):
-            raise ValueError(
-                f"{path}: the weight of {shown(token)} is {shown(value)}. Expected a number."
-            )
+            raise invalid(f"{path}: the weight of {shown(token)}", value, "a number")
         values[known[token]] = value
     return float_values(values), path
 

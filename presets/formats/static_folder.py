@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.families.token_table import FileTokenizer, TokenTable
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
@@ -149,10 +149,7 @@ class StaticCheckpoint(Checkpoint):
         if "normalize" not in self.own:
             return {}
         if not isinstance(self.own["normalize"], bool):
-            raise ValueError(
-                f"{self.config_file}: normalize is {shown(self.own['normalize'])}. Expected true "
-                "or false."
-            )
+            raise invalid(f"{self.config_file}: normalize", self.own["normalize"], "true or false")
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
@@ -160,9 +157,8 @@ class StaticCheckpoint(Checkpoint):
         own = MAX_LENGTH if self._table == MODEL2VEC else None
         length = self.own.get("max_length", own)
         if length is not None and (type(length) is not int or length < 1):
-            raise ValueError(
-                f"{self.config_file}: max_length is {shown(length)}. Expected an integer of 1 or "
-                "more, or null."
+            raise invalid(
+                f"{self.config_file}: max_length", length, "an integer of 1 or more, or null"
             )
         return length
 

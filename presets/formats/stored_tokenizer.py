@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers import TokenizerClass
 from encoder_zoo.encoders.tokenizers.choice import choose_tokenizer
@@ -128,7 +128,7 @@ def _sides(files: TokenizerFiles) -> dict[str, str]:
                 continue
             side = value.lower() if isinstance(value, str) else value
             if side not in ("right", "left"):
-                raise ValueError(f"{path}: {field} is {shown(value)}. Expected 'right' or 'left'.")
+                raise invalid(f"{path}: {field}", value, "'right' or 'left'")
             found.setdefault(name, side)
     return found
 
@@ -160,7 +160,7 @@ def checked_length(length: object, field: str) -> int | None:
     """
     whole = isinstance(length, int | float) and not isinstance(length, bool) and length >= 3
     if not whole or (length < _LONGEST and length != int(length)):
-        raise ValueError(f"{field} is {shown(length)}. Expected an integer of 3 or more.")
+        raise invalid(field, length, "an integer of 3 or more")
     return int(length) if length < _LONGEST else None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.preprocessing.given_labels import class_name
 
@@ -213,10 +214,7 @@ def class_weights(
         weights = np.sum(counts) / (np.count_nonzero(counts) * present)
         return np.where(counts > 0, weights, 1.0).astype("float32")
     if not isinstance(given, Mapping):
-        raise ValueError(
-            f"class_weight is {given!r}. Expected {{class: weight}}, by name or number, or "
-            "'balanced'."
-        )
+        raise invalid("class_weight", given, "{class: weight}, by name or number, or 'balanced'")
     weights = np.ones(num_classes, "float32")
     for key, weight in given.items():
         weights[_number(key, labels, num_classes)] = weight

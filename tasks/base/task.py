@@ -24,7 +24,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
-from encoder_zoo.common.wording import ForeignMethod
+from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
@@ -133,10 +133,15 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     sentence_transformers_class: str | None = None
     encoder_prefix: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer them
-        from_pretrained = ForeignMethod("from_preset(source)")
-        from_transformers = ForeignMethod("from_preset(source)")
-        save_pretrained = ForeignMethod("save_to_preset(folder)")
-        to_disk = ForeignMethod("save_to_preset(folder)")
+        from_pretrained = ForeignName("from_preset(source)")
+        from_transformers = ForeignName("from_preset(source)")
+        save_pretrained = ForeignName("save_to_preset(folder)")
+        to_disk = ForeignName("save_to_preset(folder)")
+        max_seq_length = ForeignName("from_preset(source, sequence_length=...)")
+        max_length = ForeignName("from_preset(source, sequence_length=...)")
+        num_labels = ForeignName("from_preset(source, num_classes=...)")
+        id2label = ForeignName("labels")
+        label2id = ForeignName("labels")
 
     labels: list[str] | None = None
     num_classes: int | None = None
@@ -323,7 +328,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
 
     @reads_weights
     def export(
-        self, path: str | os.PathLike[str], format: str = "tf_saved_model", **options: Any
+        self, path: str | os.PathLike[str], format: str | None = None, **options: Any
     ) -> None:
         """Write the task as files that run without this package.
 
@@ -336,10 +341,12 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             path: of a "tf_saved_model" the version folder, such as "served/1"; otherwise the file:
                 `....onnx`, `....tflite`, `....xml` of OpenVINO, whose weights are in a `.bin`
                 beside. It is written atomically.
-            format: "tf_saved_model", on TensorFlow's backend, takes raw text and gives answers, and
-                loads with TensorFlow alone. "onnx", "openvino" and "litert", on PyTorch's too, take
-                token ids and give the outputs of `predict`; beside the file is written a
-                tokenizer.json, with which the library `tokenizers` makes the ids.
+            format: String or None. None chooses the format by the path's suffix: `.onnx`,
+                `.tflite` or `.xml`, and otherwise "tf_saved_model". A "tf_saved_model", on
+                TensorFlow's backend, takes raw text and gives answers, and loads with TensorFlow
+                alone. "onnx", "openvino" and "litert", on PyTorch's backend too, take token ids and
+                give the outputs of `predict`. A tokenizer.json is written next to the file, with
+                which the library `tokenizers` makes the ids. Defaults to None.
             **options: of a "tf_saved_model" those of the task's `signatures`, such as `strategy` or
                 `null_threshold`; otherwise those of Keras's exporter, such as
                 `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.version import __version__
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import checked_folder, write_signed
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.presets.files.open_folder import InputFiles
@@ -96,14 +96,14 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
 
 def _check_plain(value, name: str, location: str) -> None:
     if type(value) not in (str, int, float, bool):
-        raise ValueError(
-            f"{location} of {name!r} is {with_type(value)}. Expected texts, numbers or True and "
-            "False in a column to keep."
+        raise invalid(
+            f"{location} of {name!r}", value, "texts, numbers or True and False in a column to keep"
         )
     if type(value) is int and value not in INTEGERS:
-        raise ValueError(
-            f"{location} of {name!r} is {value}. Expected an integer of 64 bits in a column to "
-            "keep. Write larger ones as texts."
+        raise invalid(
+            f"{location} of {name!r}",
+            value,
+            "an integer of 64 bits in a column to keep. Write larger ones as texts",
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.validation import Rule, check_argument, rules_of
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.bulk.columns import answer_columns, check_installed, spread
 
 if TYPE_CHECKING:
@@ -148,8 +148,5 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
         elif all(isinstance(text, str) for text in texts):
             found = found and len(texts) > 0 and all(text.strip() for text in texts)
         else:
-            raise ValueError(
-                f"{location} of {name!r} is {with_type(value)}. Expected a text, or a list of "
-                "texts."
-            )
+            raise invalid(f"{location} of {name!r}", value, "a text, or a list of texts")
     return bool(found)

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.classes import count_and_names, label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import categories, plain, single_column, table_columns
@@ -67,9 +68,10 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         counted = numbers == list(range(len(numbers)))
         found = len(numbers) if counted else [str(number) for number in numbers]
     if count_and_names(found)[0] == 1:
-        raise ValueError(
-            f"Every label is {y.tolist()[0]!r}. Expected two classes or more, or labels=[...] that "
-            "names the others."
+        raise invalid(
+            "Every label",
+            y.tolist()[0],
+            "two classes or more, or labels=[...] that names the others",
         )
     return found
 
@@ -121,9 +123,11 @@ def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
 def _names(values: list) -> list[str]:
     for row, name in enumerate(values):
         if isinstance(name, list | tuple | set | frozenset | dict | np.ndarray):
-            raise ValueError(
-                f"Row {row} is {name!r}. Expected one label for each text; several for each, in "
-                'lists, are for problem_type="multi_label_classification".'
+            raise invalid(
+                f"Row {row}",
+                name,
+                "one label for each text. Lists of labels are for "
+                'problem_type="multi_label_classification"',
             )
     return [class_name(name) for name in values]
 

@@ -12,6 +12,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.attributions import (
     Attributions,
     Part,
@@ -128,7 +129,7 @@ def _class_index(classifier: SequenceClassifier, label: str | int) -> int:
     [index] = label_indices([label], classifier.labels).numpy().tolist()
     if not 0 <= index < classifier.num_classes:
         names = list(classifier.class_names)
-        raise ValueError(f"label is {label!r}. Expected one of {names}, or None.")
+        raise invalid("label", label, f"one of {names}, or None")
     return index
 
 

@@ -12,6 +12,7 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeInt, Rule, SequenceLength, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
@@ -23,7 +24,12 @@ from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, count_truncated
-from encoder_zoo.tasks.preprocessing.windows import Windows, full_windows, take
+from encoder_zoo.tasks.preprocessing.windows import (
+    Windows,
+    check_stride,
+    full_windows,
+    take,
+)
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -53,8 +59,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         window_length: the most tokens of a window, special tokens included. Longer texts become
             several windows, each as long as possible; of a pair the longer text does, and the
             other one is in each of them, cut to half a window. None truncates.
-        doc_stride: tokens that neighbouring windows share at least; at most half of the room in a
-            window.
+        doc_stride: Integer of at most half a window. Number of tokens that neighbouring windows
+            share at least. Defaults to 0.
         text_columns: names of the columns of texts, one or two, in tables with others beside them.
 
     Returns:
@@ -63,7 +69,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         not have has a mask of one token.
 
     Raises:
-        ValueError: "window_length=600 is more than the backbone takes. ..."
+        ValueError: If `window_length` is more than the backbone takes, or `doc_stride` more than
+            half a window or given without `window_length`.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -109,6 +116,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
         if self.pools_windows:
             limits = self.sequence_length, self.window_length
             self.max_sequence_length = min(filter(None, limits))
+            check_stride(self.doc_stride, (self.max_sequence_length - 2) // 2)
+        elif self.doc_stride:
+            raise invalid("doc_stride", self.doc_stride, "0 without window_length")
 
     @property
     def one_example_per_text(self) -> bool:

@@ -15,7 +15,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid, with_type
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.base.confidence import (
@@ -471,7 +471,7 @@ def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: 
         )
     names = validated_labels(labels)
     if not names or not all(name.strip() for name in names):
-        raise ValueError(f"labels is {labels!r:.80}. Expected a list of names, none empty.")
+        raise invalid("labels", labels, "a list of names, none empty")
     if len(names) == 1 and not multi_label:
         raise ValueError(
             f"labels has one label, {names[0]!r}, whose score among all labels is always 1. "

@@ -9,6 +9,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.display.marks import COLORS, MARK, Mark, marked
 from encoder_zoo.tasks.display.picture import Picture
 
@@ -87,7 +88,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
     """
     for name, text in (("query", query), ("document", document)):
         if not isinstance(text, str):
-            raise ValueError(f"{name} is {text!r:.60}. Expected one text.")
+            raise invalid(name, text, "one text")
     found, score, others = _found(model, query, document)
     words = dict.fromkeys(match.word for match in found)
     colors = {word: COLORS[i % len(COLORS)] for i, word in enumerate(words)}

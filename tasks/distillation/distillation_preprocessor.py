@@ -8,6 +8,7 @@ import keras
 
 from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.tasks import all_tasks
@@ -134,9 +135,7 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
     objectives = usual if given is None else list(given) if isinstance(given, list | tuple) else []
     unknown = [name for name in objectives if name not in OBJECTIVES]
     if unknown or not objectives or len(set(objectives)) != len(objectives):
-        raise ValueError(
-            f"objectives is {given!r}. Expected a list of one or more of {', '.join(OBJECTIVES)}."
-        )
+        raise invalid("objectives", given, f"a list of one or more of {', '.join(OBJECTIVES)}")
     if "soft_labels" in objectives:
         _check_same_answers(teacher, student)
     return objectives
@@ -192,9 +191,11 @@ def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> in
         )
     heads = given or student.num_heads
     if teacher.hidden_dim % heads or student.hidden_dim % heads:
-        raise ValueError(
-            f"relation_heads is {heads}. Expected a divisor of both widths, "
-            f"{teacher.hidden_dim} of the teacher and {student.hidden_dim} of the student."
+        raise invalid(
+            "relation_heads",
+            heads,
+            f"a divisor of both widths, {teacher.hidden_dim} of the teacher and "
+            f"{student.hidden_dim} of the student",
         )
     return heads
 

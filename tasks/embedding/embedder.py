@@ -23,7 +23,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights, reads_weights_of
-from encoder_zoo.common.wording import ForeignMethod
+from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
@@ -121,11 +121,14 @@ class Embedder(Task, Generic[IndexKind]):
     chunk_size: int | None = None
     _objective = PAIRS
     if not TYPE_CHECKING:  # so that editors do not offer them
-        encode = ForeignMethod("embed(texts)")
-        encode_query = ForeignMethod('embed(texts, prompt="query")')
-        encode_document = ForeignMethod('embed(texts, prompt="document")')
-        get_sentence_embedding_dimension = ForeignMethod("embedding_dim")
-        get_embedding_dimension = ForeignMethod("embedding_dim")
+        encode = ForeignName("embed(texts)")
+        encode_query = ForeignName('embed(texts, prompt="query")')
+        encode_document = ForeignName('embed(texts, prompt="document")')
+        get_sentence_embedding_dimension = ForeignName("embedding_dim")
+        get_embedding_dimension = ForeignName("embedding_dim")
+        truncate_dim = ForeignName("from_preset(source, dim=...)")
+        default_prompt_name = ForeignName("from_preset(source, default_prompt=...)")
+        similarity_fn_name = ForeignName("from_preset(source, similarity_function=...)")
 
     def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any:
         """Return the vectors of texts, in their order."""
@@ -407,7 +410,7 @@ class Embedder(Task, Generic[IndexKind]):
                 f"Expected at most {most}."
             )
         if overlap >= length:
-            raise ValueError(f"overlap={overlap}. Expected less than length={length}.")
+            raise invalid("overlap", overlap, f"less than length={length}")
         if late:
             check_pooled_by_mean(self)
         given = Documents.of(documents, **columns)

@@ -14,6 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, checked_prompts
@@ -108,7 +109,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         self.score_first = score_first
         self.skiplist = [skiplist] if isinstance(skiplist, str) else list(skiplist)
         if not all(isinstance(word, str) for word in self.skiplist):
-            raise ValueError(f"skiplist is {self.skiplist!r:.80}. Expected texts.")
+            raise invalid("skiplist", self.skiplist, "texts")
         known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
         self._skipped_ids = [known[word] for word in self.skiplist if word in known]
         self._marker_ids = {
@@ -287,4 +288,4 @@ def role_of(prompt: str | None) -> str:
 
 def _check_role(prompt: object, name: str) -> None:
     if prompt not in (QUERY, DOCUMENT):
-        raise ValueError(f"{name} is {prompt!r}. Expected 'query' or 'document'.")
+        raise invalid(name, prompt, "'query' or 'document'")

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.layers import activation_function, initializer
 
 
@@ -112,9 +113,7 @@ def checked_modes(pooling: str | Sequence[str]) -> str | list[str]:
     pooling = pooling if isinstance(pooling, str) else list(pooling)
     modes = modes_of(pooling)
     if not modes or any(mode not in POOLINGS for mode in modes):
-        raise ValueError(
-            f"pooling is {pooling!r}. Expected one of {', '.join(POOLINGS)}, or a list of these."
-        )
+        raise invalid("pooling", pooling, f"one of {', '.join(POOLINGS)}, or a list of these")
     return pooling
 
 

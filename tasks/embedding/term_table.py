@@ -17,6 +17,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops, in_numpy, require
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.sparse_pooling import largest_of_terms
 from encoder_zoo.tasks.preprocessing.packing import truncated
@@ -75,9 +76,10 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
         self.max_length = max_length
         self.vocabulary_size = vocabulary_size or tokenizer.vocabulary_size
         if self.vocabulary_size < tokenizer.vocabulary_size:
-            raise ValueError(
-                f"vocabulary_size is {vocabulary_size}. Expected at least "
-                f"{tokenizer.vocabulary_size}, the tokens of the tokenizer."
+            raise invalid(
+                "vocabulary_size",
+                vocabulary_size,
+                f"at least {tokenizer.vocabulary_size}, the tokens of the tokenizer",
             )
         shape = (self.vocabulary_size,)
         self.weight = self.add_weight(shape=shape, initializer="ones", name="weight")

@@ -19,6 +19,7 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights, weights_lock
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import FileTokenizer, TokenTable, texts_in_memory
 from encoder_zoo.encoders.inputs import backbone_inputs
@@ -186,7 +187,7 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     def _check_dim(self, dim: int | None) -> None:
         if dim is not None and dim > self.embedding_dim:
-            raise ValueError(f"dim is {dim}. Expected at most {self.embedding_dim}.")
+            raise invalid("dim", dim, f"at most {self.embedding_dim}")
 
     def logits_of(self, encoded, inputs, training=None):
         """Return the vectors (B, D), of the backbone's outputs."""

@@ -15,7 +15,7 @@ import numpy as np
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.families.token_table import FileTokenizer, texts_in_memory
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
@@ -41,11 +41,11 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
             of query, passage."
     """
     if not isinstance(prompts, Mapping | None):
-        raise ValueError(f"prompts is {with_type(prompts)}. Expected a dict of names and texts.")
+        raise invalid("prompts", prompts, "a dict of names and texts")
     prompts = dict(prompts or {})
     for name, text in prompts.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise ValueError(f"prompts[{name!r}] is {text!r}. Expected names and texts.")
+            raise invalid(f"prompts[{name!r}]", text, "names and texts")
         check_writable(name, "A name of prompts")
         check_writable(text, f"prompts[{name!r}]")
     if default_prompt is not None and default_prompt not in prompts:
@@ -80,7 +80,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
     if name is None:
         return ""
     if not isinstance(name, str):
-        raise ValueError(f"prompt is {with_type(name)}. Expected its name, or its text.")
+        raise invalid("prompt", name, "its name, or its text")
     check_writable(name, "prompt")
     for known in (name, *(DOCUMENT_NAMES if name in DOCUMENT_NAMES else ())):
         if known in prompts:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.vectors import unit_vectors
 
 
@@ -53,9 +54,9 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
     ):
         super().__init__(**{"name": "matryoshka", **kwargs})
         if not isinstance(loss, keras.losses.Loss):
-            raise ValueError(f"loss is {loss!r}. Expected one of `encoder_zoo.losses`.")
+            raise invalid("loss", loss, "one of `encoder_zoo.losses`")
         if not dims or any(not isinstance(dim, int) or dim < 1 for dim in dims):
-            raise ValueError(f"dims is {dims!r}. Expected one or more integers above 0.")
+            raise invalid("dims", dims, "one or more integers above 0")
         if weights is not None and len(weights) != len(dims):
             raise ValueError(
                 f"weights has {len(weights)} numbers, dims {len(dims)}. Expected one for each."

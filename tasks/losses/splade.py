@@ -14,6 +14,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
 from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import check_rows
@@ -72,7 +73,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
     ):
         super().__init__(**{"name": "splade", **kwargs})
         if loss is not None and not isinstance(loss, keras.losses.Loss):
-            raise ValueError(f"loss is {loss!r}. Expected one of `encoder_zoo.losses`.")
+            raise invalid("loss", loss, "one of `encoder_zoo.losses`")
         self.loss = InfoNCE(1.0, "dot") if loss is None else loss
         self.query_weight = query_weight
         self.document_weight = document_weight

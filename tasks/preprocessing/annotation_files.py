@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.validation import Rule, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.annotation_rows import (
     EXPECTED,
     KINDS,
@@ -197,9 +198,8 @@ def _spans_of_brat(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
         where = f"{path.name}, line {number}"
         match = re.fullmatch(r"T\S*\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)", line)
         if match is None:
-            raise ValueError(
-                f"{where} is {line!r:.60}. Expected an identifier, a type with start "
-                "and end, and the text, between tabs."
+            raise invalid(
+                where, line, "an identifier, a type with start and end, and the text, between tabs"
             )
         label, bounds, quoted = match.groups()
         parts = [tuple(map(int, part.split())) for part in bounds.split(";")]

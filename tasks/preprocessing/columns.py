@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence, ValuesView
 
 import numpy as np
 
@@ -72,6 +72,24 @@ def unformatted(values):
     return values.with_format(None) if changed else values
 
 
+def materialize(values):
+    """Compute what is lazy, and fill what is sparse; return anything else unchanged.
+
+    Args:
+        values: Any. A LazyFrame of polars becomes a table, a sparse matrix of SciPy an array, and
+            a view of a dict's keys or values a list.
+
+    Example:
+        >>> materialize({1: "good", 2: "bad"}.values())
+        ['good', 'bad']
+    """
+    if hasattr(values, "lazy") and hasattr(values, "collect"):  # of polars
+        return values.collect()
+    if hasattr(values, "nnz") and hasattr(values, "toarray"):  # of SciPy
+        return values.toarray()
+    return list(values) if isinstance(values, KeysView | ValuesView) else values
+
+
 ROWS = (list, tuple, np.ndarray)  # types of a row in a list of rows
 
 
@@ -99,9 +117,9 @@ def plain(values):
         return [document.text for document in values]
     if isinstance(values, str | bytes | list | dict | np.ndarray) or array_ops.is_tensor(values):
         return values
-    values = unformatted(values)
-    if hasattr(values, "lazy") and hasattr(values, "collect"):  # of polars
-        values = values.collect()
+    values = unformatted(materialize(values))
+    if isinstance(values, list | np.ndarray):
+        return values
     names = table_columns(values)
     if names is not None:
         if twice := [name for name in names if names.count(name) > 1]:
@@ -137,7 +155,7 @@ def categories(values) -> list | None:
         ['good', 'bad']
     """
     names = getattr(getattr(values, "dtype", None), "categories", None)
-    return None if names is None else plain(names)
+    return plain(names) if hasattr(names, "__len__") else None  # polars's Categorical has no order
 
 
 def single_column(values):
@@ -189,7 +207,7 @@ def other_content(name: str, values) -> str | None:
     values = [value.decode() if isinstance(value, bytes) else value for value in values]
     shown, distinct = f"no texts, such as {values[0]!r:.40}", len(set(values))
     if not QUERY_NAME.fullmatch(str(name)):
-        if distinct == 1 and len(values) > 2:
+        if distinct == 1 and len(values) > 2 and _is_short(values[0]):
             return f"one value that is repeated, {shown}"
         if distinct * REPEATED <= len(values) and all(map(_is_short, values)):
             return f"{distinct} names that are repeated, {shown}"
@@ -227,7 +245,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
         for name, values in table.items()
     }
     for (name, other), kind in zip(found.items(), kinds, strict=True):
-        if other:
+        if other and str(name).lower() not in (kind, kind.removesuffix("s")):
             texts = ", ".join(f"x[{n!r}]" for n, wrong in found.items() if wrong is None)
             texts = f"({texts})" if "," in texts else texts
             scores = f", x[{name!r}]" if other.startswith("numbers") else ""

@@ -16,8 +16,9 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_blank, is_missing, shown
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
-from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
+from encoder_zoo.tasks.preprocessing.columns import materialize, plain, table_columns
 from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers
 
 logger = logging.getLogger("encoder_zoo")
@@ -169,7 +170,7 @@ class Index(NamedTuple):
 
 
 def check_given(y, x=None, none_is_answer: bool = False):
-    """Return labels unchanged, or raise an error for the first row that has none.
+    """Return labels, materialized, or raise an error for the first row that has none.
 
     Args:
         y: labels of any task in any container, or None for none at all; inside of a graph a tensor.
@@ -187,6 +188,9 @@ def check_given(y, x=None, none_is_answer: bool = False):
     """
     if _is_symbolic(y):
         return _given_in_graph(y)
+    y = materialize(y)
+    if isinstance(y, set | frozenset):
+        raise invalid("y", y, "a list: a set has no order, so its labels belong to no rows")
     if y is None or isinstance(y, str | bytes | Iterator) or hasattr(y, "element_spec"):
         return y  # which tasks refuse, or read in graphs
     rows = _rows(y)

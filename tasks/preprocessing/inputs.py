@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid, with_type
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator, has_text
 from encoder_zoo.tasks.preprocessing.columns import ROWS, check_text_columns, plain, single_column
 
@@ -250,9 +250,7 @@ class Inputs:
         """Return {name: values} of rows that are dicts, with those columns that are needed."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
-                raise ValueError(
-                    f"Row {i} is {with_type(row):.{MAX_SHOWN}}. Expected a dict, as other rows are."
-                )
+                raise invalid(f"Row {i}", row, "a dict, as other rows are")
         every = list(dict.fromkeys(name for row in rows for name in row))
         names = list(self.names_in(every, names))
         for i, row in enumerate(rows):
@@ -274,9 +272,7 @@ def _transposed(rows, name: str) -> list[list]:
     """
     for i, row in enumerate(rows):
         if not isinstance(row, ROWS):
-            raise ValueError(
-                f"Row {i} of {name} is {row!r:.{MAX_SHOWN}}. Expected a list or tuple, as in row 0."
-            )
+            raise invalid(f"Row {i} of {name}", row, "a list or tuple, as in row 0")
         if len(row) != len(rows[0]):
             raise ValueError(
                 f"Row {i} of {name} has {len(row)} entries, row 0 has {len(rows[0])}. Expected "
@@ -364,9 +360,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
 
 def _ragged(rows, name: str, owner: str) -> array_ops.RaggedTensor:
     if isinstance(rows, str | bytes):
-        raise ValueError(
-            f"{name} is {with_type(rows):.{MAX_SHOWN}}. Expected a list of texts for each {owner}."
-        )
+        raise invalid(name, rows, f"a list of texts for each {owner}")
     for i, row in enumerate(rows):
         is_list = isinstance(row, ROWS)
         wrong = [v for v in row if not isinstance(v, str | bytes)] if is_list else [row]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.wording import invalid
 
 
 class Windows(NamedTuple):
@@ -26,6 +27,20 @@ class Windows(NamedTuple):
     length: array_ops.Tensor
     owned_from: array_ops.Tensor
     owned_to: array_ops.Tensor
+
+
+def check_stride(doc_stride: int, most: int) -> None:
+    """Refuse windows that would share more tokens than they can.
+
+    Args:
+        doc_stride: Integer. Number of tokens that neighbouring windows share.
+        most: Integer. The largest number that a window has room for.
+
+    Raises:
+        ValueError: If `doc_stride` is more than `most`.
+    """
+    if doc_stride > most:
+        raise invalid("doc_stride", doc_stride, f"at most {most}, or longer windows")
 
 
 def make_windows(

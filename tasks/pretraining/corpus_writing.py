@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.version import __version__
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -169,8 +169,8 @@ def manifest_in(files: OpenFolder) -> dict:
     path = files.path / NAME
     manifest = files.read_json(NAME)
     if manifest.get("format") != FORMAT:
-        found = shown(manifest.get("format"))
-        raise ValueError(f"{path}: format is {found}. Expected {FORMAT}, which this version reads.")
+        found = manifest.get("format")
+        raise invalid(f"{path}: format", found, f"{FORMAT}, which this version reads")
     if manifest.get("sha256") != digest(manifest) or not _is_sound(manifest):
         raise damaged(path)
     return manifest

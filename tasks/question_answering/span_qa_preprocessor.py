@@ -19,7 +19,12 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
-from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
+from encoder_zoo.tasks.preprocessing.windows import (
+    Windows,
+    check_stride,
+    make_windows,
+    take,
+)
 from encoder_zoo.tasks.question_answering.answers import (
     ANSWERS,
     INPUTS,
@@ -29,6 +34,7 @@ from encoder_zoo.tasks.question_answering.answers import (
 )
 
 # A question that leaves less than this for the context is too long.
+DOC_STRIDE = 128
 MIN_CONTEXT = 8
 
 
@@ -69,8 +75,9 @@ class SpanQAPreprocessor(Preprocessor):
         tokenizer: any of this package's.
         sequence_length: see `Preprocessor`.
         window_length: the most tokens of an example, question and special tokens included.
-        doc_stride: tokens that neighbouring windows share, as transformers counts it; at most
-            half of the room that the question leaves in a window.
+        doc_stride: Integer of at most half a window. Number of tokens that neighbouring windows
+            share, as transformers counts it. Windows share half of the room that a long question
+            leaves, if that is less. Defaults to 128, or half of a smaller window.
 
     Returns:
         When called with answers `(x, y)`: y (B, 2) int. For a model with a beam x has also
@@ -78,7 +85,8 @@ class SpanQAPreprocessor(Preprocessor):
         "answer_start" (B, 1), their first tokens.
 
     Raises:
-        ValueError: "doc_stride is -1. Expected ...", "Examples of 8 tokens have no room ..."
+        ValueError: If `doc_stride` is more than half a window, or if a window has no room for a
+            question and its context.
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3, and the code released with it; Yang et al.
     2019, XLNet, the code released with it (run_squad.py).
@@ -105,7 +113,7 @@ class SpanQAPreprocessor(Preprocessor):
         tokenizer,
         sequence_length: SequenceLength | None = None,
         window_length: SequenceLength = 384,
-        doc_stride: NonNegativeInt = 128,
+        doc_stride: NonNegativeInt = DOC_STRIDE,
     ):
         super().__init__(tokenizer, sequence_length)
         self.window_length = window_length
@@ -136,6 +144,8 @@ class SpanQAPreprocessor(Preprocessor):
                 f"its context. Expected at least {self._specials + 1 + MIN_CONTEXT} as "
                 "sequence_length and window_length."
             )
+        if self.doc_stride != DOC_STRIDE:  # the default is half of a window that is smaller
+            check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)
 
     @validate_arguments
     def contexts(

@@ -11,7 +11,7 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.losses.ranking import ABSENT
@@ -84,10 +84,7 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
     else:
         for i, row in enumerate(y):
             if not isinstance(row, ROWS):
-                raise ValueError(
-                    f"Row {i} of y is {with_type(row):.60}. Expected a list of scores, "
-                    "one for each text."
-                )
+                raise invalid(f"Row {i} of y", row, "a list of scores, one for each text")
         values = as_numbers([score for row in y for score in row], "y", EXPECTED)
         scores = array_ops.RaggedTensor.from_row_lengths(values, [len(row) for row in y])
     counts = scores.row_lengths(), lengths

@@ -16,7 +16,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.wording import did_you_mean, with_type
+from encoder_zoo.common.wording import did_you_mean, invalid, with_type
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
 
@@ -263,7 +263,7 @@ class Documents:
             )
         ids = [ids] if isinstance(ids, Id | bytes | np.generic) else plain(ids)
         if not isinstance(ids, Iterable):
-            raise ValueError(f"ids is {with_type(ids):.80}. Expected one, or a list of them.")
+            raise invalid("ids", ids, "one, or a list of them")
         ids, kind = [_plain_scalar(one) for one in ids], type(self.ids[0])
         for one in ids:
             if type(one) is not kind:  # and True not 1
@@ -299,9 +299,8 @@ class Documents:
         if callable(condition):
             return np.flatnonzero([bool(condition(dict(fields))) for fields in self.metadata])
         if not isinstance(condition, Mapping) or not condition:
-            raise ValueError(
-                f"where is {with_type(condition):.80}. Expected {{field: value or values}}, or a "
-                "function of a document's fields."
+            raise invalid(
+                "where", condition, "{field: value or values}, or a function of a document's fields"
             )
         found = np.ones(len(self), bool)
         for field, wanted in condition.items():
@@ -588,7 +587,7 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
     others = [column for column in table if column not in (name, of_ids)]
     metadata = plain(metadata)
     if isinstance(metadata, str):
-        raise ValueError(f"metadata={metadata!r}. Expected a list of names, [{metadata!r}].")
+        raise invalid("metadata", metadata, f"a list of names, [{metadata!r}]")
     is_list = isinstance(metadata, list | tuple | np.ndarray)
     if is_list and all(isinstance(column, str) for column in metadata):
         metadata, others = None, list(metadata)
@@ -622,16 +621,14 @@ def _ordered(values: Any, name: str) -> Sequence:
         ValueError: "ids is {'a', 'b'} (set). Expected a list, with one for each document."
     """
     if isinstance(values, str | bytes | set | frozenset) or not hasattr(values, "__len__"):
-        raise ValueError(
-            f"{name} is {with_type(values):.80}. Expected a list, with one for each document."
-        )
+        raise invalid(name, values, "a list, with one for each document")
     return values
 
 
 def _table_of_rows(rows: Sequence) -> dict[str, list]:
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise ValueError(f"documents[{i}] is {with_type(row):.80}. Expected a dict, as others.")
+            raise invalid(f"documents[{i}]", row, "a dict, as others")
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -642,9 +639,7 @@ def _checked_ids(ids: Sequence) -> list[Id]:
     for i, one in enumerate(plain(ids)):
         one = _plain_scalar(one)
         if not isinstance(one, Id) or isinstance(one, bool):
-            raise ValueError(
-                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}. Expected a text or an integer."
-            )
+            raise invalid(f"ids[{i}]", one, "a text or an integer")
         if i and type(one) is not type(next(iter(found))):
             raise _other_type(i, one, next(iter(found)))
         if isinstance(one, str):
@@ -660,9 +655,7 @@ def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
     rows = []
     for i, row in enumerate(metadata):
         if not isinstance(row, Mapping):
-            raise ValueError(
-                f"metadata[{i}] is {with_type(row):.{MAX_SHOWN}}. Expected a dict of fields."
-            )
+            raise invalid(f"metadata[{i}]", row, "a dict of fields")
         plain_row = {}
         for field, value in row.items():
             if not isinstance(field, str):
@@ -717,18 +710,17 @@ def _plain_value(value: object, name: str):
     if isinstance(value, list):
         values = [_plain_value(one, name) for one in value]
         if any(isinstance(one, list | None) for one in values):
-            raise ValueError(f"{name} is {value!r:.{MAX_SHOWN}}. Expected a list of single values.")
+            raise invalid(name, value, "a list of single values")
         return values
     if is_missing(value):
         return None
     value = _plain_scalar(value)
     if not isinstance(value, SCALARS):
-        raise ValueError(
-            f"{name} is {with_type(value):.{MAX_SHOWN}}. Expected a text, a number, a bool, or a "
-            "list of these; str(...) makes a text of it."
+        raise invalid(
+            name, value, "a text, a number, a bool, or a list of these; str(...) makes a text of it"
         )
     if isinstance(value, float) and math.isinf(value):
-        raise ValueError(f"{name} is {value}. Expected a finite number.")
+        raise invalid(name, value, "a finite number")
     if isinstance(value, str):
         check_writable(value, name)
     return value

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.retrieval.documents import beir_text
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
@@ -185,7 +186,7 @@ def checked_cutoffs(cutoffs) -> list[int]:
     found = list(cutoffs) if isinstance(cutoffs, Iterable) else []
     known = (isinstance(k, Integral) and not isinstance(k, bool) and k > 0 for k in found)
     if not found or not all(known):
-        raise ValueError(f"cutoffs is {cutoffs!r:.80}. Expected one or more integers above 0.")
+        raise invalid("cutoffs", cutoffs, "one or more integers above 0")
     return [int(k) for k in found]
 
 
@@ -209,7 +210,7 @@ def checked_scores(scores, first: int, second: int) -> np.ndarray:
     scores = scores.astype("float64")
     if not np.isfinite(scores).all():
         i = int(np.isfinite(scores).argmin())
-        raise ValueError(f"scores[{i}] is {scores[i]}. Expected finite numbers.")
+        raise invalid(f"scores[{i}]", scores[i], "finite numbers")
     if np.ptp(scores) == 0:
         raise ValueError(
             f"All scores are {scores[0]}. Expected different ones, as equal ones have no "

@@ -24,6 +24,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
     by_position,
@@ -329,9 +330,8 @@ class Index:
                 "it out."
             )
         if reranker is not None and not hasattr(reranker, "rank"):
-            raise ValueError(
-                f"reranker is {reranker!r:.80}. Expected an object with rank(query, texts, top_k), "
-                "such as a Reranker."
+            raise invalid(
+                "reranker", reranker, "an object with rank(query, texts, top_k), such as a Reranker"
             )
         if candidates is not None and reranker is None:
             raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")

@@ -21,6 +21,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
@@ -552,9 +553,7 @@ class SparseIndex(Index):
         width = embedder.embedding_dim
         known = sparse.issparse(vectors)
         if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
-            raise ValueError(
-                f"vectors is {vectors!r:.80}. Expected a sparse matrix (N, {width}), as of embed."
-            )
+            raise invalid("vectors", vectors, f"a sparse matrix (N, {width}), as of embed")
         documents = Documents.of_vectors(texts, ids, metadata, vectors.shape[0])
         vectors = normalized_for(vectors, embedder.similarity_function)
         return cls._of(embedder, vectors, documents, {}, prompt=prompt, max_terms=max_terms)

@@ -30,6 +30,7 @@ import numpy as np
 
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
 from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
 from encoder_zoo.presets.files.manifest import write_manifest
@@ -146,6 +147,12 @@ def _metadata(task: Task) -> dict[str, str]:
 
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}
+FORMATS = {suffix: name for name, suffix in SUFFIXES.items() if suffix}
+# Files of models that no export writes.
+OTHER_FILES = (
+    ".keras", ".h5", ".hdf5", ".pb", ".pt", ".pth", ".pte", ".bin", ".safetensors", ".ckpt",
+    ".zip", ".lite", ".mlmodel", ".mlpackage", ".gguf",
+)  # fmt: skip
 # Keras's exporters that write these models. Those for JAX take no sizes that are left open:
 # jax2onnx ends in errors, and the others go through TensorFlow.
 EXPORTERS = {"tensorflow": tuple(SUFFIXES), "torch": ("onnx", "litert", "openvino"), "jax": ()}
@@ -164,16 +171,17 @@ MANIFEST, KIND = "encoder_zoo_export.json", "saved_model"
 MARK = "Written by encoder_zoo"  # in the description of a file
 
 
-def export_task(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
+def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **options) -> None:
     """Write a task in one of the formats; see `Task.export`.
 
     Raises:
-        ValueError: "Unknown format 'h5'. Expected one of tf_saved_model, onnx, litert, openvino.",
-            "The file of the format 'onnx' must end in .onnx. ...", "Of the formats a SavedModel
-            alone has what EntityExtractor computes: ..."
+        ValueError: If the format is unknown, does not belong to the path's suffix, or cannot hold
+            this task.
     """
-    if format not in SUFFIXES:
-        raise ValueError(f"Unknown format {format!r}. Expected one of {', '.join(SUFFIXES)}.")
+    if format is None:
+        format = format_of(path)
+    elif format not in SUFFIXES:
+        raise invalid("format", format, f"one of {', '.join(SUFFIXES)}")
     if format != "tf_saved_model":
         check_other_formats(task)
         _check_suffix(path, format)
@@ -182,6 +190,22 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str, **options
         export_saved_model(task, path, **options)
     else:
         export_ids(task, path, format, **options)
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Choose the format of an export by the suffix of its path.
+
+    Raises:
+        ValueError: If the path ends like the file of another library.
+
+    Example:
+        >>> format_of("served/1"), format_of("served/model.onnx")
+        ('tf_saved_model', 'onnx')
+    """
+    suffix = pathlib.Path(path).suffix.lower()
+    if suffix in OTHER_FILES:
+        raise invalid("path", str(path), f"a folder, or a file that ends in {', '.join(FORMATS)}")
+    return FORMATS.get(suffix, "tf_saved_model")
 
 
 def check_other_formats(task: Task) -> None:

@@ -26,7 +26,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import with_padding_mask
@@ -676,9 +676,7 @@ def label_sets(
     labels = labels.tolist() if hasattr(labels, "tolist") else labels
     unordered = isinstance(labels, str | bytes | set | frozenset)
     if unordered or not isinstance(labels, Collection):
-        raise ValueError(
-            f"labels is {with_type(labels)}. Expected a list of names such as ['person', 'city']."
-        )
+        raise invalid("labels", labels, "a list of names such as ['person', 'city']")
     if not labels:
         raise ValueError(
             "There are no labels to look for. Pass labels=[...], the names of entities such as "
@@ -692,7 +690,7 @@ def label_sets(
         )
     for i, given in enumerate(labels if several else ()):
         if not _is_set(given):
-            raise ValueError(f"labels[{i}] is {with_type(given)}. Expected a list of names.")
+            raise invalid(f"labels[{i}]", given, "a list of names")
     sets = [_label_set(given) for given in labels] if several else [_label_set(labels)] * count
     lengths = [len(names) for names, _ in sets]
     lengths = array_ops.constant(lengths, array_ops.int64)
@@ -715,9 +713,7 @@ def _label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], lis
     for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
         for i, value in enumerate(values):
             if not isinstance(value, str) or not value.strip():
-                raise ValueError(
-                    f"{kind}[{i}] is {value!r}. Expected a name such as 'person', a string."
-                )
+                raise invalid(f"{kind}[{i}]", value, "a name such as 'person', a string")
             check_writable(value, f"{kind}[{i}]")
             if value in values[:i]:
                 raise ValueError(f"{kind} has {value!r} twice. Expected each once.")

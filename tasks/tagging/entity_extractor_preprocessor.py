@@ -31,7 +31,7 @@ from encoder_zoo.tasks.preprocessing.given_labels import Labels, class_name
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
-from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, take
+from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
 from encoder_zoo.tasks.tagging.token_labels import SPAN, label_lists, located_spans, span_lists
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     def attach(self, task: EntityExtractor) -> None:
         super().attach(task)
+        check_stride(self.doc_stride or 0, min(self.max_words, self.max_sequence_length - 2) - 1)
         self.max_width = task.max_width
         self.subtoken_pooling = task.subtoken_pooling
         self.embed_label_marker = task.embed_label_marker

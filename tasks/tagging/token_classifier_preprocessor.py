@@ -35,7 +35,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     word_begins,
     word_marks,
 )
-from encoder_zoo.tasks.preprocessing.windows import Windows, make_windows, owned, take
+from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, owned, take
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.alignment import (
     labels_of_spans,
@@ -97,11 +97,7 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def attach(self, task: TokenClassifier) -> None:
         super().attach(task)
-        if self.doc_stride is not None and not 0 <= self.doc_stride < self.max_sequence_length - 2:
-            raise ValueError(
-                f"doc_stride={self.doc_stride} leaves nothing of a window with "
-                f"{self.max_sequence_length - 2} tokens."
-            )
+        check_stride(self.doc_stride or 0, self.max_sequence_length - 3)
 
     @validate_arguments
     def tokens(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid, with_type
 from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column
 from encoder_zoo.tasks.preprocessing.checks import check_each
@@ -338,9 +338,10 @@ def learn_labels(y: Iterable) -> list[str]:
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
             if kind is None or _kind(value) != kind:
-                raise ValueError(
-                    f"Example {i}, label {j} is {value!r}. Expected to learn from names of tags "
-                    "only, or spans with start, end and label, a name."
+                raise invalid(
+                    f"Example {i}, label {j}",
+                    value,
+                    "to learn from names of tags only, or spans with start, end and label, a name",
                 )
     if kind == "span":
         odd = sorted({s["label"] for s in values if re.match("[BIESLU]-", s["label"])})

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
 from encoder_zoo.tasks.training.optimizers import (
@@ -187,9 +188,8 @@ class FrozenLayers:
 def _check_count(backbone: Backbone, count: int) -> None:
     blocks = backbone.blocks
     if count > len(blocks):
-        raise ValueError(
-            f"frozen_layers={count!r}. Expected an integer from 0 to {len(blocks)}, the "
-            "number of blocks."
+        raise invalid(
+            "frozen_layers", count, f"an integer from 0 to {len(blocks)}, the number of blocks"
         )
     if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
         raise ValueError(

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch
 from encoder_zoo.tasks.preprocessing.batching import (
     LengthGroupedBatcher,
@@ -22,7 +23,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     grouped_batches,
     megabatch_size,
 )
-from encoder_zoo.tasks.preprocessing.columns import columns_advice, table_columns
+from encoder_zoo.tasks.preprocessing.columns import columns_advice, materialize, table_columns
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import (
@@ -275,7 +276,7 @@ def evaluation_data(task, x, y, sample_weight, batch_size: int):
 
 def separated(task, x, y) -> tuple:
     """Return the inputs and labels that `fit` or `evaluate` are given, checked."""
-    x = as_stream(x, task)
+    x, y = as_stream(materialize(x), task), materialize(y)
     check_inputs(task, x, y)
     task._check_given(y, x)
     if not isinstance(x, Stream):  # which does so with each batch
@@ -386,9 +387,7 @@ def first_count(count: int, share: float) -> int:
         8
     """
     if not 0 < share < 1:
-        raise ValueError(
-            f"validation_split={share}. Expected a share of the examples between 0 and 1."
-        )
+        raise invalid("validation_split", share, "a share of the examples between 0 and 1")
     first = int(count * (1 - share))
     if not first:
         raise ValueError(
