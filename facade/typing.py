@@ -10,6 +10,9 @@ Example:
 
 from encoder_zoo.tasks.base.attributions import Attributions as Attributions
 from encoder_zoo.tasks.base.attributions import WordAttribution as WordAttribution
+from encoder_zoo.tasks.classification.class_scores import ClassReport as ClassReport
+from encoder_zoo.tasks.classification.class_scores import ClassScores as ClassScores
+from encoder_zoo.tasks.classification.class_scores import Coverage as Coverage
 from encoder_zoo.tasks.classification.sequence_classifier import LabelScore as LabelScore
 from encoder_zoo.tasks.pretraining.masked_lm import FilledMask as FilledMask
 from encoder_zoo.tasks.pretraining.replaced_tokens import ReplacedToken as ReplacedToken

@@ -265,18 +265,62 @@ def threshold_of_each(
     return np.array([known.get(name, default) for name in names], "float32")
 
 
-def above_thresholds(order: np.ndarray, scores: np.ndarray, least: np.ndarray) -> list[np.ndarray]:
-    """Return for each text the labels whose score is not lower than their threshold, in order.
+def answered_in_order(order: np.ndarray, answered: np.ndarray) -> list[np.ndarray]:
+    """Return the labels that each text is answered with, in their order.
 
     Args:
-        order: (N, C), the labels of each text, in the order in which they are given.
-        scores: (N, C).
-        least: (C,), from `threshold_of_each`.
+        order: Integer array of shape (N, C), the labels of each text in their order.
+        answered: Bool array of shape (N, C), which labels are given.
 
     Example:
         >>> scores = np.array([[0.25, 0.75, 0.5]])
-        >>> above_thresholds(np.argsort(-scores), scores, np.array([0.5, 0.5, 0.5]))[0].tolist()
+        >>> answered_in_order(np.argsort(-scores), scores >= 0.5)[0].tolist()
         [1, 2]
     """
-    kept = scores >= least
-    return [row[kept_of_text[row]] for row, kept_of_text in zip(order, kept, strict=True)]
+    return [row[given[row]] for row, given in zip(order, answered, strict=True)]
+
+
+def check_abstention(
+    abstain_below: float | None, kind: str | None, top_k: int | None = None
+) -> None:
+    """Raise a ValueError if a classifier that gives something else than one class is to abstain.
+
+    Args:
+        abstain_below: Least score of an answer, or None.
+        kind: What the classifier gives in place of one class for each text, or None.
+        top_k: Number of labels that are asked for.
+
+    Example:
+        >>> check_abstention(0.9, "numbers")
+        Traceback (most recent call last):
+        ValueError: abstain_below is 0.9, and this classifier gives numbers. Expected ...
+    """
+    if abstain_below is None:
+        return
+    if kind is not None:
+        raise ValueError(
+            f"abstain_below is {abstain_below}, and this classifier gives {kind}. Expected a "
+            "classifier of one class for each text."
+        )
+    if top_k is not None:
+        raise ValueError(
+            f"abstain_below is {abstain_below}, and top_k is {top_k}. Expected one of them: the "
+            "best classes are given with any score."
+        )
+
+
+def abstaining(answers: list[dict], least: float | None) -> list[dict]:
+    """Return answers without the labels whose score is too low.
+
+    Args:
+        answers: `{"label", "score"}` of each text.
+        least: Least score of an answer; None keeps every label.
+
+    Example:
+        >>> abstaining([{"label": "up", "score": 0.75}, {"label": "up", "score": 0.95}], 0.9)
+        [{'label': None, 'score': 0.75}, {'label': 'up', 'score': 0.95}]
+    """
+    if least is None:
+        return answers
+    kept = [np.float32(answer["score"]) >= np.float32(least) for answer in answers]
+    return [a if keep else {**a, "label": None} for a, keep in zip(answers, kept, strict=True)]

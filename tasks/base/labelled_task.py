@@ -296,7 +296,9 @@ class LabelledTask(Task):
         stored = super().checkpoint_arguments(config, head, {})
         others = {"head", "problem_type"} & arguments.keys()
         if others or not cls._asks_for_classes_of(config, arguments):
-            stored |= {"temperature": 1.0, "thresholds": None}  # those stored are of its classes
+            # Those stored are of its classes.
+            stored |= {"temperature": 1.0, "thresholds": None}
+            stored |= {"abstain_below": None} if "abstain_below" in cls.answer_settings else {}
         if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
             names = labels_from_config(config)
             stored["labels"] = None if are_default_labels(names) else names

@@ -121,15 +121,20 @@ def classes_among(labels: np.ndarray, multi_label: bool) -> set[int]:
 
 
 def _names(values: list) -> list[str]:
+    _check_one_each(values)
+    return [class_name(name) for name in values]
+
+
+def _check_one_each(values: list) -> None:
+    """Raise a ValueError for a row that is a list of labels, and not one."""
     for row, name in enumerate(values):
         if isinstance(name, list | tuple | set | frozenset | dict | np.ndarray):
             raise invalid(
                 f"Row {row}",
                 name,
-                "one label for each text. Lists of labels are for "
-                'problem_type="multi_label_classification"',
+                "one label for each text. A classifier that takes a list of labels for each text "
+                'is made with `from_preset(..., problem_type="multi_label_classification")`',
             )
-    return [class_name(name) for name in values]
 
 
 def _whole_numbers(y: array_ops.Tensor) -> array_ops.Tensor:
@@ -212,7 +217,9 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
         y = single_column(y)
     if not array_ops.is_symbolic_tensor(y):
         y = _array(_matrix(_single_column(plain(y)), labels))
-        y = y.tolist() if y.dtype.kind in "OSUT" else y
+        if y.dtype.kind in "OSUT":
+            y = y.tolist()
+            _check_one_each(y)
         y = (
             array_ops.convert_to_tensor(y)
             if not isinstance(y, list) and y.dtype.kind in "fiub"

@@ -40,7 +40,9 @@ from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
-    above_thresholds,
+    abstaining,
+    answered_in_order,
+    check_abstention,
     threshold_of_each,
 )
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
@@ -54,6 +56,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     learn_classes,
     multi_label_targets,
 )
+from encoder_zoo.tasks.classification.class_scores import ScoresClasses, best_only
 from encoder_zoo.tasks.classification.explained_labels import Explanation, Label, explain_texts
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
@@ -96,6 +99,7 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
     window_pooling: Literal["mean", "max"]
     temperature: float
     thresholds: Mapping[str, float] | None
+    abstain_below: float | None
     text_columns: Sequence[str] | None
 
 
@@ -111,14 +115,17 @@ Text = str | tuple[str, str]  # one, or one pair
 
 
 class LabelScore(TypedDict):
-    """A label of a text and its probability; of a regression the number alone, as the score."""
+    """A label of a text and its probability; of a regression the number alone, as the score.
+
+    The label is None if the classifier abstains, see `abstain_below`.
+    """
 
     label: str
     score: float
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class SequenceClassifier(LabelledTask):
+class SequenceClassifier(ScoresClasses, LabelledTask):
     """Classifies texts or pairs of texts, or maps them to numbers.
 
     Args:
@@ -139,6 +146,8 @@ class SequenceClassifier(LabelledTask):
         temperature: by which logits are divided before they become scores; `calibrate` sets it.
         thresholds: {label: least score}, see `tune_thresholds`; None: 0.5 of several labels a text,
             and the best class of two.
+        abstain_below: Least score of an answer. Texts whose best class has a lower score are
+            answered with the label None. Defaults to None, which answers every text.
 
     `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
     classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
@@ -176,7 +185,7 @@ class SequenceClassifier(LabelledTask):
     text_method = "classify"
     packs_batches = True
     answer_type = LabelScore
-    answer_settings = ("window_pooling", "temperature", "thresholds")
+    answer_settings = ("window_pooling", "temperature", "thresholds", "abstain_below")
 
     @validate_arguments
     def __init__(
@@ -191,6 +200,7 @@ class SequenceClassifier(LabelledTask):
         head: keras.layers.Layer | None = None,
         temperature: PositiveFloat = 1.0,
         thresholds: Thresholds | None = None,
+        abstain_below: Probability | None = None,
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -198,6 +208,8 @@ class SequenceClassifier(LabelledTask):
         self.window_pooling = window_pooling
         self.temperature = temperature
         self.thresholds = thresholds
+        self.abstain_below = abstain_below
+        check_abstention(abstain_below, self._other_answers)
         check_pooler(self, "classifier")
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         if labels is None and num_classes is None and problem_type == "regression":
@@ -223,7 +235,7 @@ class SequenceClassifier(LabelledTask):
             source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
                 `kaggle://...`.
             **arguments: `labels=["bad", "good"]`, `num_classes`, `head`, `problem_type`,
-                `window_pooling`, `temperature`, `thresholds`; of the preprocessor
+                `window_pooling`, `temperature`, `thresholds`, `abstain_below`; of the preprocessor
                 `sequence_length`, `window_length`, `doc_stride`, `text_columns`; `dropout`, `dtype`
                 and others of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
                 `allow_nonfinite` of the checks.
@@ -428,6 +440,7 @@ class SequenceClassifier(LabelledTask):
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
         threshold: Probability | Thresholds | None = None,
+        abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
         """Return the labels of each text with their probabilities.
@@ -440,6 +453,9 @@ class SequenceClassifier(LabelledTask):
                 {label: least score}; None: those of `tune_thresholds`, else 0.5. Of two classes
                 the least score at which the second, such as "spam" of `labels=["ham", "spam"]`, is
                 given.
+            abstain_below: Least score of an answer, such as 0.9. Texts whose best class has a lower
+                score get `{"label": None, "score"}`: a person may look at them. Defaults to the
+                model's own setting.
             missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
                 answer of None; "error", the default, for an error that names the first of them.
 
@@ -461,24 +477,51 @@ class SequenceClassifier(LabelledTask):
         """
         if is_single(texts):
             texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
-            return self.classify(texts, batch_size, top_k, threshold)[0]
+            return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]
         self._check_labels_known()
         self._check_threshold(threshold, top_k)
+        check_abstention(abstain_below, self._other_answers, top_k)
         if self.problem_type == "regression":
             values = self.predict(texts, batch_size, verbose=0)
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
         scores = self.predict_proba(texts, batch_size)
-        order = np.argsort(-scores, axis=-1, kind="stable")
-        given = self.thresholds if threshold is None else threshold
-        several = self._is_multi_label()
-        if given is not None and top_k is None and not several:
-            order = (scores[:, 1:] >= self._least_scores(given)).astype(int)
-        elif top_k is None and several:
-            order = above_thresholds(order, scores, self._least_scores(given))
-        ranked = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
-            return [row[:top_k] for row in ranked]
-        return ranked if several else [row[0] for row in ranked]
+            order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
+            return labels_in_order(self.class_names, scores, order)
+        answered = self._answered(scores, threshold)
+        if self._is_multi_label():
+            order = np.argsort(-scores, axis=-1, kind="stable")
+            order = answered_in_order(order, answered)
+            return labels_in_order(self.class_names, scores, order)
+        order = answered.argmax(axis=-1)[:, None]
+        best = [row[0] for row in labels_in_order(self.class_names, scores, order)]
+        return abstaining(best, self.abstain_below if abstain_below is None else abstain_below)
+
+    def _answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
+        given = self.thresholds if threshold is None else threshold
+        if self._is_multi_label():
+            return scores >= self._least_scores(given)
+        if given is None:
+            return best_only(scores)
+        second = scores[:, 1] >= self._least_scores(given)
+        return np.stack([~second, second], axis=1)
+
+    def _scores_and_classes(self, method, x, y, batch_size):
+        self._check_classes_to_tune(method, x)
+        logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
+        true = targets > 0.5 if self._is_multi_label() else best_only(targets)
+        return self._probabilities_of(logits), true
+
+    @property
+    def _gives_several(self) -> bool:
+        return self._is_multi_label()
+
+    @property
+    def _other_answers(self) -> str | None:
+        """Return what is given in place of one class for each text, or None."""
+        if self.problem_type == "regression":
+            return "numbers"
+        return "several labels a text" if self._is_multi_label() else None
 
     def _least_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
         """Return the least score of each label that has a threshold: all, or the second of two."""
@@ -526,7 +569,7 @@ class SequenceClassifier(LabelledTask):
             raise ValueError(
                 "threshold is of two classes, or of several labels a text, and not of the top_k. "
                 f"Received: problem_type={self.problem_type!r}, {self.num_classes} classes, "
-                f"top_k={top_k}."
+                f"top_k={top_k}. Where an uncertain answer is to be left out, use abstain_below."
             )
 
     def _is_multi_label(self) -> bool:
@@ -562,7 +605,8 @@ class SequenceClassifier(LabelledTask):
 
         Returns:
             Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
-            for regression "score" alone. A class without a name is called by its number.
+            for regression "score" alone. A class without a name is called by its number. Of a
+            model with `abstain_below` also "abstains" (N,), whether the best score is lower.
         """
         names = array_ops.constant([str(name) for name in self.class_names])
 
@@ -573,7 +617,10 @@ class SequenceClassifier(LabelledTask):
             logits = logits / self.temperature
             scores = (array_ops.sigmoid if self._is_multi_label() else array_ops.nn.softmax)(logits)
             scores, order = array_ops.math.top_k(scores, self.num_classes)
-            return {"label": array_ops.gather(names, order), "score": scores}
+            answers = {"label": array_ops.gather(names, order), "score": scores}
+            if self.abstain_below is not None:
+                answers["abstains"] = scores[:, 0] < self.abstain_below
+            return answers
 
         return {
             "serving_default": lambda text: answer(text),

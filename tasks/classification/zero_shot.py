@@ -22,7 +22,9 @@ from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
-    above_thresholds,
+    abstaining,
+    answered_in_order,
+    check_abstention,
     threshold_of_each,
     tuned_thresholds,
 )
@@ -195,6 +197,7 @@ class ZeroShotClassifier:
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
         threshold: Probability | Thresholds | None = None,
+        abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
         """Return which of the labels fits each text.
@@ -211,6 +214,9 @@ class ZeroShotClassifier:
             top_k: return the best labels, so many, in place of the best one.
             threshold: with `multi_label` the least score of a label that is given, or {label: least
                 score} as `tune_thresholds` returns it; default 0.5.
+            abstain_below: Least score of an answer, such as 0.9. Texts whose best class has a lower
+                score get `{"label": None, "score"}`: a person may look at them. Defaults to
+                None, which answers every text.
             missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
                 answer of None; "error", the default, for an error that names the first of them.
 
@@ -228,24 +234,25 @@ class ZeroShotClassifier:
                 "threshold is of several labels a text, and not of the top_k. Received: "
                 f"multi_label={multi_label}, top_k={top_k}."
             )
+        check_abstention(abstain_below, "several labels a text" if multi_label else None, top_k)
         options = {
             "hypothesis_template": hypothesis_template,
             "multi_label": multi_label,
             "batch_size": batch_size,
         }
         if isinstance(texts, str | bytes):
-            more = {"top_k": top_k, "threshold": threshold}
+            more = {"top_k": top_k, "threshold": threshold, "abstain_below": abstain_below}
             return self.classify([texts], labels, **options, **more)[0]
         labels = validated_labels(labels)  # a list, also of a generator
         scores = self.predict_proba(texts, labels, **options)
         order = np.argsort(-scores, axis=1, kind="stable")
         if multi_label and top_k is None:
             least = threshold_of_each(threshold, labels, DEFAULT_THRESHOLD)
-            order = above_thresholds(order, scores, least)
+            order = answered_in_order(order, scores >= least)
         ranked = labels_in_order(labels, scores, order)
         if top_k is not None:
             return [row[:top_k] for row in ranked]
-        return ranked if multi_label else [row[0] for row in ranked]
+        return ranked if multi_label else abstaining([row[0] for row in ranked], abstain_below)
 
     @validate_arguments
     def tune_thresholds(

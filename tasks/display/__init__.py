@@ -1,8 +1,9 @@
 """Pictures of answers and of training: HTML in a notebook, plain text in a terminal.
 
-`entities`, `answer`, `explanation`, `errors`, `attention` and `matches` return a `Picture`: a
-notebook draws it, `print` writes it as text, and its `save` makes a page. `learning_curves`,
-`thresholds` and `confusion_matrix` draw with matplotlib and return its axes.
+`entities`, `answer`, `explanation`, `errors`, `class_report`, `attention` and `matches` return a
+`Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a page.
+`learning_curves`, `thresholds`, `coverage` and `confusion_matrix` draw with matplotlib and return
+its axes.
 
 Example:
     >>> import encoder_zoo as ez
@@ -11,7 +12,14 @@ Example:
     In [Rome LOC].
 """
 
-from encoder_zoo.tasks.display.charts import confusion_matrix, errors, learning_curves, thresholds
+from encoder_zoo.tasks.display.charts import (
+    class_report,
+    confusion_matrix,
+    coverage,
+    errors,
+    learning_curves,
+    thresholds,
+)
 from encoder_zoo.tasks.display.marks import answer, attention, entities, explanation
 from encoder_zoo.tasks.display.matches import matches
 from encoder_zoo.tasks.display.picture import Picture
@@ -20,7 +28,9 @@ __all__ = [
     "Picture",
     "answer",
     "attention",
+    "class_report",
     "confusion_matrix",
+    "coverage",
     "entities",
     "errors",
     "explanation",

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.lazy import LazyModule
+from encoder_zoo.common.wording import shown, with_type
 from encoder_zoo.tasks.base.confidence import answers_at_scores, best_threshold
 from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.tasks.preprocessing.columns import plain
 
 if TYPE_CHECKING:
     import keras
     from matplotlib.axes import Axes
 
+    from encoder_zoo.tasks.classification.class_scores import ClassReport
     from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
     from encoder_zoo.tasks.classification.zero_shot import ZeroShotClassifier
     from encoder_zoo.tasks.embedding.few_shot import FewShotClassifier
@@ -160,15 +163,112 @@ def _precision_and_recall(
     return np.concatenate([[0.0], levels, [1.0]]), precision, recall
 
 
+def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
+    """Plot which share of the texts is answered, and how well, over the least score of an answer.
+
+    So one sees what `abstain_below` costs: the texts that are left to a person. A grey line is the
+    model's own setting.
+
+    Args:
+        model: Classifier of one class for each text.
+        x: Texts in memory that it was not trained on.
+        y: Their true labels.
+
+    Returns:
+        Axes of matplotlib: `axes.figure.savefig("coverage.png")`.
+
+    Raises:
+        ValueError: If a text has several labels, or the model predicts numbers.
+        ImportError: If matplotlib is not installed.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+        >>> axes = coverage(classifier, ["Great!", "Awful."], ["positive", "positive"])
+        >>> [line.get_label() for line in axes.lines]
+        ['answered', 'accuracy of these']
+    """
+    scores, right = model._scores_of_best(x, y, None)
+    levels, given, hits = answers_at_scores(scores, right)
+    levels, given, hits = levels[::-1], given[::-1], hits[::-1]
+    [axes] = _axes(1)
+    curves = {"answered": (given / len(scores), BLUE), "accuracy of these": (hits / given, ORANGE)}
+    for label, (curve, color) in curves.items():
+        axes.plot(levels, curve, color=color, label=label, drawstyle="steps-pre")
+    if model.abstain_below is not None:
+        axes.axvline(model.abstain_below, color=GREY, label=f"now {model.abstain_below:.2f}")
+    axes.set(xlabel="abstain_below", xlim=(-0.02, 1.02), ylim=(-0.02, 1.05))
+    axes.set_title(f"{len(scores)} held out")
+    axes.legend(frameon=False)
+    return axes
+
+
+def class_report(report: ClassReport) -> Picture:
+    """Draw the result of `evaluate_classes` as a table.
+
+    Args:
+        report: Result of `evaluate_classes`.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+        >>> texts, labels = ["Great!", "Awful."], ["positive", "negative"]
+        >>> class_report(classifier.evaluate_classes(texts, labels))
+                    precision    recall        f1   support
+        negative        1.000     1.000     1.000         1
+        positive        1.000     1.000     1.000         1
+        macro           1.000     1.000     1.000         2
+        weighted        1.000     1.000     1.000         2
+        accuracy                            1.000         2
+    """
+    if not isinstance(report, Mapping) or "per_class" not in report:
+        raise ValueError(
+            "class_report draws the result of evaluate_classes(x, y). Received: "
+            f"{with_type(report)}."
+        )
+    means = {name: report[name] for name in ("micro", "macro", "weighted") if name in report}
+    rows = [
+        (name, *(f"{row[key]:.3f}" for key in COLUMNS[:3]), str(row["support"]))
+        for name, row in (*report["per_class"].items(), *means.items())
+    ]
+    if "accuracy" in report:
+        support = str(report["macro"]["support"])
+        rows.append(("accuracy", "", "", f"{report['accuracy']:.3f}", support))
+    rows = [("", *COLUMNS), *rows]
+    width = max(len(row[0]) for row in rows)
+    text = "\n".join(
+        f"{name:{width}}  " + "".join(f"{value:>10}" for value in values) for name, *values in rows
+    )
+    cells = (
+        "".join(
+            CELL.format(value=in_html(value), more=RIGHT * bool(i)) for i, value in enumerate(row)
+        )
+        for row in rows
+    )
+    return Picture(PLAIN_TABLE.format("".join(f"<tr>{row}</tr>" for row in cells)), text)
+
+
+COLUMNS = ("precision", "recall", "f1", "support")
+RIGHT = ";text-align:right;font-variant-numeric:tabular-nums"
+PLAIN_TABLE = '<table style="border-collapse:collapse">{}</table>'
+
+
 def confusion_matrix(
-    true: Sequence[Any], predicted: Sequence[Any], labels: Sequence[Any] | None = None
+    true: Sequence[Any],
+    predicted: Sequence[Any],
+    labels: Sequence[Any] | None = None,
+    normalize: Literal["true", "predicted", "all"] | None = None,
 ) -> Axes:
     """Plot how often each label was answered with which.
 
     Args:
-        true: a label for every text.
-        predicted: as many labels, or results of `SequenceClassifier.classify`.
+        true: a label for every text; or for every text a list of the tags of its words.
+        predicted: as many labels, or results of `SequenceClassifier.classify`, of which those
+            without a label are shown as "no answer"; or of tags those of
+            `TokenClassifier.predict_tags`.
         labels: those to show, in this order; None: all that occur, sorted.
+        normalize: Shares in place of counts: of the "true" labels (rows add up to 1), of the
+            "predicted" ones (columns add up to 1), or of "all". Defaults to None, the counts.
 
     Returns:
         Axes of matplotlib: `axes.figure.savefig("confusion.png")`.
@@ -182,21 +282,65 @@ def confusion_matrix(
         >>> [text.get_text() for text in axes.texts]
         ['1', '0', '1', '0']
     """
-    true = np.asarray(true).tolist()
-    predicted = [row["label"] if isinstance(row, Mapping) else row for row in predicted]
-    counts, labels = _counts(true, np.asarray(predicted).tolist(), labels)
+    if normalize not in (None, *SUMS):
+        raise ValueError(
+            f"normalize is {normalize!r}. Expected 'true', 'predicted', 'all' or None."
+        )
+    true, predicted, things = _labels_of(true, predicted)
+    counts, labels = _counts(true, predicted, labels)
+    values = counts
+    if normalize is not None:
+        sums = counts.sum(axis=SUMS[normalize], keepdims=True)
+        values = np.divide(counts, sums, out=np.zeros(counts.shape), where=sums > 0)
     side = 2.5 + 0.7 * len(labels)
     _, axes = plt.subplots(figsize=(side + 0.5, side), layout="constrained")
-    axes.imshow(counts, cmap="Blues", vmin=0)
+    axes.imshow(values, cmap="Blues", vmin=0)
     ticks = range(len(labels))
-    axes.set(title=f"{len(true)} texts", xlabel="predicted", ylabel="true")
+    axes.set(title=f"{len(true)} {things}", xlabel="predicted", ylabel="true")
     rotation = 45 if len("".join(map(str, labels))) > 24 else 0
     axes.set_xticks(ticks, labels, rotation=rotation, parse_math=False)
     axes.set_yticks(ticks, labels, parse_math=False)
-    for (row, column), count in np.ndenumerate(counts):
-        color = "white" if count > counts.max() / 2 else "black"
-        axes.text(column, row, str(count), ha="center", va="center", color=color, fontsize=12)
+    for (row, column), value in np.ndenumerate(values):
+        color = "white" if value > values.max() / 2 else "black"
+        told = str(value) if normalize is None else f"{value:.2f}"
+        axes.text(column, row, told, ha="center", va="center", color=color, fontsize=12)
     return axes
+
+
+SUMS = {"true": 1, "predicted": 0, "all": None}  # axes of the counts that are added up
+
+
+NO_ANSWER = "no answer"  # of a classifier that abstains, or to a row without text
+
+
+def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
+    """Return the true and the predicted labels, and what has them: "texts" or "words".
+
+    Raises:
+        ValueError: "Row 1 has 3 true tags, but 2 predicted. ...", "Row 0 holds an answer of
+            extract_entities. ..."
+    """
+    rows = [plain(true), [*predicted] if isinstance(predicted, list) else plain(predicted)]
+    rows = [row.tolist() if isinstance(row, np.ndarray) else list(row) for row in rows]
+    true, predicted = rows
+    if not any(isinstance(row, list | tuple) for row in (*true, *predicted)):
+        found = [row["label"] if isinstance(row, Mapping) else row for row in predicted]
+        return true, [NO_ANSWER if label is None else label for label in found], "texts"
+    if len(true) != len(predicted):
+        raise ValueError(f"{len(true)} true lists of tags, but {len(predicted)} predicted.")
+    for i, pair in enumerate(zip(true, predicted, strict=True)):
+        are_tags = all(
+            isinstance(row, list | tuple) and not any(isinstance(v, Mapping | tuple) for v in row)
+            for row in pair
+        )
+        if not are_tags or len(pair[0]) != len(pair[1]):
+            raise ValueError(
+                f"Row {i} of true and predicted is {shown(pair[0])} and {shown(pair[1])}. Expected "
+                "one label for each text; or a tag for each word in both, such as those of "
+                "TokenClassifier.predict_tags. For entities see evaluate_entities, for several "
+                "labels a text evaluate_classes."
+            )
+    return [tag for row in true for tag in row], [tag for row in predicted for tag in row], "words"
 
 
 def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
@@ -247,6 +391,12 @@ def errors(
         predicted            true                 text
         negative 0.995       positive 0.005       Awful.
     """
+    if hasattr(classifier, "evaluate_entities"):
+        raise ValueError(
+            f"errors is of one label for each text. Received: a {type(classifier).__name__}. See "
+            "its evaluate_entities(x, y), and entities(texts, found, true=...), which marks what "
+            "is wrong or missed."
+        )
     if classifier.problem_type != "single_label_classification":
         raise ValueError(
             "errors is of one label for each text. Received: a classifier with problem_type="

@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.tagging.tags import spans_of_tags
@@ -56,6 +57,7 @@ def entities(
     Raises:
         ValueError: "2 texts, but entities of 1.", "2 words, but 3 tags.",
             "Entity ... is not in the text ...", "Entities overlap: ..."
+        TypeError: If a model is passed in place of texts.
 
     Example:
         >>> found = [{"label": "LOC", "start": 0, "end": 4}]
@@ -68,6 +70,11 @@ def entities(
         >>> entities("University of Rome", found)
         [University of [Rome LOC] ORG]
     """
+    if not isinstance(texts, str | list | tuple) and hasattr(texts, "extract_entities"):
+        raise TypeError(
+            f"entities draws texts and what was found in them. Received: a {type(texts).__name__}. "
+            "Call entities(texts, model.extract_entities(texts))."
+        )
     if isinstance(texts, str):
         texts, found, true = [texts], [found], None if true is None else [true]
     found, right = (_of_tags(texts, rows) for rows in (found, found if true is None else true))
@@ -385,13 +392,14 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
 
 # Pixels of a drawing that is 420 wide: begin and end of the lines, height of a row.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
+SIDE_BY_SIDE = '<div style="display:inline-block;width:20em;max-width:100%">{}</div>'
 FAINTEST = 0.02  # probabilities below it are not drawn
 GREY, BLUE = "#868e96", "#1c7ed6"
 
 
 @reads_weights_of("model")
 def attention(
-    model: Task, first: str, second: str | None = None, layer: int = -1, head: int = 0
+    model: Task, first: str, second: str | None = None, layer: int = -1, head: int | None = 0
 ) -> Picture:
     """Draw how much each token of a text, or of a pair of texts, attends to the others.
 
@@ -400,7 +408,7 @@ def attention(
         first: the text.
         second: the other one of a pair; both are one example for the model.
         layer: counted from 0; -1 is the last.
-        head: counted from 0.
+        head: counted from 0; None draws all heads of the layer, each by itself.
 
     Returns:
         A picture of all tokens twice, with lines from each token, on the left, to those that it
@@ -411,6 +419,7 @@ def attention(
     Raises:
         ValueError: "layer=7; expected -2 to 1.", "head=2; expected 0 to 1.",
             "The model has no preprocessor ..."
+        TypeError: If a backbone is passed, which has no tokenizer.
 
     Example:
         >>> import encoder_zoo as ez
@@ -422,23 +431,35 @@ def attention(
     layer = _checked(model, layer, head)
     inputs, middle = _row(model, first, second)
     probabilities = model.backbone.attention_probabilities(inputs)  # (1, layers, H, L, L)
-    weights = keras.ops.convert_to_numpy(probabilities)[0, layer, head].astype("float32")
+    weights = keras.ops.convert_to_numpy(probabilities)[0, layer].astype("float32")  # (H, L, L)
     token = model.preprocessor.tokenizer.id_to_token
     tokens = [token(i) for i in inputs["token_ids"].numpy()[0].tolist()]
-    title = f"Layer {layer}, head {head}"
-    return Picture(_drawing(title, tokens, weights, middle), _lines(title, tokens, weights))
+    pictures = []
+    for i in range(len(weights)) if head is None else [head]:
+        title = f"Layer {layer}, head {i}"
+        drawing = _drawing(title, tokens, weights[i], middle)
+        pictures.append(Picture(drawing, _lines(title, tokens, weights[i])))
+    if head is not None:
+        return pictures[0]
+    html = "".join(SIDE_BY_SIDE.format(picture.html) for picture in pictures)
+    return Picture(html, "\n\n".join(picture.text for picture in pictures))
 
 
-def _checked(model: Task, layer: int, head: int) -> int:
+def _checked(model: Task, layer: int, head: int | None) -> int:
     """Return the layer's index from 0, or raise an error."""
+    if isinstance(model, Backbone):
+        raise TypeError(
+            f"attention needs a task, which has a tokenizer. Received: a {type(model).__name__}. "
+            "Pass a task such as MaskedLM.from_preset(source)."
+        )
     backbone = model.backbone
     if getattr(model, "preprocessor", None) is None:
         raise ValueError("The model has no preprocessor; pass a task made by from_preset.")
     count = len(backbone.blocks)
     if not -count <= layer < count:
         raise ValueError(f"layer={layer}; expected {-count} to {count - 1}.")
-    if not 0 <= head < backbone.num_heads:
-        raise ValueError(f"head={head}; expected 0 to {backbone.num_heads - 1}.")
+    if head is not None and not 0 <= head < backbone.num_heads:
+        raise ValueError(f"head={head}; expected 0 to {backbone.num_heads - 1}, or None for all.")
     return layer % count
 
 
@@ -463,7 +484,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
     lines = [
         f'<line x1="{LEFT}" y1="{heights[i]}" x2="{RIGHT}" y2="{heights[j]}" '
         f'stroke="{GREY if (i < middle) == (j < middle) else BLUE}" '
-        f'stroke-opacity="{min(weight, 1):.2f}"><title>'
+        f'stroke-opacity="{min(weight, 1) ** 0.5:.2f}"><title>'
         f"{in_html(tokens[i])} → {in_html(tokens[j])}: {weight:.2f}</title></line>"
         for (i, j), weight in np.ndenumerate(weights)
         if weight >= FAINTEST

@@ -18,6 +18,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
+    Probability,
     Verbosity,
     one_of,
     validate_arguments,
@@ -42,7 +43,9 @@ from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
-    above_thresholds,
+    abstaining,
+    answered_in_order,
+    check_abstention,
     threshold_of_each,
     tuned_thresholds,
 )
@@ -52,6 +55,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     learn_classes,
     multi_label_targets,
 )
+from encoder_zoo.tasks.classification.class_scores import ScoresClasses, best_only
 from encoder_zoo.tasks.classification.sequence_classifier import LabelScore, labels_in_order
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.text_embedder import SCORES, TextEmbedder
@@ -177,7 +181,7 @@ SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class FewShotClassifier(TextEmbedder):
+class FewShotClassifier(ScoresClasses, TextEmbedder):
     """Classify texts after 8 to 64 examples of each class.
 
         classifier = ez.FewShotClassifier.from_preset("all_minilm_l6_en_uncased")
@@ -199,6 +203,8 @@ class FewShotClassifier(TextEmbedder):
             and of texts that share none, and the head is a logistic regression for each class.
         thresholds: {label: least score} with several labels a text, see `tune_thresholds`; None:
             0.5 of each.
+        abstain_below: Least score of an answer. Texts whose best class has a lower score are
+            answered with the label None. Defaults to None, which answers every text.
         **kwargs: the others of `TextEmbedder`.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.
@@ -221,7 +227,7 @@ class FewShotClassifier(TextEmbedder):
     task_name = "text_embedder"  # as which other programs open it
     pipeline_tag = "text-classification"
     text_method = "classify"
-    answer_settings = (*TextEmbedder.answer_settings, "thresholds")
+    answer_settings = (*TextEmbedder.answer_settings, "thresholds", "abstain_below")
 
     @validate_arguments
     def __init__(
@@ -232,11 +238,14 @@ class FewShotClassifier(TextEmbedder):
         labels: Sequence[str] | None = None,
         problem_type: Annotated[str, one_of(SINGLE, SEVERAL)] = SINGLE,
         thresholds: Thresholds | None = None,
+        abstain_below: Probability | None = None,
         **kwargs: Any,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         self.problem_type = problem_type
         self.thresholds = thresholds
+        self.abstain_below = abstain_below
+        check_abstention(abstain_below, "several labels a text" if self._takes_several else None)
         self._set_classes(num_classes, labels)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
@@ -521,6 +530,8 @@ class FewShotClassifier(TextEmbedder):
         texts: object,
         batch_size: PositiveInt | None = None,
         top_k: PositiveInt | None = None,
+        threshold: Probability | Thresholds | None = None,
+        abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
         """Return the labels of each text with their probabilities.
@@ -529,6 +540,11 @@ class FewShotClassifier(TextEmbedder):
             texts: a text, or a list, array, tensor or column of texts.
             batch_size: default 32.
             top_k: return the best labels, so many, in place of the best one.
+            threshold: with several labels a text the least score of a label that is given, or
+                {label: least score}. Defaults to the result of `tune_thresholds`, else to 0.5.
+            abstain_below: Least score of an answer, such as 0.9. Texts whose best class has a lower
+                score get `{"label": None, "score"}`: a person may look at them. Defaults to the
+                model's own setting.
             missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
                 answer of None; "error", the default, for an error that names the first of them.
 
@@ -537,25 +553,52 @@ class FewShotClassifier(TextEmbedder):
             several labels a text: a list of those with a score of at least 0.5, or their threshold
             of `tune_thresholds`; or the `top_k` best. A label is its name, or its number where the
             classes have no names. For a single text its answer alone.
+
+        Raises:
+            ValueError: If `threshold` is passed and a text has one class, or with `top_k`.
         """
         if isinstance(texts, str | bytes):
-            return self.classify([texts], batch_size, top_k)[0]
+            return self.classify([texts], batch_size, top_k, threshold, abstain_below)[0]
+        if threshold is not None and (not self._takes_several or top_k is not None):
+            raise ValueError(
+                "threshold is of several labels a text, and not of the top_k. Received: "
+                f"problem_type={self.problem_type!r}, top_k={top_k}. Where an uncertain answer is "
+                "to be left out, use abstain_below."
+            )
+        kind = "several labels a text" if self._takes_several else None
+        check_abstention(abstain_below, kind, top_k)
         scores = self.predict_proba(texts, batch_size)
         order = np.argsort(-scores, axis=1, kind="stable")
-        if top_k is None and self._takes_several:
-            least = threshold_of_each(self.thresholds, self.class_names, DEFAULT_THRESHOLD)
-            order = above_thresholds(order, scores, least)
-        rows = labels_in_order(self.class_names, scores, order)
         if top_k is not None:
-            return [row[:top_k] for row in rows]
-        return rows if self._takes_several else [row[0] for row in rows]
+            return labels_in_order(self.class_names, scores, order[:, :top_k])
+        if self._takes_several:
+            order = answered_in_order(order, self._answered(scores, threshold))
+            return labels_in_order(self.class_names, scores, order)
+        best = [row[0] for row in labels_in_order(self.class_names, scores, order[:, :1])]
+        return abstaining(best, self.abstain_below if abstain_below is None else abstain_below)
+
+    def _answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
+        if not self._takes_several:
+            return best_only(scores)
+        given = self.thresholds if threshold is None else threshold
+        return scores >= threshold_of_each(given, self.class_names, DEFAULT_THRESHOLD)
+
+    def _scores_and_classes(self, method, x, y, batch_size):
+        texts, labels = self._labelled(x, y)
+        scores = self.predict_proba(texts, batch_size)
+        return scores, self._hot(len(scores), labels, self.labels, self.num_classes) > 0.5
+
+    @property
+    def _gives_several(self) -> bool:
+        return self._takes_several
 
     def signatures(self) -> dict[str, Callable]:
         """Return `classify` of all classes for exports.
 
         Returns:
             "serving_default", from "text" (N,) to "label" (N, C) strings, the best first, and
-            "score" (N, C).
+            "score" (N, C). Of a model with `abstain_below` also "abstains" (N,), whether the best
+            score is lower.
         """
         embed = super().signatures()["serving_default"]
         names = array_ops.constant([str(name) for name in self.class_names])
@@ -564,7 +607,10 @@ class FewShotClassifier(TextEmbedder):
             logits = self.head(embed(text)["embedding"])
             scores = (array_ops.sigmoid if self._takes_several else array_ops.nn.softmax)(logits)
             scores, order = array_ops.math.top_k(scores, self.num_classes)
-            return {"label": array_ops.gather(names, order), "score": scores}
+            answers = {"label": array_ops.gather(names, order), "score": scores}
+            if self.abstain_below is not None:
+                answers["abstains"] = scores[:, 0] < self.abstain_below
+            return answers
 
         return {"serving_default": answer}
 
@@ -574,7 +620,7 @@ class FewShotClassifier(TextEmbedder):
     def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
         arguments = super().arguments_from_files(checkpoint, given)
         if not _takes_head(checkpoint, given):
-            return {**arguments, "thresholds": None}
+            return {**arguments, "thresholds": None, "abstain_below": None}
         names = labels_from_config(checkpoint.config)
         labels = None if are_default_labels(names) else names
         stored = {"num_classes": len(names), "problem_type": _problem_type(checkpoint)}
