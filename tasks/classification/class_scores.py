@@ -18,7 +18,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import ForeignMethod
+from encoder_zoo.common.wording import ForeignName
 
 _PROBABILITY = rule_of(Probability)
 Levels = Annotated[
@@ -164,7 +164,7 @@ class ScoresClasses:
 
     class_names: Sequence
     if not TYPE_CHECKING:  # so that editors do not offer it
-        classification_report = ForeignMethod("evaluate_classes(x, y)")
+        classification_report = ForeignName("evaluate_classes(x, y)")
 
     @validate_arguments
     @reads_weights

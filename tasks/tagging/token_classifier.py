@@ -25,7 +25,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import ForeignMethod
+from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.encoders.training import whole_array
@@ -160,7 +160,7 @@ class TokenClassifier(LabelledTask):
     predicts_lists = True
     _logged_notation: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer it
-        classification_report = ForeignMethod("evaluate_entities(x, y)")
+        classification_report = ForeignName("evaluate_entities(x, y)")
     answer_settings = (
         "strategy",
         "valid_tags",
