@@ -308,7 +308,9 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
                 `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Returns:
-            A backbone of the checkpoint's family.
+            A backbone of the checkpoint's family. A subclass of yours, such as of `BertBackbone`,
+            gets the checkpoint's weights too; those that it adds keep their initial values, which
+            is logged.
 
         Raises:
             ValueError: if the checkpoint is of another family than the class, or has missing or

@@ -52,12 +52,19 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
     safeguards = Safeguards.taken_from(overrides)
     with open_preset(source, safeguards) as checkpoint:
         found = checkpoint.family.backbone
-        if not issubclass(found, cls):
+        if not (issubclass(found, cls) or issubclass(cls, found)):
             raise ValueError(
-                f"{source} holds a {found.__name__}. Load it with that class or with "
+                f"{source} holds a {found.__name__}. Load it with that class, a subclass of it, or "
                 f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
             )
-        backbone, used, _ = restore_backbone(checkpoint, overrides, safeguards)
+        kind = cls if issubclass(cls, found) else found
+        asked = overrides.get("pooler") is True
+        backbone, used, is_new = restore_backbone(checkpoint, overrides, safeguards, asked, kind)
+        if is_new:
+            logger.warning(
+                "%s: the pooler starts from random weights: the checkpoint has none.",
+                checkpoint.folder.name,
+            )
         with contextlib.suppress(ValueError, FileNotFoundError):  # of a tokenizer not needed here
             if stored := checkpoint.stored_tokenizer():
                 backbone.checkpoint_vocabulary = Vocabulary(stored.kind.name)
@@ -149,7 +156,7 @@ def _read_task(
 ) -> PresetTask:
     """Load a task, with the backbone given, or with that of the checkpoint."""
     added_tokens = arguments.pop("added_tokens", ())
-    takes_texts = _takes_texts(cls, arguments)
+    given = _given_preprocessor(cls, arguments)
     family, settings = checkpoint.family, checkpoint.settings
     head = cls.head_of(family)
     for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
@@ -157,6 +164,8 @@ def _read_task(
 
     for_backbone.setdefault("pooler", head.pooled)
     tokenizer = _read_tokenizer(checkpoint, added_tokens)
+    if tokenizer is None and given not in (MADE_HERE, None):
+        tokenizer = given.tokenizer
     if tokenizer is not None:
         tokenizer = _with_added(tokenizer, cls.tokens_to_add(checkpoint, tokenizer, arguments))
     preprocessor, for_inference = None, {}
@@ -190,7 +199,9 @@ def _read_task(
         names = default_labels(arguments["num_classes"])
         if settings.get("head", {}).get("labels") == names:  # saved here, of classes with names
             arguments["labels"] = names
-    preprocessor = preprocessor if takes_texts else None
+    if given is not MADE_HERE:
+        _check_same_tokens(cls, given, tokenizer, for_preprocessor)
+        preprocessor = given
     task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})
     if tokenizer is not None:
         backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
@@ -202,21 +213,55 @@ def _read_task(
     return task
 
 
-def _takes_texts(cls: type, arguments: dict) -> bool:
-    """Take `preprocessor=None` from the arguments, which means a task of prepared inputs.
+MADE_HERE = object()  # in place of a preprocessor that the caller passes
+
+
+def _given_preprocessor(cls: type, arguments: dict) -> object:
+    """Take `preprocessor` from the arguments; None means a task of prepared inputs.
 
     Raises:
         TypeError: "SpanQA.from_preset makes the backbone itself. ..."
     """
-    for name in ("backbone", "preprocessor"):
-        if arguments.get(name) is not None:
-            raise TypeError(
-                f"{cls.__name__}.from_preset makes the {name} itself. Pass its arguments, such as "
-                f"dropout=0.0 or sequence_length=128, or {cls.__name__}(backbone, preprocessor)."
-            )
-    takes_texts = "preprocessor" not in arguments
-    arguments.pop("preprocessor", None)
-    return takes_texts
+    if arguments.pop("backbone", None) is not None:
+        raise TypeError(
+            f"{cls.__name__}.from_preset makes the backbone itself. Pass its arguments, such as "
+            f"dropout=0.0, or call {cls.__name__}(backbone, preprocessor)."
+        )
+    given = arguments.pop("preprocessor", MADE_HERE)
+    expected = cls.preprocessor_class.task_name
+    if given is MADE_HERE or given is None or getattr(given, "task_name", "") == expected:
+        return given
+    raise TypeError(
+        f"{cls.__name__} takes a {cls.preprocessor_class.__name__}. Received: a "
+        f"{type(given).__name__}. Make one with the same tokenizer."
+    )
+
+
+def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> None:
+    """Raise an error for a preprocessor that does not fit, or for arguments that it would have.
+
+    Args:
+        cls: Class of the task.
+        given: Preprocessor that the caller passes, or None.
+        tokenizer: Tokenizer of the preset, with the tokens that the task adds.
+        others: Dict of the caller's arguments for a preprocessor.
+
+    Raises:
+        TypeError: "sequence_length is an argument of the preprocessor. ..."
+        ValueError: "The preprocessor's tokenizer has other tokens than the preset's. ..."
+    """
+    if given is None:
+        return
+    if others:
+        raise TypeError(
+            f"{', '.join(others)} of {cls.__name__}.from_preset belongs to the preprocessor, and "
+            "one is passed. Pass the argument to the preprocessor."
+        )
+    if tokenizer.get_vocabulary() != given.tokenizer.get_vocabulary():
+        raise ValueError(
+            "The preprocessor's tokenizer has other tokens than the preset's. Load it from the "
+            f"same preset, {type(given).__name__}.from_preset(source)."
+        )
 
 
 def load_from_keras_hub(

@@ -49,18 +49,33 @@ def restore_backbone(
     overrides: dict,
     safeguards: Safeguards,
     new_pooler_allowed: bool = False,
+    kind: type[Backbone] | None = None,
 ) -> tuple[Backbone, set[str], bool]:
-    """Return the backbone, the names of its tensors, and whether its pooler is new."""
+    """Return the backbone, the names of its tensors, and whether its pooler is new.
+
+    Weights that a subclass of the family's backbone adds keep their initial values, which is
+    logged.
+
+    Args:
+        checkpoint: Open checkpoint.
+        overrides: Dict of the caller's arguments for the backbone.
+        safeguards: Options of the checks.
+        new_pooler_allowed: Boolean. Whether the checkpoint may lack the pooler.
+        kind: Class of the backbone. Defaults to the family's.
+    """
     collect_dropped_models()
-    backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed)
+    kind = kind or checkpoint.family.backbone
+    backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
+    if kind is not checkpoint.family.backbone:
+        _log_own_weights(backbone, matched, checkpoint)
     backbone.pooler_is_new = new
     _loaded.add(backbone)
     return backbone, set(matched), new
 
 
 def match_backbone(
-    checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool
+    checkpoint: Checkpoint, overrides: dict, new_pooler_allowed: bool, kind: type[Backbone]
 ) -> tuple[Backbone, dict[str, tuple[keras.Variable, bool]], bool]:
     """Return the backbone, its matched tensors, and whether its pooler is new."""
     family = checkpoint.family
@@ -68,9 +83,9 @@ def match_backbone(
     has_pooler = f"{family.pooler}.weight" in checkpoint.shapes
     check_overrides(arguments, overrides, checkpoint, has_pooler)
     arguments = {**arguments, "pooler": has_pooler, **overrides}
-    new_weights = arguments["pooler"] and not has_pooler
+    new_weights = (arguments["pooler"] and not has_pooler) or kind is not family.backbone
     with contextlib.nullcontext() if new_weights else skip_initialization():
-        backbone = family.backbone(**arguments)
+        backbone = kind(**arguments)
     matched, misfits = match(checkpoint, backbone, backbone_layers(backbone))
     new = [name for name in misfits if new_pooler_allowed and name.startswith(f"{family.pooler}.")]
     if len(misfits) > len(new):
@@ -81,6 +96,20 @@ def match_backbone(
             + "\n".join(lines)
         )
     return backbone, matched, bool(new)
+
+
+def _log_own_weights(backbone: Backbone, matched: Mapping, checkpoint: Checkpoint) -> None:
+    """Log the weights of a user's subclass that no checkpoint of its family holds."""
+    read = {id(weight) for weight, _ in matched.values()}
+    own = [weight.path for weight in backbone.weights if id(weight) not in read]
+    if own:
+        logger.warning(
+            "%s: these weights of %s start from their initial values, as no %s has them: %s.",
+            checkpoint.folder.name,
+            type(backbone).__name__,
+            checkpoint.family.backbone.__name__,
+            ", ".join(own),
+        )
 
 
 def check_overrides(

@@ -85,6 +85,15 @@ def save_backbone(
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes)
 
 
+def save_tokenizer(tokenizer, folder: str | os.PathLike) -> None:
+    """See `Tokenizer.save_to_preset`."""
+    others = [name for name in replaced_files() if name != MANIFEST]
+    kind = Kind("a tokenizer", lambda manifest: manifest["task"] == "tokenizer", read=others)
+    with replacing(folder, kind) as new:
+        _write_files(new, tokenizer.to_files())
+        write_manifest(new, {"task": "tokenizer"})
+
+
 @validate_arguments
 def save_task(
     task: PresetTask,
@@ -247,8 +256,9 @@ def _new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
 
 
 def _is_preset(manifest: Mapping) -> bool:
-    """Return whether a manifest is that of a preset, not of an index or of a training's backup."""
-    return not manifest["task"].endswith("_index") and "training" not in manifest
+    """Return whether a manifest is that of a preset: not of a tokenizer, an index or a backup."""
+    task = manifest["task"]
+    return task != "tokenizer" and not task.endswith("_index") and "training" not in manifest
 
 
 def _head_config(task: PresetTask, head: Head) -> dict:

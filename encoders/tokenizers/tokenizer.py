@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
     from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
 
-loading = LazyModule("encoder_zoo.presets.loading")  # above the tokenizers, which it loads
+# Above the tokenizers, whose `from_preset` and `save_to_preset` call them.
+loading = LazyModule("encoder_zoo.presets.loading")
+saving = LazyModule("encoder_zoo.presets.saving")
 
 
 class Vocabulary:
@@ -502,6 +504,31 @@ class Tokenizer(TokenizerArguments):
             '[CLS]'
         """
         return loading.load_tokenizer(cls, source, **options)
+
+    def save_to_preset(self, directory: str | os.PathLike[str]) -> None:
+        """Save the tokenizer as a folder of its own, which `from_preset` and other libraries open.
+
+        The folder is replaced atomically. A model and its tokenizer go into one folder with
+        `save_to_preset` of a task, or of a backbone with `tokenizer=`.
+
+        Args:
+            directory: Folder to write, or to replace if it holds a tokenizer that was saved there.
+                Files of other kinds in it are kept.
+
+        Raises:
+            ValueError: If the folder holds a model.
+            OSError: If the folder cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> import encoder_zoo as ez
+            >>> tokenizer = ez.Tokenizer.from_preset("bert_nano_en_uncased")
+            >>> folder = tempfile.mkdtemp() + "/tokenizer"
+            >>> tokenizer.save_to_preset(folder)
+            >>> ez.Tokenizer.from_preset(folder).get_config() == tokenizer.get_config()
+            True
+        """
+        saving.save_tokenizer(self, directory)
 
 
 def as_rows(ids: object) -> array_ops.RaggedTensor:

@@ -258,8 +258,8 @@ def check_pooler(task: keras.Model, name: str) -> None:
     if task.head_record.pooled and not task.backbone.pooler:
         raise ValueError(
             f"A {task.backbone.family.class_prefix} {name} reads the pooler's output. Build the "
-            f"backbone with pooler=True, or load it with {type(task).__name__}.from_preset, which "
-            "adds a pooler."
+            "backbone with pooler=True, which from_preset takes too; "
+            f"{type(task).__name__}.from_preset adds a pooler by itself."
         )
 
 

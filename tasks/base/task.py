@@ -56,7 +56,7 @@ class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, tot
     """Of the backbone, of the tokenizer, and of every preprocessor."""
 
     sequence_length: int | None
-    preprocessor: None
+    preprocessor: Preprocessor | None
 
 
 class TinyData(NamedTuple):
@@ -565,9 +565,9 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
                 or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
                 markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
-                new rows, the mean of the others; `preprocessor=None`, for a task that takes
-                prepared inputs only; and how much to check: `verify`, `max_bytes`,
-                `allow_nonfinite`, see `presets.opening.Safeguards`.
+                new rows, the mean of the others; `preprocessor=`, one of the same preset, or None
+                for a task that takes prepared inputs only; and how much to check: `verify`,
+                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Raises:
             ValueError: if the preset does not exist or its files do not fit together.

@@ -126,17 +126,6 @@ def an_argument_of_another_library_is_left_out(said, folder):
     np.testing.assert_allclose(np.linalg.norm(embedder.embed(TEXTS), axis=1), 1, rtol=1e-5)
 
 
-@case("from_preset makes the {} itself. Pass its arguments")
-def a_preprocessor_is_made_of_its_arguments(said, folder):
-    made = preprocessor("SequenceClassifier", sequence_length=16)
-    new("SequenceClassifier", labels=["a", "b"]).save_to_preset(folder)
-    with said("from_preset makes the preprocessor itself. Pass its arguments"):
-        ez.Classifier.from_preset(folder, preprocessor=made)
-    loaded = ez.Classifier.from_preset(folder, sequence_length=16)
-    assert loaded.preprocessor.sequence_length == 16
-    assert ez.Classifier(loaded.backbone, made, labels=["a", "b"]).predict(TEXTS, **SMALL).shape
-
-
 @case("has no label: it is")
 def rows_without_labels_are_dropped(said, folder):
     x, y = TEXTS, ["a", None, "b", "a"]
