@@ -274,7 +274,7 @@ CASES = {
 
 
 FEW = ("SequenceClassifier", "TokenClassifier")
-TF, COMPILED, ALWAYS = ("tensorflow",), ("tensorflow", "jax"), ("tensorflow", "jax", "torch")
+TF, ALWAYS = ("tensorflow",), ("tensorflow", "jax", "torch")
 
 
 class Way:
@@ -318,10 +318,8 @@ WAYS = {
     "one step": Way(epochs=1, size=ROWS, all_on=("torch",)),
     "batches": Way(),
     "accumulation": Way(gradient_accumulation_steps=3, all_on=ALWAYS),
-    "executions": Way(steps_per_execution=3, backends=COMPILED),
-    "executions, accumulation": Way(
-        steps_per_execution=3, gradient_accumulation_steps=3, backends=COMPILED
-    ),
+    "executions": Way(steps_per_execution=3),
+    "executions, accumulation": Way(steps_per_execution=3, gradient_accumulation_steps=3),
     "mixed_bfloat16": Way(precision="mixed_bfloat16", backends=("torch", "jax"), all_on=("torch",)),
     "mixed_bfloat16, executions": Way(
         precision="mixed_bfloat16", steps_per_execution=3, backends=TF, all_on=TF
@@ -351,12 +349,11 @@ def cells(backend):
     """Return the pairs of a way and a case of a backend.
 
     The ways do not depend on the task's loss, but for accumulation. On JAX, where a program is
-    compiled for each cell, they have one task. PyTorch has a way that Keras refuses.
+    compiled for each cell, they have one task.
     """
     few, found = FEW[:1] if backend == "jax" else FEW, []
     for (way, given), case in itertools.product(WAYS.items(), CASES):
-        there = backend in given.backends or (backend, way) == ("torch", "executions")
-        if there and case in (CASES if backend in given.all_on else few):
+        if backend in given.backends and case in (CASES if backend in given.all_on else few):
             found.append((way, case))
     return found
 
@@ -782,32 +779,13 @@ def main(*ways, names=()):
         for way, name in cells(backend)
         if (not ways or way in ways) and (not names or name in names)
     ]  # with the same arguments of `compile` next to each other: they have one graph
-    failed, refused = 0, 0
+    failed = 0
     for (name, precision, divided), members in itertools.groupby(sorted(chosen), lambda c: c[:3]):
         models = Models(CASES[name], precision, strategy if divided else None)
         for *_, way in members:
-            if backend not in WAYS[way].backends:
-                result, problems = check_refused(models, way), []
-                refused += 1
-            else:
-                result = compare(name, way, models)
-                problems = wrong(result, precision)
+            result = compare(name, way, models)
+            problems = wrong(result, precision)
             failed += bool(problems)
             print(backend, name, way, result, *problems, sep=" | ", flush=True)
-    equal = len(chosen) - refused - failed
-    print(
-        f"{len(chosen)} tried, {equal} equal to the plain loop, {refused} refused, {failed} wrong"
-    )
+    print(f"{len(chosen)} tried, {len(chosen) - failed} equal to the plain loop, {failed} wrong")
     sys.exit(bool(failed))
-
-
-def check_refused(models, way):
-    """Return the error for a way that the backend does not have; it names the argument."""
-    models.task.compile("auto", **{**ALL, **models.case.compiled, **WAYS[way].compiled})
-    x, y, _ = models.raw if models.case.raw else models.prepared
-    try:
-        models.task.fit(x, y, SIZE, verbose=0)
-    except ValueError as error:
-        assert "steps_per_execution" in str(error), error
-        return f"refused: {error}"
-    raise AssertionError(f"{way} is not refused")

@@ -20,7 +20,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.keras_private import clip_summed_gradients
+from encoder_zoo.common.keras_private import (
+    clip_summed_gradients,
+    joins_processes,
+    spreads_models,
+    torch_processes,
+)
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
 
@@ -299,7 +304,7 @@ class Distribution:
         """
         check_backend_spreads()
         distribution = keras.distribution.distribution()
-        if distribution is None:
+        if distribution is None or keras.config.backend() != "jax":
             return
         devices = set(distribution.device_mesh.backend_mesh.devices.flat)
         if model.variables[0].value.sharding.device_set != devices:
@@ -310,20 +315,23 @@ class Distribution:
                 "keras.distribution.set_distribution(None)."
             )
 
-    def report_alone(self) -> None:
-        """Log that other processes of `torch.distributed` do not share what `fit` learns."""
-        if keras.config.backend() != "torch":
-            return
-        distributed = sys.modules["torch"].distributed
-        if distributed.is_available() and distributed.is_initialized():
-            count = distributed.get_world_size()
-            if count > 1:
-                logger.warning(
-                    "fit trains in this process alone: each of the %s processes of "
-                    "torch.distributed gets weights of its own. To train one model, put it into "
-                    "torch.nn.parallel.DistributedDataParallel, in a loop of your own.",
-                    count,
-                )
+    def report_processes(self, model: keras.Model) -> None:
+        """Log what the other processes of `torch.distributed` have to do with this training."""
+        count = torch_processes()
+        if count > 1 and joins_processes(model):
+            logger.warning(
+                "Keras trains and evaluates one model in the %s processes of torch.distributed. "
+                "Call fit in each of them, with as many batches, of data of its own: a process "
+                "waits for the others. Answers are computed in one process alone.",
+                count,
+            )
+        elif count > 1:
+            logger.warning(
+                "fit trains in this process alone: each of the %s processes of "
+                "torch.distributed gets weights of its own. To train one model, put it into "
+                "torch.nn.parallel.DistributedDataParallel, in a loop of your own.",
+                count,
+            )
 
     # -- data ----------------------------------------------------------------------------------
 
@@ -474,7 +482,7 @@ def check_backend_spreads() -> None:
         ValueError: "keras.distribution spreads models over devices on the backend 'jax' alone. ..."
     """
     backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
-    if keras.distribution.distribution() is not None and backend != "jax":
+    if keras.distribution.distribution() is not None and not spreads_models():
         asked, needed = "keras.distribution", "jax"
         undo = "call keras.distribution.set_distribution(None)"
     elif backend != "tensorflow" and tensorflow and tensorflow.distribute.has_strategy():
@@ -513,9 +521,12 @@ def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
 
 
 def data_parallel_devices() -> int:
-    """Return over how many devices `keras.distribution`, which only JAX has, splits a batch."""
+    """Return over how many devices of this process `keras.distribution` splits a batch.
+
+    On PyTorch, where Keras spreads models, each process has one device.
+    """
     distribution = keras.distribution.distribution()
-    if distribution is None:
+    if distribution is None or keras.config.backend() != "jax":
         return 1
     mesh = distribution.device_mesh
     return mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]

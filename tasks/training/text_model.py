@@ -372,7 +372,7 @@ class TextModel(keras.Model):
             none.on_train_begin()
             none.on_train_end()
             return self.history
-        self.distribution.report_alone()
+        self.distribution.report_processes(self)
         with self.distribution.running():
             arguments = {**data.fit_arguments(callbacks, verbose), **options}
             build_metrics(self, arguments["x"])
@@ -615,15 +615,21 @@ class TextModel(keras.Model):
     def _counting(self, steps: int | None, done: int = 0):
         """Count the batches that Keras reads, so that no execution reads beyond an epoch.
 
+        Only on TensorFlow several steps are one execution: elsewhere Keras's loop, which would read
+        their batches ahead, runs one after the other.
+
         Args:
             steps: batches of an epoch; None: the data end with it.
             done: batches of the first epoch that are done.
         """
         outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
+        executed = self.steps_per_execution
+        if keras.config.backend() != "tensorflow":
+            self.steps_per_execution = 1
         try:
             yield
         finally:
-            self._counted = outer
+            self._counted, self.steps_per_execution = outer, executed
 
     def _next_execution(self) -> int:
         """Return how many batches the next execution of several takes."""
