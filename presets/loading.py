@@ -19,6 +19,7 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.wording import invalid, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
@@ -299,7 +300,10 @@ def _read_tokenizer(
     family, stored = checkpoint.family, checkpoint.stored_tokenizer()
     if stored is None:
         return None
-    tokenizer = stored.kind.load().from_files(stored.files, **stored.arguments(family))
+    arguments = stored.arguments(family)
+    if arguments.get("model_max_length") == _positions(checkpoint):
+        arguments.pop("model_max_length", None)  # the model's limit, none of the tokenizer's
+    tokenizer = stored.kind.load().from_files(stored.files, **arguments)
     if family and family.config_keys["vocabulary_size"] in checkpoint.config:
         _check_vocabulary(checkpoint, stored.kind, tokenizer)
     tokens = tokenizer.get_vocabulary()
@@ -308,6 +312,14 @@ def _read_tokenizer(
         message = "%s: the vocabulary holds %r more than once; the last one counts."
         logger.warning(message, checkpoint.folder.name, twice)
     return _with_added(tokenizer, [*stored.special_tokens_to_add(tokenizer), *added_tokens])
+
+
+def _positions(checkpoint: Checkpoint | TokenizerPreset) -> int | None:
+    """Return the number of tokens that the model takes; None without a model."""
+    family = checkpoint.family
+    if family is None or family.config_keys["hidden_dim"] not in checkpoint.config:
+        return None
+    return backbone_arguments(checkpoint.config, family).get("max_sequence_length")
 
 
 def _with_added(tokenizer: Tokenizer, added_tokens: Sequence[str | Mapping]) -> Tokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 from collections import Counter
@@ -19,6 +20,8 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.tokenizers.files.writing import as_json
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.json_data import as_json_value, json_bytes
@@ -51,6 +54,7 @@ from encoder_zoo.presets.model_card import (
 )
 
 SHARD_BYTES = 5_000_000_000
+TOKENIZER_CONFIG = "tokenizer_config.json"
 ByteCount = Annotated[int, Rule(lambda v: type(v) is int and v >= 1, "an integer of 1 or more")]
 Format = Literal["huggingface", "keras_hub"]
 DType = Literal["float32", "float16", "bfloat16"]
@@ -219,7 +223,18 @@ def _write_model(new, config, weights, backbone, tokenizer, dtype, shard_bytes) 
         config = {**config, **backbone_config(backbone, tokenizer), "dtype": main}
         (new / CONFIG).write_bytes(json_bytes(config))
     _write_weights(new, weights, dtypes, shard_bytes)
-    _write_files(new, {} if tokenizer is None else tokenizer.to_files())
+    _write_files(new, {} if tokenizer is None else tokenizer_files(tokenizer, backbone))
+
+
+def tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
+    """Return the files of a model's tokenizer, which say how many tokens the model takes.
+
+    Without `model_max_length` transformers' pipelines do not truncate, and fail for long texts.
+    """
+    files = tokenizer.to_files()
+    longest = min(filter(None, (tokenizer.model_max_length, backbone.max_sequence_length)))
+    settings = {**json.loads(files[TOKENIZER_CONFIG]), "model_max_length": longest}
+    return {**files, TOKENIZER_CONFIG: as_json(settings)}
 
 
 def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:

@@ -170,7 +170,7 @@ class TestLengths:
     @pytest.mark.slow(except_for="^max_len")
     @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
     def test_a_length_below_the_positions_counts(self, folder, key, tmp_path):
-        rewrite(folder, "tokenizer_config.json", **{key: 5})
+        rewrite(folder, "tokenizer_config.json", **{"model_max_length": None, key: 5})
         opened = ez.SequenceClassifier.from_preset(folder)
         assert ids_of(opened.preprocessor([TEXT])) == [CLS, 5, 6, 7, SEP]
         opened.save_to_preset(tmp_path / "again")

@@ -367,3 +367,14 @@ def test_a_preset_is_as_readable_as_any_new_file(classifier, tmp_path):
     assert modes[0] == modes[1]
     expected = (tmp_path / "other" / "file").stat().st_mode
     assert {path.stat().st_mode for path in (tmp_path / "preset").iterdir()} == {expected}
+
+
+@pytest.mark.parametrize("name", ["bert", "xlnet", "gte"])
+def test_a_saved_folder_says_how_long_its_texts_may_be(tiny, tmp_path, name):
+    """transformers' pipelines truncate by it, and fail for long texts without it."""
+    task = tiny.task(get_family(name), "SequenceClassifier")
+    task.save_to_preset(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == task.backbone.max_sequence_length
+    again = ez.SequenceClassifier.from_preset(tmp_path).preprocessor.tokenizer
+    assert again.get_config() == task.preprocessor.tokenizer.get_config()

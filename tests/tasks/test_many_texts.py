@@ -460,7 +460,7 @@ def test_batches_of_any_table_get_the_answers_columns():
         assert [found[name] for name in ("text", "label")] == [given["text"], expected["label"]]
         assert list(found) == list(expected)
     assert opened == [1]
-    with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6 \(int\). Expected a text"):
+    with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6. Expected a text"):
         answers({"text": [6, 7]})
 
 
