@@ -170,6 +170,31 @@ def argument_defaults(cls: type) -> dict[str, object]:
     return {n: default for n, default in found.items() if default is not inspect.Parameter.empty}
 
 
+def signature_of_arguments(cls: type) -> inspect.Signature:
+    """Return the signature with all named arguments of a class, where `__init__` passes them on.
+
+    Example:
+        >>> class Scale(ConfigFromSignature, keras.layers.Layer):
+        ...     def __init__(self, units, factor=2.0, **kwargs):
+        ...         super().__init__(**kwargs)
+        >>> class Shift(Scale):
+        ...     def __init__(self, *args, offset=1.0, **kwargs):
+        ...         super().__init__(*args, **kwargs)
+        >>> print(signature_of_arguments(Shift))
+        (units, factor=2.0, *, offset=1.0, **kwargs)
+    """
+    defaults, found = argument_defaults(cls), []
+    for name, parameter in _arguments(cls).items():
+        default = defaults.get(name, inspect.Parameter.empty)
+        found.append(parameter.replace(default=default, annotation=inspect.Parameter.empty))
+    positional = [p for p in found if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    required = [p for p in positional if p.default is inspect.Parameter.empty]
+    optional = [p for p in positional if p.default is not inspect.Parameter.empty]
+    by_name = [p for p in found if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    others = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+    return inspect.Signature([*required, *optional, *by_name, others])
+
+
 def argument_rules(cls: type) -> dict[str, Rule]:
     """Return {argument: its rule}; a subclass's counts before its base's.
 

@@ -102,6 +102,21 @@ NOT_NEEDED = {
 }
 
 
+# Arguments that `fit` has elsewhere, and `compile` here.
+COMPILED = {
+    **{name: f"compile({name}=...)" for name in ("optimizer", "loss", "metrics", "weight_decay")},
+    **{name: f"compile({name}=...)" for name in ("learning_rate", "layer_decay", "jit_compile")},
+    "lr": "compile(learning_rate=...)",
+    "warmup": "compile(warmup=...)",
+    "warmup_steps": "compile(warmup=...)",
+    "warmup_ratio": "compile(warmup=...)",
+    "gradient_accumulation_steps": "compile(gradient_accumulation_steps=...)",
+    "compute_metrics": "compile(metrics=...)",
+    "train_objectives": "compile(loss=...) and fit(x, y)",
+    "train_dataset": "fit(x, y) or fit(dataset)",
+}
+
+
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     """Return the message for an unknown argument, with the ones that may be meant.
 
@@ -114,6 +129,8 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     if name in NOT_NEEDED:
         return f"{function} got an unknown argument {name!r}. Leave it out: {NOT_NEEDED[name]}."
     known = sorted(known)
+    if name in COMPILED and function.endswith(".fit"):
+        return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."
     other = OTHER_NAMES.get(name)
     close = [other] if other in known else difflib.get_close_matches(name, known, n=2, cutoff=0.7)
     hint = did_you_mean(close) or f" Expected some of {', '.join(known)}."

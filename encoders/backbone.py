@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
@@ -15,6 +16,7 @@ from encoder_zoo.common.arguments import (
     Repository,
     SaveOptions,
 )
+from encoder_zoo.common.configuration import signature_of_arguments
 from encoder_zoo.common.keras_private import (
     opens_training,
 )
@@ -85,6 +87,11 @@ class BackbonePresetArguments(PresetArguments, total=False):
 
 class _BuiltAtOnce(type(keras.Model)):
     """Metaclass that applies a class's `defaults`, and builds a model after the last `__init__`."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Return the arguments of a class and its bases, as `help` and editors show them."""
+        return signature_of_arguments(cls)
 
     def __call__(cls, *args, **kwargs):
         refuse_in_fork()

@@ -208,6 +208,7 @@ def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
     """Return a hint with presets of the same repository or with similar names."""
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
-    close = same or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)
+    begun = [known for known in presets if known.startswith(own)]
+    close = same or begun or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)
     names = "Names are in list_presets(); any other must be an existing folder."
-    return f"{did_you_mean(close)} {names}"
+    return f"{did_you_mean(close[:5])} {names}"

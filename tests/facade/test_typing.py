@@ -190,3 +190,16 @@ def test_backbones_name_unknown_arguments(cls):
     expected = f"{cls.__name__} got an unknown argument 'hidden_size'. Did you mean 'hidden_dim'"
     with pytest.raises(TypeError, match=expected):
         cls(30, num_layers=1, num_heads=2, hidden_size=8, intermediate_dim=16)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "optimizer", "warmup_steps", "loss"])
+def test_arguments_of_other_libraries_fit_belong_to_compile(name):
+    with pytest.raises(TypeError, match=rf"'{name}'.*compile\("):
+        ez.SequenceClassifier.fit(None, [], **{name: 1})
+
+
+@pytest.mark.parametrize("name", ["BertBackbone", "AlbertBackbone", "XLNetBackbone"])
+def test_the_signature_of_a_backbone_names_its_arguments(name):
+    names = list(inspect.signature(getattr(ez, name)).parameters)
+    assert names[:2] == ["vocabulary_size", "num_layers"] and {"dropout", "pooler"} <= {*names}
+    assert "args" not in names

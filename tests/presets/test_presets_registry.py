@@ -130,3 +130,8 @@ def test_a_preset_that_the_wheel_leaves_out_is_said_to_be_in_the_repository(monk
     assert "roberta_nano_en" not in [row.name for row in registry.list_presets()]
     with pytest.raises(ValueError, match=r"in the repository, not in the wheel.* presets/data/rob"):
         registry.resolve("roberta_nano_en")
+
+
+def test_names_that_begin_so_are_suggested():
+    with pytest.raises(ValueError, match="bert_nano_en_uncased'"):
+        ez.Backbone.from_preset("bert_nano")

@@ -17,6 +17,7 @@ from paths import CHECKPOINTS
 from safetensors.numpy import load_file
 
 import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.saving import save_task
 from encoder_zoo.tasks import all_tasks
