@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import sys
 import threading
 import weakref
@@ -157,6 +158,44 @@ def own_trainable_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
     return layer._trainable_variables
 
 
+def wrapped_function(wrapper) -> tuple[Callable, dict] | None:
+    """Return the function of a loss or metric of Keras's, and its keyword arguments.
+
+    Args:
+        wrapper: anything; None is returned for what wraps no function.
+    """
+    if isinstance(wrapper, keras.losses.Loss) and hasattr(wrapper, "_fn_kwargs"):
+        return wrapper.fn, wrapper._fn_kwargs
+    if isinstance(wrapper, keras.metrics.MeanMetricWrapper):
+        return wrapper._fn, wrapper._fn_kwargs
+    return None
+
+
+def separate_collectives(strategy: tf.distribute.MirroredStrategy) -> None:
+    """Give a strategy group keys of its own for TensorFlow's collectives.
+
+    TensorFlow numbers the collectives of every strategy from the same start and remembers the shape
+    of each number, so that a second strategy on the same devices fails with "Shape mismatch in the
+    collective instance" as soon as its gradients have other shapes. Plain Keras fails in that way.
+
+    Args:
+        strategy: in whose scope a model is built.
+    """
+    extended = strategy.extended
+    if strategy in _SEPARATED or not hasattr(extended, "_make_collective_ops_with_fallbacks"):
+        return
+    _SEPARATED.add(strategy)
+    extended._collective_key_base = next(_KEY_BASES)
+    collectives = extended._make_collective_ops_with_fallbacks()
+    if extended._cross_device_ops is extended._collective_ops:
+        extended._cross_device_ops = collectives
+    extended._collective_ops = collectives
+
+
+_SEPARATED: weakref.WeakSet = weakref.WeakSet()  # strategies
+_KEY_BASES = itertools.count(1_000, 100)
+
+
 def frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
     """Return the kernel of a dense layer with LoRA; the public `kernel` has the updates added."""
     return dense._kernel
@@ -221,23 +260,24 @@ def update_compiled_metrics(model: keras.Model, y, y_pred, weights, weights_of_a
             metric.update_state(y, y_pred, given)
 
 
-def count_rows_of_loss(model: keras.Model, rows) -> None:
-    """Have the mean loss of an epoch weigh the next batch by its rows that count.
+def weigh_next_loss(model: keras.Model, size) -> None:
+    """Have the mean loss of an epoch weigh the next batch by the size of its loss.
 
-    Keras weighs it by all rows of the inputs, also those that only fill the batch.
+    Keras weighs it by the rows of the inputs, also those that only fill the batch. The mean over
+    tokens would then depend on how the examples are divided into batches.
 
     Args:
         model: compiled.
-        rows: their number; None: all.
+        size: what the loss of the batch was divided by; None: Keras's weight.
     """
     tracker = model._loss_tracker
     vars(tracker).pop("update_state", None)
-    if rows is None or tracker is None:
+    if size is None or tracker is None:
         return
 
     def update_state(loss, sample_weight=None):
         del vars(tracker)["update_state"]
-        return tracker.update_state(loss, sample_weight=rows)
+        return tracker.update_state(loss, sample_weight=size)
 
     vars(tracker)["update_state"] = update_state
 

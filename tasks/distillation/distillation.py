@@ -306,14 +306,17 @@ class Distillation(ConfigFromSignature, TextModel):
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
-            part = learned.MEAN(values, values, weights)
-            loss = loss + self.distribution.loss_of_batch(learned.MEAN, part, values, weights)
+            part, size = learned.MEAN(values, values, weights)
+            loss = loss + part
         if training:  # with the loss of labels, the batch counts by these
-            self.recipe.weigh_batch(values, weights, None, learned.MEAN)
+            self.recipe.weigh_batch(size)
         if y is None or not self.label_weight or not self._learns_answers:
-            return loss
-        hard = super().compute_loss(x, y, y_pred["logits"], sample_weight, training)
-        return loss + self.label_weight * hard
+            return loss + self.penalties(y_pred)
+        hard, size = self.batch_loss(y, y_pred["logits"], sample_weight)
+        if training:
+            self.recipe.weigh_batch(size)
+        hard = self.recipe.loss_weight * hard
+        return loss + self.label_weight * hard + self.penalties(y_pred)
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
         """Return the weight of each text or token in an objective, float32 of its shape."""

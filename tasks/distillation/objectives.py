@@ -16,6 +16,7 @@ from keras import ops
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT, make_attention_mask
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.losses.score_distillation import kl_divergence
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
@@ -161,14 +162,8 @@ def as_labels(logits, activation: str):
     return logits if activation == "linear" else ops.cast(logits > 0, "float32")
 
 
-class _MeanLoss(keras.losses.Loss):
-    """Computes the mean of predictions, scaled in a replica as Keras scales all losses."""
-
-    def call(self, y_true, y_pred):
-        return y_pred
-
-
-MEAN = _MeanLoss(reduction="mean_with_sample_weight", name="mean")
+# The mean of values with a weight.
+MEAN = BatchLoss(lambda y_true, y_pred: y_pred, of_tokens=True)
 
 
 def known_tokens(inputs: dict, positions=None):

@@ -17,6 +17,7 @@ import keras
 from encoder_zoo.common.lazy import array_ops, tf
 
 _real_rows = contextvars.ContextVar("rows of the batch that are examples", default=None)
+_real_tokens = contextvars.ContextVar("weights of the tokens of the batch", default=None)
 
 
 @contextlib.contextmanager
@@ -44,6 +45,31 @@ def rows_that_count() -> keras.KerasTensor | None:
     return _real_rows.get()
 
 
+@contextlib.contextmanager
+def counting_tokens(weights: keras.KerasTensor | None) -> Iterator[None]:
+    """Tell losses in the block which tokens have a weight.
+
+    Args:
+        weights: Tensor of shape (B, L). None: all tokens count.
+    """
+    token = _real_tokens.set(weights)
+    try:
+        yield
+    finally:
+        _real_tokens.reset(token)
+
+
+def tokens_that_count() -> keras.KerasTensor | None:
+    """Return the weights of the tokens of the batch, 0 for those to be left out; None: all count.
+
+    Example:
+        >>> with counting_tokens(keras.ops.convert_to_tensor([[1.0, 0.0]])):
+        ...     tokens_that_count().numpy().tolist()
+        [[1.0, 0.0]]
+    """
+    return _real_tokens.get()
+
+
 def of_all_replicas(*values: keras.KerasTensor) -> tuple:
     """Return tensors with the rows of all replicas, and the index of this replica's first row.
 
@@ -60,7 +86,7 @@ def of_all_replicas(*values: keras.KerasTensor) -> tuple:
         >>> of_all_replicas(keras.ops.ones((2,)))[1]
         0
     """
-    context = _replicas()
+    context = replica_context()
     if context is None:
         return *values, 0
     size = array_ops.shape(values[0])[0]
@@ -81,7 +107,7 @@ def of_all_replicas(*values: keras.KerasTensor) -> tuple:
     return *found, array_ops.reduce_sum(sizes[: context.replica_id_in_sync_group])
 
 
-def _replicas() -> tf.distribute.ReplicaContext | None:
+def replica_context() -> tf.distribute.ReplicaContext | None:
     """Return the context of several replicas, if this runs in one of them."""
     if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
         return None
@@ -100,7 +126,7 @@ def padded_alike(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
         >>> padded_alike(keras.ops.ones((2, 3)), 1).shape
         TensorShape([2, 3])
     """
-    context = _replicas()
+    context = replica_context()
     if context is None:
         return value
     size = array_ops.shape(value)[axis]

@@ -114,7 +114,7 @@ def array_batches(
 
     def make(number: int):
         rows = order[number * batch_size : (number + 1) * batch_size]
-        return collate(take_examples(examples, rows), np.array([0, number]))
+        return collate(take_examples(examples, rows), np.array([NOT_RANDOM, number]))
 
     return ArrayBatches(make, range(-(-len(order) // batch_size)))
 
@@ -153,6 +153,9 @@ def epochs_of_arrays(
     first = plan.epochs.start * steps
     return ArrayBatches(make, range(first + done, first + total))
 
+
+# In place of a seed, for evaluation: random choices are those of a text, in batches of any size.
+NOT_RANDOM = -1
 
 # Examples are sorted by length inside megabatches, as in transformers: large enough to leave
 # hardly any padding, small enough to keep the order random.
@@ -409,7 +412,8 @@ class LengthGroupedBatcher:
 
     def _in_order(self, examples, order, batch_size) -> tf.data.Dataset:
         def plan(step):
-            return order[step * batch_size : (step + 1) * batch_size], array_ops.stack([0, step])
+            rows = order[step * batch_size : (step + 1) * batch_size]
+            return rows, array_ops.stack([NOT_RANDOM, step])
 
         steps = -(-array_ops.size(order, array_ops.int64) // batch_size)
         return self._collated(tf.data.Dataset.range(steps).map(plan), examples, batch_size)

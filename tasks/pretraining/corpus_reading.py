@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.tasks.preprocessing.batching import Plan
+from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM, Plan
 from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples
 from encoder_zoo.tasks.pretraining.corpus_writing import Shard
 from encoder_zoo.tasks.training.data import TrainingData
@@ -144,7 +144,7 @@ class CorpusBatches(TrainingData):
         """Return the batches of one pass, which is always the same."""
         reader = self._reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
-        batches = self._collated(reader.ordered)
+        batches = self._collated(reader.ordered, NOT_RANDOM)
         return batches.apply(tf.data.experimental.assert_cardinality(steps))
 
     def _collated(
@@ -176,7 +176,8 @@ class CorpusBatches(TrainingData):
             policy = tf.data.experimental.AutoShardPolicy.OFF
             options.experimental_distribute.auto_shard_policy = policy
         collate, packed = self.task.graphs.collate(), preprocessor.packed_length is not None
-        make = functools.partial(_collate_slots, collate=collate, packed=packed)
+        draws = seed != NOT_RANDOM
+        make = functools.partial(_collate_slots, collate=collate, packed=packed, draws=draws)
         dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
         return dataset.with_options(options)
 
@@ -213,19 +214,26 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
     corpus.check_tokenizer(preprocessor.tokenizer)
 
 
-def _collate_slots(examples: dict, collate: Callable, packed: bool):
-    """Return a prepared batch of the examples that `read_examples` returns."""
+def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool):
+    """Return a prepared batch of the examples that `read_examples` returns.
+
+    Args:
+        examples: Tensors of the batch.
+        collate: Pads and masks them.
+        packed: Whether texts share slots.
+        draws: Whether masks are drawn; else they depend on the texts alone.
+    """
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
     seed, span = examples.pop("seed"), examples.pop("span")
     examples["token_ids"] = ids = array_ops.RaggedTensor.from_row_lengths(
         flat, sizes, validate=False
     )
-    # Drawn for the whole batch, so that masks do not depend on the number of workers.
-    draws = array_ops.random.stateless_uniform([span[1], 3], seed)
-    examples["draws"] = ids.with_values(
-        draws[span[0] : span[0] + array_ops.size(flat, array_ops.int64)]
-    )
+    if draws:
+        # Drawn for the whole batch, so that masks do not depend on the number of workers.
+        drawn = array_ops.random.stateless_uniform([span[1], 3], seed)
+        end = span[0] + array_ops.size(flat, array_ops.int64)
+        examples["draws"] = ids.with_values(drawn[span[0] : end])
     if packed:
         group = array_ops.RaggedTensor.from_row_lengths
         examples = {

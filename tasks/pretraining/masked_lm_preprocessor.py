@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import (
     Fraction,
     NonNegativeInt,
     SequenceLength,
     validate_arguments,
 )
+from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
@@ -148,11 +149,11 @@ class MaskedLMPreprocessor(Preprocessor):
                 [starts.nrows(), array_ops.cast(length // 2, array_ops.int64)]
             )
             inputs["text_starts"] = starts.to_tensor(length, shape=starts_shape)
-        shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
         if "draws" in examples:
+            shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
             draws = examples["draws"].to_tensor(shape=shape)
         else:
-            draws = array_ops.random.stateless_uniform(shape, self._next_seed(seed))
+            draws = make_draws(token_ids, inputs["padding_mask"], self._next_seed(seed))
 
         order, selected = self._select(token_ids, inputs["padding_mask"], draws[..., 0])
         count = array_ops.maximum(
@@ -274,6 +275,57 @@ class MaskedLMPreprocessor(Preprocessor):
         tokenizer = self.tokenizer
         tokens = tokenizer.get_vocabulary()
         return np.array([[tokenizer.starts_word(t), tokenizer.ends_word(t)] for t in tokens])
+
+
+PRIME = 2**31 - 1  # products of two numbers below it are int64
+
+
+def make_draws(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor, seed):
+    """Return three random numbers for each token, (B, L, 3) float32 from 0 up to below 1.
+
+    Args:
+        token_ids: (B, L) int32.
+        padding_mask: (B, L) bool.
+        seed: Two integers. With `NOT_RANDOM` as the first, the numbers depend on a text alone, so
+            that an evaluation has the same masks in batches of every size.
+    """
+    shape = array_ops.concat([array_ops.shape(token_ids, array_ops.int64), [3]], 0)
+    if not array_ops.is_symbolic_tensor(seed):
+        if seed[0] == NOT_RANDOM:
+            return draws_of_texts(token_ids, padding_mask)
+        return array_ops.random.stateless_uniform(shape, seed)
+    return tf.cond(
+        seed[0] == NOT_RANDOM,
+        lambda: draws_of_texts(token_ids, padding_mask),
+        lambda: array_ops.random.stateless_uniform(shape, seed),
+    )
+
+
+def draws_of_texts(token_ids: array_ops.Tensor, padding_mask: array_ops.Tensor):
+    """Return numbers as `make_draws`, which depend on the tokens of each text alone.
+
+    Example:
+        >>> ids, mask = np.int32([[5, 6, 0], [5, 6, 0]]), np.array([[True, True, False]] * 2)
+        >>> draws = draws_of_texts(ids, mask)
+        >>> bool((draws[0] == draws[1]).numpy().all())
+        True
+    """
+    length = array_ops.shape(token_ids)[1]
+    place = array_ops.cast(array_ops.range(length), array_ops.int64)
+    tokens = _scrambled(array_ops.cast(token_ids, array_ops.int64) * 7919 + place[None])
+    counted = array_ops.cast(padding_mask, array_ops.int64)
+    text = array_ops.reduce_sum(tokens * counted, axis=1) % PRIME  # (B,)
+    which = array_ops.constant([0, 1, 2], array_ops.int64) * 1_000_003
+    numbers = text[:, None, None] + place[None, :, None] * 104_729 + which
+    return array_ops.cast(_scrambled(numbers) % 2**24, array_ops.float32) / 2**24
+
+
+def _scrambled(numbers: array_ops.Tensor) -> array_ops.Tensor:
+    """Return int64 numbers below `PRIME` that look random, equal for equal ones."""
+    for constant in (1_234_567, 7_654_321, 42_424_243):
+        numbers = (numbers % PRIME * 48_271 + constant) % PRIME
+        numbers = (numbers * numbers + constant) % PRIME
+    return numbers
 
 
 def prediction_order(

@@ -32,6 +32,7 @@ from encoder_zoo.tasks.pretraining.masked_lm import (
     token_metrics,
 )
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
 if TYPE_CHECKING:
@@ -327,10 +328,7 @@ class Pretraining(Task):
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)
         labels, logits, each = (v[self.objective] for v in (y, y_pred, weights))
-        loss_function = masked_lm_loss()
-        pairs = loss_function(labels, logits, each)
-        pairs = self.distribution.loss_of_batch(loss_function, pairs, logits, each)
-        return loss + pairs
+        return loss + BatchLoss(masked_lm_loss())(labels, logits, each)[0]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         weights = sample_weight or dict.fromkeys(y)

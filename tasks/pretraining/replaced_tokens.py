@@ -33,6 +33,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     put_at,
     token_weights,
 )
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
 if TYPE_CHECKING:
@@ -286,12 +287,9 @@ class ReplacedTokenDetection(Task):
         loss = super().compute_loss(x, y, y_pred["generator"], masked, training)
         replaced, real = replaced_tokens(x, y_pred, weights)
         logits = y_pred["detection"]
-        loss_function = keras.losses.BinaryCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
-        )
+        detection = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True), of_tokens=True)
         # An axis of one, over which Keras's loss takes its mean.
-        detection = loss_function(replaced[..., None], logits[..., None], real)
-        detection = self.distribution.loss_of_batch(loss_function, detection, logits, real)
+        detection = detection(replaced[..., None], logits[..., None], real)[0]
         return loss + self.detection_weight * detection
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

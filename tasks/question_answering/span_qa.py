@@ -50,6 +50,7 @@ from encoder_zoo.tasks.question_answering.explained_answers import (
 )
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.inference import unpadded_outputs
 from encoder_zoo.tasks.training.sources import is_dataset
 
@@ -129,6 +130,7 @@ class SpanQA(Task):
     predicts_lists = True
     answer_settings = ("null_threshold",)
     output_activation = "softmax"
+    pads_classes = True
     beam: tuple[int, int] | None = None
 
     @validate_arguments
@@ -231,12 +233,11 @@ class SpanQA(Task):
 
     def _loss_of_no_answer(self, x, y, y_pred, sample_weight):
         """Return half the mean cross-entropy of whether there is no answer, as XLNet's code."""
-        loss_function = keras.losses.BinaryCrossentropy(from_logits=True)
+        mean = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True))
         logits = y_pred[:, 2, :1]
         last = last_positions(with_padding_mask(x)["padding_mask"])  # (B, 1), of the start token
         none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
-        loss = loss_function(none, logits, sample_weight)
-        return 0.5 * self.distribution.loss_of_batch(loss_function, loss, logits, sample_weight)
+        return 0.5 * mean(none, logits, sample_weight)[0]
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         weight = squad.weights_of_bounds(sample_weight)

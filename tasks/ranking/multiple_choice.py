@@ -114,6 +114,7 @@ class MultipleChoice(ListScores):
     answer_settings = ("window_pooling",)
     predicts_lists = True
     output_activation = "softmax"
+    pads_classes = True
 
     @validate_arguments
     def __init__(

@@ -41,7 +41,8 @@ from encoder_zoo.tasks.ranking.reranker_preprocessor import (
 )
 from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
-from encoder_zoo.tasks.training.logit_metrics import loss_on_logits
+from encoder_zoo.tasks.training import loss_inputs
+from encoder_zoo.tasks.training.loss_inputs import function_of
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
@@ -250,9 +251,6 @@ class Reranker(ListScores):
             loss: "auto" is binary cross-entropy of pairs, `LambdaLoss` of lists. Losses get logits.
             **options: the others of `TextModel.compile`.
         """
-        if loss is not None and not is_auto(loss):
-            # Cross-entropy is of logits also without an activation.
-            loss = loss_on_logits(loss, _crossentropy(), "sigmoid")
         super().compile(optimizer, loss, metrics, **options)
         if self.preprocessor is not None:
             self.preprocessor.attach(self)  # the loss decides which scores are valid
@@ -262,9 +260,21 @@ class Reranker(ListScores):
         """Return the scores that the loss takes; None: any finite numbers."""
         if not self.compiled:
             return None
-        if isinstance(self.loss, keras.losses.BinaryCrossentropy):
+        if function_of(self.loss) in loss_inputs.OF_PROBABILITIES:
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
+
+    def resolve_loss(self, loss, default):
+        found = loss_inputs.find_loss(loss)
+        if function_of(found) in loss_inputs.OF_ONE_CLASS:
+            raise ValueError(
+                f"{type(found).__name__} is of several classes, and a Reranker has one output. "
+                f"Expected loss='auto', here {type(default).__name__}, or 'binary_crossentropy'."
+            )
+        if function_of(found) not in loss_inputs.OF_ACTIVATION:
+            return super().resolve_loss(loss, default)
+        # Cross-entropy is of logits also without an activation.
+        return loss_inputs.resolve_loss(loss, _crossentropy(), "sigmoid")
 
     def default_loss(self) -> keras.losses.Loss:
         return LambdaLoss() if self._learns_lists else _crossentropy()
@@ -272,8 +282,7 @@ class Reranker(ListScores):
     def default_metrics(self) -> list:
         if self._learns_lists:
             return [NDCG()]
-        loss = self.recipe.arguments["loss"]
-        of_probabilities = is_auto(loss) or isinstance(loss, keras.losses.BinaryCrossentropy)
+        of_probabilities = function_of(self.loss) in loss_inputs.OF_PROBABILITIES
         return [PairAccuracy()] if of_probabilities else []
 
     def _adapt(self, x, y) -> None:
@@ -294,7 +303,7 @@ class Reranker(ListScores):
                 f"{type(loss).__name__} orders the texts of a query. Expected a list of texts for "
                 "each query, and a list of scores. Received: pairs."
             )
-        of_keras = type(loss).__module__.startswith("keras.") or isinstance(loss, str)
+        of_keras = isinstance(loss, str) or function_of(loss) is not None
         if of_lists and of_keras and not is_auto(loss):
             name = loss if isinstance(loss, str) else type(loss).__name__
             raise ValueError(

@@ -16,6 +16,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import one_of
+from encoder_zoo.tasks.losses.replicas import tokens_that_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     following,
@@ -320,8 +321,12 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
         return ops.logsumexp(total + self.last, axis=-1)
 
 
-class CrfLoss(keras.losses.SparseCategoricalCrossentropy):
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class CrfLoss(keras.losses.Loss):
     """Computes the negative log-likelihood of sequences of tags, over the number of their tags.
+
+    Tokens of sample weight 0 are left out, and the tokens before and after them are neighbours. A
+    text has the mean weight of its tokens.
 
     Args:
         transitions: `TagTransitions`.
@@ -329,34 +334,30 @@ class CrfLoss(keras.losses.SparseCategoricalCrossentropy):
     Call arguments:
         y_true: (B, L) int tags.
         y_pred: (B, L, C) logits.
-        sample_weight: (B, L); tokens of weight 0 are left out, those before and after them are
-            neighbours. A text has the mean weight of its tokens.
+
+    Returns:
+        (B, L), of `call`: the loss of a text, in equal parts at its tokens that count.
     """
 
-    is_mean_of_rows = True  # see `distribution.check_loss`
-
     def __init__(self, transitions: TagTransitions):
-        super().__init__(from_logits=True, reduction="mean_with_sample_weight", name="crf")
+        super().__init__(name="crf", reduction="mean_with_sample_weight")
         self.transitions = transitions
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def call(self, y_true, y_pred):
         logits, tags = ops.cast(y_pred, "float32"), ops.cast(y_true, "int32")
-        weight = ops.ones_like(logits[..., 0])
-        if sample_weight is not None:
-            weight *= ops.cast(sample_weight, "float32")
-        mask = weight > 0
+        weight = tokens_that_count()
+        counted = ops.ones_like(tags) if weight is None else ops.cast(weight > 0, "int32")
         column = ops.arange(ops.shape(tags)[1])[None]
-        order = ops.argsort(ops.where(mask, column, column + ops.shape(tags)[1]), axis=1)
-        mask = ops.take_along_axis(ops.cast(mask, "int32"), order, axis=1) > 0
+        order = ops.argsort(ops.where(counted > 0, column, column + ops.shape(tags)[1]), axis=1)
+        mask = ops.take_along_axis(counted, order, axis=1) > 0
         tags = ops.maximum(ops.take_along_axis(tags, order, axis=1), 0)
         logits = ops.take_along_axis(logits, order[..., None], axis=1)
 
         loss = self.transitions.log_partition(logits, mask) - self.transitions.score(
             logits, tags, mask
-        )
-        count = ops.sum(ops.cast(mask, "float32"), axis=1)
-        of_text = ops.sum(weight, axis=1) / ops.maximum(count, 1.0)  # 0 of a text without tags
-        return ops.sum(loss * of_text) / ops.maximum(ops.sum(weight), 1e-7)
+        )  # (B,)
+        counted = ops.cast(counted, "float32")
+        return loss[:, None] * counted / ops.maximum(ops.sum(counted, 1, keepdims=True), 1.0)
 
 
 Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]

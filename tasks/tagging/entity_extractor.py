@@ -72,7 +72,9 @@ from encoder_zoo.tasks.tagging.span_head import (
     SpanMode,
     SubtokenPooling,
 )
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.loss_inputs import function_of, name_of
 from encoder_zoo.tasks.training.sources import (
     check_inputs,
     check_not_empty,
@@ -170,6 +172,7 @@ class EntityExtractor(Task):
     text_method = "extract_entities"
     answer_type = Entity
     output_activation = "sigmoid"
+    pads_classes = True
     answer_settings = ("labels", "thresholds")
     settings_in_files = ("max_words", "label_marker", "separator")
     encoder_prefix = gliner.ENCODER
@@ -281,6 +284,19 @@ class EntityExtractor(Task):
         return {**super().input_ranges(length), **own}
 
     # -- training ------------------------------------------------------------------------------
+
+    def resolve_loss(self, loss, default):
+        loss = super().resolve_loss(loss, default)
+        if function_of(loss) is not None:
+            raise ValueError(
+                f"{name_of(loss)} is a mean over all spans, and the spans of a text are padded to "
+                "those of the longest text of a batch. Expected ez.SpanFocalLoss(), or a loss that "
+                "returns the sum over the spans of each text."
+            )
+        return loss
+
+    def make_batch_loss(self, loss):
+        return BatchLoss(loss, of_examples=True)
 
     def default_loss(self) -> keras.losses.Loss:
         return SpanFocalLoss()

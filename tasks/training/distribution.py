@@ -18,11 +18,11 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-from keras import ops
 
 from encoder_zoo.common.keras_private import (
     clip_summed_gradients,
     joins_processes,
+    separate_collectives,
     spreads_models,
     torch_processes,
 )
@@ -119,79 +119,6 @@ def part_of_batch(batch, number, count: int):
     return keras.tree.map_structure(part, batch)
 
 
-def check_loss(loss) -> None:
-    """Raise a ValueError for losses that may not add up over replicas.
-
-    Raises:
-        ValueError: "Under tf.distribute the loss must be ..."
-    """
-    known = isinstance(loss, str) or callable(loss)
-    if isinstance(loss, keras.losses.Loss):
-        own_call = type(loss).__call__ is not keras.losses.Loss.__call__
-        known = loss.reduction not in (None, "none")
-        known = known and (not own_call or getattr(loss, "is_mean_of_rows", False))
-    if not known:
-        raise ValueError(
-            "Under tf.distribute the loss must be one loss of Keras's, a name or a function, with "
-            "a reduction to one number: how others add up over replicas is not known. "
-            f"Received: {loss!r}."
-        )
-
-
-def global_loss(loss_function, loss, added: list, y_pred, sample_weight):
-    """Return the loss of the whole batch, from the loss of one replica's part of it.
-
-    Keras takes the mean of the replicas' means (losses/loss.py), in which the examples, or labelled
-    tokens, of a smaller part weigh more. It expects the loss divided by the number of replicas, and
-    gradients that are summed over the replicas.
-
-    Args:
-        loss_function: given to `compile`.
-        loss: Keras's, of this replica.
-        added: further losses of the model, such as penalties on weights.
-        y_pred: (B, ...) outputs.
-        sample_weight: None or (B, ...).
-    """
-    context = tf.distribute.get_replica_context()
-    count = context.num_replicas_in_sync
-    added = ops.sum([ops.sum(penalty) for penalty in added]) / count if added else 0.0
-    loss = loss - added
-    if not is_sum(loss_function):
-        size = ops.cast(size_of_loss(loss_function, y_pred, sample_weight), loss.dtype)
-        share = ops.divide_no_nan(size, context.all_reduce("SUM", size))
-        loss = loss * count * share
-    whole = context.all_reduce("SUM", ops.stop_gradient(loss)) / count
-    return loss + ops.stop_gradient(whole - loss) + added
-
-
-def is_sum(loss_function) -> bool:
-    """Return whether a loss is the sum over a batch, and not a mean."""
-    return getattr(loss_function, "reduction", None) == "sum"
-
-
-def size_of_loss(loss_function, y_pred, sample_weight, real=None):
-    """Return what the mean of a loss over a batch is divided by, a float32 number.
-
-    Args:
-        loss_function: given to `compile`.
-        y_pred: (B, ...) outputs.
-        sample_weight: None or (B, ...).
-        real: (B,) which rows count; None: all.
-
-    Example:
-        >>> tokens = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-        >>> weights = ops.array([[1.0, 1.0], [1.0, 0.0]])
-        >>> float(size_of_loss(tokens, ops.zeros((2, 2, 5)), weights))
-        3.0
-    """
-    reduction = getattr(loss_function, "reduction", None)
-    if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        return ops.sum(ops.cast(sample_weight, "float32"))
-    if real is not None:
-        return ops.sum(ops.cast(real, "float32"))
-    return ops.cast(ops.shape(keras.tree.flatten(y_pred)[0])[0], "float32")
-
-
 def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
     """Skip a step in all replicas if its gradients are not finite in one of them.
 
@@ -244,6 +171,8 @@ class Distribution:
                 "MultiWorkerMirroredStrategy."
             )
         self.strategy = strategy
+        if type(strategy).__name__ == "MirroredStrategy":
+            separate_collectives(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Return the strategy's scope, in which variables are created."""
@@ -282,9 +211,7 @@ class Distribution:
         return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
 
     def fix_compiled(self, model: keras.Model) -> None:
-        """Check the loss of a compiled model, and correct its optimizer for replicas."""
-        if self.strategy:
-            check_loss(model.loss)
+        """Correct the optimizer of a compiled model for replicas."""
         if keras.config.backend() != "tensorflow":
             return
         optimizer = model.optimizer
@@ -399,36 +326,6 @@ class Distribution:
             and tf.distribute.has_strategy()
             and not tf.distribute.in_cross_replica_context()
         )
-
-    def loss_of_batch(self, loss_function, loss, y_pred, sample_weight=None, added: list = ()):
-        """Return the loss of the whole batch, from that of this replica's part; see `global_loss`.
-
-        Args:
-            loss_function: given to `compile`.
-            loss: Keras's, of this replica.
-            y_pred: (B, ...) outputs.
-            sample_weight: None or (B, ...).
-            added: further losses of the model, such as penalties on weights.
-        """
-        if not self.in_replica():
-            return loss
-        return global_loss(loss_function, loss, list(added), y_pred, sample_weight)
-
-    def weight_of_batch(self, loss_function, y_pred, sample_weight, real) -> tuple:
-        """Return the factor and the size of a batch for `ScheduledAdamW.weigh_batch`.
-
-        Args:
-            loss_function: given to `compile`.
-            y_pred: (B, ...) outputs of this replica.
-            sample_weight: None or (B, ...).
-            real: (B,) which rows count; None: all.
-        """
-        if is_sum(loss_function):
-            return 1.0, 0.0  # the loss of the large batch is the sum, too
-        size = size_of_loss(loss_function, y_pred, sample_weight, real)
-        if self.in_replica():
-            size = tf.distribute.get_replica_context().all_reduce("SUM", size)
-        return size, size
 
     def metrics_of_batch(self, variables: list, result: Callable[[], dict]) -> dict:
         """Return `result()` of Keras with the metrics' variables summed over the replicas."""

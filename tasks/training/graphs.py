@@ -33,6 +33,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
+from encoder_zoo.tasks.training.loss_inputs import computes_rows
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.text_model import TextModel
@@ -86,10 +87,7 @@ def _processor() -> str:
     return f"{platform.machine()}-{digest[:12]}"
 
 
-# Modules of losses with one value for each row, however many axes it has.
-OF_ROWS = ("encoder_zoo.tasks.losses.", "encoder_zoo.tasks.tagging.span_head")
-# Packages whose losses have for each row a value of its own, or ask `rows_that_count`, and whose
-# metrics take weights.
+# Packages whose metrics take weights.
 KNOWN = ("keras.", "encoder_zoo.")
 # Keras's metrics that compare the rows of a batch.
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
@@ -97,13 +95,9 @@ OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceC
 
 def can_be_filled(task: TextModel) -> bool:
     """Return whether rows that only fill a batch can be left out of a task's loss and metrics."""
-    loss = task.loss
-    known = isinstance(loss, str) or (
-        isinstance(loss, keras.losses.Loss)
-        and type(loss).__module__.startswith(KNOWN)
-        and loss.reduction not in (None, "none")
-    )
-    return task.fills_batches and known and all(map(_takes_weights, compiled_metrics(task)))
+    if not (task.fills_batches and computes_rows(task.loss)):
+        return False
+    return all(map(_takes_weights, compiled_metrics(task)))
 
 
 def _takes_weights(metric) -> bool:
@@ -131,32 +125,6 @@ def without(x, name: str):
     if not isinstance(x, Mapping) or name not in x:
         return x
     return {other: values for other, values in x.items() if other != name}
-
-
-def weights_of_loss(loss, real, y_pred, sample_weight):
-    """Return the weights with which a loss of the whole batch is that of the rows that count.
-
-    Args:
-        loss: given to `compile`.
-        real: (B,) bool.
-        y_pred: outputs (B, ...).
-        sample_weight: (B, ...) or None.
-
-    Example:
-        >>> import numpy as np
-        >>> loss = keras.losses.MeanSquaredError()
-        >>> y_pred = np.array([[1.0], [3.0]])
-        >>> weights = weights_of_loss(loss, np.array([True, False]), y_pred, None)
-        >>> float(loss(np.zeros((2, 1)), y_pred, weights))
-        1.0
-    """
-    weights = weights_of_metrics(real, y_pred, sample_weight)
-    if type(loss).__module__.startswith(OF_ROWS):
-        weights = ops.reshape(weights, (-1,))
-    if getattr(loss, "reduction", "sum_over_batch_size") not in ("sum_over_batch_size", "mean"):
-        return weights
-    real = ops.cast(real, weights.dtype)  # Keras divides by all rows
-    return weights * ops.cast(ops.shape(real)[0], weights.dtype) / ops.sum(real)
 
 
 def weights_of_metrics(real, y_pred, sample_weight):

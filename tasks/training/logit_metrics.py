@@ -10,90 +10,60 @@ Comment letters: B batch, C classes.
 from __future__ import annotations
 
 import difflib
+import inspect
 
 import keras
 from keras import losses, metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import HigherIsBetter, take_direction
+from encoder_zoo.common.keras_private import HigherIsBetter, take_direction, wrapped_function
 from encoder_zoo.common.wording import did_you_mean
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
-
-ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
-CROSSENTROPIES = {
-    losses.sparse_categorical_crossentropy: losses.SparseCategoricalCrossentropy,
-    losses.categorical_crossentropy: losses.CategoricalCrossentropy,
-    losses.categorical_focal_crossentropy: losses.CategoricalFocalCrossentropy,
-    losses.binary_crossentropy: losses.BinaryCrossentropy,
-    losses.binary_focal_crossentropy: losses.BinaryFocalCrossentropy,
-}
-SPARSE = (
-    metrics.SparseCategoricalAccuracy,
-    metrics.SparseTopKCategoricalAccuracy,
-    metrics.SparseCategoricalCrossentropy,
+from encoder_zoo.tasks.training.loss_inputs import (
+    ACTIVATIONS,
+    are_indices,
+    check_meaning,
+    find_loss,
+    function_of,
+    inputs_of_function,
+    name_of,
+    takes_probabilities,
 )
+
+KINDS = {
+    cls
+    for cls in vars(metrics).values()
+    if isinstance(cls, type) and issubclass(cls, metrics.Metric)
+}
+SPARSE = (metrics.SparseCategoricalAccuracy, metrics.SparseTopKCategoricalAccuracy)
 ONE_HOT = (
     metrics.CategoricalAccuracy,
     metrics.TopKCategoricalAccuracy,
-    metrics.CategoricalCrossentropy,
-    metrics.CategoricalHinge,
-    metrics.KLDivergence,
-    metrics.Poisson,
     metrics.CosineSimilarity,
     metrics.OneHotIoU,
     metrics.OneHotMeanIoU,
 )
 OF_CLASS_INDICES = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
-
-
-def loss_on_logits(loss, default: losses.Loss, activation: str | None):
-    """Return a loss that takes logits, if the given one is a cross-entropy of Keras's.
-
-    Args:
-        loss: given to `compile`.
-        default: the task's own, which names such as "crossentropy" mean.
-        activation: makes probabilities of the outputs: "softmax" or "sigmoid"; "linear" for
-            numbers, None for outputs of an unknown kind.
-
-    Raises:
-        ValueError: "sparse_categorical_crossentropy is a loss of one class for each text ..."
-
-    Example:
-        >>> default = losses.SparseCategoricalCrossentropy(from_logits=True)
-        >>> loss_on_logits("sparse_categorical_crossentropy", default, "softmax") is default
-        True
-        >>> loss_on_logits(losses.SparseCategoricalCrossentropy(), default, "softmax").from_logits
-        True
-    """
-    if activation is None or not (isinstance(loss, str) or callable(loss)):
-        return loss
-    if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):
-        return default
-    named = isinstance(loss, str) or loss in CROSSENTROPIES
-    known = losses.get(loss) if isinstance(loss, str) else loss
-    known = CROSSENTROPIES[known]() if known in CROSSENTROPIES else known
-    if type(known) not in CROSSENTROPIES.values():
-        return loss
-    if isinstance(known, losses.SparseCategoricalCrossentropy) and activation != "softmax":
-        raise ValueError(
-            "sparse_categorical_crossentropy is a loss of one class for each text, which this "
-            f"task does not learn. Expected loss='auto', here {type(default).__name__}, or one of "
-            "its kind."
-        )
-    if named and isinstance(default, type(known)):
-        return default
-    if activation == "linear" or known.from_logits:
-        return known
-    return type(known).from_config({**known.get_config(), "from_logits": True})
-
-
-def labels_for_loss(loss, y, y_pred, activation: str | None):
-    """Return class indices (B, ...) as rows (B, ..., C) of 0 and 1, for losses that take those."""
-    if activation != "softmax" or not isinstance(loss, str | losses.Loss):
-        return y
-    if isinstance(loss, losses.SparseCategoricalCrossentropy) or not _are_numbers(y, y_pred):
-        return y
-    return ops.one_hot(ops.cast(y, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
+OF_CLASSES = (
+    *(*SPARSE, *OF_CLASS_INDICES, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
+    *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
+    *(metrics.Precision, metrics.Recall, metrics.PrecisionAtRecall, metrics.RecallAtPrecision),
+    *(metrics.SensitivityAtSpecificity, metrics.SpecificityAtSensitivity),
+    *(metrics.TruePositives, metrics.TrueNegatives),
+    *(metrics.FalsePositives, metrics.FalseNegatives),
+)
+# {function: metric that computes its mean}
+MEANS = {
+    wrapped_function(metric)[0]: type(metric)
+    for metric in (
+        cls()
+        for cls in KINDS
+        if issubclass(cls, metrics.MeanMetricWrapper)
+        and cls is not metrics.MeanMetricWrapper
+        and not issubclass(cls, metrics.MeanIoU)
+    )
+}
 
 
 def by_token(y_true, y_pred, sample_weight=None) -> tuple:
@@ -120,23 +90,26 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
     return tuple(x if x is None else ops.reshape(x, (-1, *x.shape[2:])) for x in given)
 
 
-def metrics_on_logits(given, activation: str | None):
-    """Return metrics that take logits, if the given ones are Keras's; see `OfLogits`.
+def metrics_on_logits(given, activation: str | None, pads_classes: bool = False):
+    """Return metrics that take logits: Keras's as `OfLogits`, and functions as `MeanOfLoss`.
 
     Args:
-        given: a list of metrics and their names; None and anything but a list is returned as is.
-        activation: as for `loss_on_logits`.
+        given: A metric or a list of metrics, each a name, function, class or instance. None is
+            returned as is.
+        activation, pads_classes: As for `resolve_loss`.
 
     Raises:
         ValueError: "Accuracy is of classes ...", "F1Score without a threshold ...",
             "PearsonCorrelation(axis=-1) ..."
     """
-    if activation is None or not isinstance(given, list | tuple):
+    if activation is None or given is None:
         return given
-    return [_metric_on_logits(metric, activation) for metric in given]
+    return [
+        _metric_on_logits(metric, activation, pads_classes) for metric in keras.tree.flatten(given)
+    ]
 
 
-def _metric_on_logits(metric, activation: str):
+def _metric_on_logits(metric, activation: str, pads_classes: bool):
     name = metric if isinstance(metric, str) else None
     if name and name.lower() in ("accuracy", "acc"):
         if activation == "linear":
@@ -146,24 +119,47 @@ def _metric_on_logits(metric, activation: str):
             )
         kinds = {"softmax": metrics.SparseCategoricalAccuracy, "sigmoid": metrics.BinaryAccuracy}
         metric = kinds[activation]()
-    elif name:
-        metric = metrics.get(name)
-    elif not isinstance(metric, metrics.Metric) and _is_of_keras(metric):
-        metric = metrics.get(metric.__name__)
-    if not isinstance(metric, metrics.Metric) or not _is_of_keras(type(metric)):
-        return metric
+    elif not isinstance(metric, metrics.Metric):
+        metric = _made(metric)
     if name:
         metric.name = name
+    if isinstance(metric, MeanOfLoss):
+        if function_of(metric.loss):
+            check_meaning(metric.loss, activation, pads_classes, "another metric")
+        metric.activation = activation
+        return metric
+    if type(metric) not in KINDS or (
+        type(metric) is metrics.MeanMetricWrapper and not function_of(metric)
+    ):
+        return metric
+    if function_of(metric):
+        check_meaning(metric, activation, pads_classes, "another metric")
     _check_metric(metric, activation)
     return metric if activation == "linear" else OfLogits(metric, activation)
 
 
-def _is_of_keras(thing) -> bool:
-    return getattr(thing, "__module__", "").startswith("keras.")
+def _made(given) -> metrics.Metric:
+    """Return the metric of a name, class, function or loss."""
+    if isinstance(given, str):
+        try:
+            given = metrics.get(given)
+        except ValueError:
+            given = find_loss(given)
+    if isinstance(given, type):
+        given = given()
+    if isinstance(given, metrics.Metric):
+        return given
+    function = given if inspect.isfunction(given) else None
+    return MEANS[function]() if function in MEANS else MeanOfLoss(given)
 
 
 def _check_metric(metric: metrics.Metric, activation: str) -> None:
     name = type(metric).__name__
+    if activation == "linear" and isinstance(metric, OF_CLASSES):
+        raise ValueError(
+            f"{name} is of classes, and this task predicts numbers. Expected a metric such as "
+            "'mae', 'mse' or keras.metrics.R2Score()."
+        )
     correlations = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
     if isinstance(metric, correlations) and metric.axis != 0:
         raise ValueError(
@@ -198,7 +194,7 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
     """
 
     def call(self, y_true, y_pred):
-        if _are_numbers(y_true, y_pred):
+        if are_indices(y_true, y_pred):
             return super().call(y_true, y_pred)
         return losses.categorical_crossentropy(y_true, y_pred, from_logits=self.from_logits)
 
@@ -219,15 +215,6 @@ class LabelCrossentropy(losses.BinaryCrossentropy):
         >>> round(float(loss([[1.0, 0.0]], [[0.0, 2.0]], sample_weight=[[1.0, 0.0]])), 3)
         0.347
     """
-
-    is_mean_of_rows = True  # so that `tf.distribute` can add up that of replicas, as Keras's own
-
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        if sample_weight is not None:
-            sample_weight = ops.convert_to_tensor(sample_weight)
-            if len(sample_weight.shape) == 1:
-                sample_weight = sample_weight[:, None]
-        return super().__call__(y_true, y_pred, sample_weight)
 
     def call(self, y_true, y_pred):
         y_pred = ops.convert_to_tensor(y_pred)
@@ -261,8 +248,9 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
     Labels that are class indices are converted: for sparse metrics they are class indices, for
     others rows of 0 and 1. Of two classes the second is the positive one for metrics such as
-    Precision, Recall, AUC or F1Score with a threshold. Metrics with `from_logits=True`, and
-    BinaryAccuracy with the threshold 0, get the logits.
+    Precision, Recall, AUC or F1Score with a threshold. Metrics with `from_logits=True`,
+    BinaryAccuracy with the threshold 0, and those of the hinge losses get the logits. Metrics that
+    are the mean of a loss get what the loss gets, see `loss_inputs`.
 
     Args:
         metric: of `keras.metrics`; it keeps the state and gives the name.
@@ -292,13 +280,25 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
             if sample_weight is not None:
                 sample_weight = ops.broadcast_to(sample_weight, ops.shape(y_true))
             y_true, y_pred, sample_weight = by_token(y_true, y_pred, sample_weight)
-        scores = y_pred if self._takes_logits() else ACTIVATIONS[self.activation](y_pred)
-        y_true, scores = self._matched(y_true, scores)
+        if function := function_of(self.metric):
+            logits = not takes_probabilities(self.metric)
+            y_true, scores = inputs_of_function(function, logits, y_true, y_pred, self.activation)
+        else:
+            scores = y_pred if self._takes_logits() else ACTIVATIONS[self.activation](y_pred)
+            y_true, scores = self._matched(y_true, scores)
+        if isinstance(self.metric, metrics.AUC) and self._of_logits:  # its sigmoid gives the scores
+            scores = ops.log(scores) - ops.log1p(-scores)
         self.metric.update_state(y_true, scores, sample_weight)
 
+    @property
+    def _of_logits(self) -> bool:
+        return bool(getattr(self.metric, "from_logits", False))
+
     def _takes_logits(self) -> bool:
+        if isinstance(self.metric, metrics.AUC):
+            return False
         is_binary = isinstance(self.metric, metrics.BinaryAccuracy)
-        return getattr(self.metric, "from_logits", is_binary and self.metric.threshold == 0)
+        return self._of_logits or (is_binary and self.metric.threshold == 0)
 
     def _matched(self, y_true, scores):
         """Return labels and scores in the form that the metric takes."""
@@ -309,7 +309,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
             return y_true, ops.cast(chosen, y_true.dtype)
         if isinstance(self.metric, SPARSE):
             return class_indices_of(y_true, scores), scores
-        if not _are_numbers(y_true, scores):
+        if not are_indices(y_true, scores):
             return y_true, scores
         classes = scores.shape[-1]
         if classes == 2 and not self._wants_one_hot():
@@ -331,15 +331,54 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         self.metric.reset_state()
 
 
-def _are_numbers(y_true, scores) -> bool:
-    """Return whether labels are one number for each row of C scores."""
-    return len(y_true.shape) == len(scores.shape) - 1
+@keras.saving.register_keras_serializable(package="encoder_zoo")
+class MeanOfLoss(metrics.Mean):
+    """Computes the mean of a loss, or of a function of labels and outputs.
+
+    The mean is over examples, tokens or labels, of which the function returns a value each, weighed
+    by sample weights.
+
+    Args:
+        loss: Function or `keras.losses.Loss`.
+        activation: As for `BatchLoss`. Defaults to None.
+
+    Example:
+        >>> metric = MeanOfLoss(losses.huber)
+        >>> metric.update_state([[1.0], [0.0]], [[0.0], [0.0]])
+        >>> float(metric.result())
+        0.25
+    """
+
+    def __init__(self, loss, activation: str | None = None, name: str | None = None, **kwargs):
+        super().__init__(name=name or getattr(loss, "name", None) or name_of(loss), **kwargs)
+        self.loss = loss
+        self.activation = activation
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        batch_loss = BatchLoss(self.loss, self.activation)
+        values = batch_loss.values(y_true, y_pred)
+        if len(values.shape) == 0:
+            batch_loss.check_single_value(sample_weight is not None)
+            return super().update_state(values[None], ops.shape(y_pred)[:1])
+        weights = None
+        if sample_weight is not None:
+            weights = batch_loss.weights_like(values, sample_weight)
+            weights = ops.reshape(ops.broadcast_to(weights, ops.shape(values)), (-1,))
+        return super().update_state(ops.reshape(values, (-1,)), weights)
+
+    def get_config(self) -> dict:
+        loss = keras.saving.serialize_keras_object(self.loss)
+        return {**super().get_config(), "loss": loss, "activation": self.activation}
+
+    @classmethod
+    def from_config(cls, config: dict):
+        return cls(**{**config, "loss": keras.saving.deserialize_keras_object(config["loss"])})
 
 
 def class_indices_of(y_true, scores):
     """Return class indices, also for labels that are rows of C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
-    return y_true if _are_numbers(y_true, scores) else ops.argmax(y_true, -1)
+    return y_true if are_indices(y_true, scores) else ops.argmax(y_true, -1)
 
 
 SCORES = ("f1", "precision", "recall")
@@ -391,7 +430,7 @@ def _check_known(name: str) -> None:
     if name.lower() in ("accuracy", "acc", "crossentropy", "ce"):
         return
     try:
-        metrics.get(name)
+        _made(name)
     except ValueError:
         known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
         close = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.6)

@@ -19,7 +19,7 @@ from encoder_zoo.tasks.training.fine_tuning_optimizer import (
     layerwise,
     restart_optimizer,
 )
-from encoder_zoo.tasks.training.logit_metrics import loss_on_logits, metrics_on_logits
+from encoder_zoo.tasks.training.logit_metrics import metrics_on_logits
 from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
 
 if TYPE_CHECKING:
@@ -74,10 +74,15 @@ class Recipe:
         if self.makes_optimizer and (arguments, options) == before and self._is_as_traced():
             return  # another learning rate, at most, which needs no other graph
         self._keras_compile = keras_compile
-        if self.makes_optimizer:
-            self._compile_anew()
-        else:
-            self._compile(arguments["optimizer"])
+        try:
+            if self.makes_optimizer:
+                self._compile_anew()
+            else:
+                self._compile(arguments["optimizer"])
+        except Exception:
+            self.arguments, self.options = before  # those that were refused must not stay
+            raise
+        if not self.makes_optimizer:
             self._warn_default_rate()
 
     def _check(self, arguments: dict) -> None:
@@ -131,14 +136,18 @@ class Recipe:
                 "Pass jit_compile=False."
             )
         default = task.default_loss()
+        # Keras gets no loss: `TextModel.compute_loss` computes it.
+        task.loss = default if is_auto(loss) else task.resolve_loss(loss, default)
+        task.batch_loss = task.make_batch_loss(task.loss)
+        if task.distribution.strategy:
+            task.batch_loss.check_adds_up()
+        options = {name: v for name, v in self.options.items() if name != "loss_weights"}
+        self.loss_weight = _single_weight(self.options.get("loss_weights"))
         self._keras_compile(
             optimizer=optimizer,
-            loss=default
-            if is_auto(loss)
-            else loss_on_logits(loss, default, task.output_activation),
             **self._metrics(given["metrics"], given["weighted_metrics"]),
             jit_compile=jit_compile,
-            **self.options,
+            **options,
         )
         task.distribution.fix_compiled(task)
 
@@ -149,17 +158,18 @@ class Recipe:
         if is_auto(weighted):
             weighted = task.default_metrics() if metrics is None else None
         else:
-            weighted = metrics_on_logits(weighted, task.output_activation)
-        metrics = metrics_on_logits(metrics, task.output_activation)
+            weighted = metrics_on_logits(weighted, task.output_activation, task.pads_classes)
+        metrics = metrics_on_logits(metrics, task.output_activation, task.pads_classes)
         if task.labels_tokens and metrics:
             metrics, weighted = None, [*metrics, *(weighted or [])]
         return {"metrics": metrics, "weighted_metrics": weighted}
 
     def _named(self, given):
         """Return metrics with the names that a task knows replaced by its metrics."""
-        if not isinstance(given, list | tuple) or self._task.output_activation is None:
+        if given is None or is_auto(given) or self._task.output_activation is None:
             return given
-        return [self._task.metric_by_name(m) if isinstance(m, str) else m for m in given]
+        flat = keras.tree.flatten(given)
+        return [self._task.metric_by_name(m) if isinstance(m, str) else m for m in flat]
 
     # -- the optimizer of the recipe -----------------------------------------------------------
 
@@ -289,23 +299,18 @@ class Recipe:
         if self.makes_optimizer:
             inner_optimizer(self._task.optimizer).schedule.hold_peak()
 
-    def weigh_batch(self, y_pred, sample_weight, real, loss=None) -> None:
+    def weigh_batch(self, size) -> None:
         """Have an accumulated step weigh the batch as the large batch does.
 
         Of a sum of several losses one decides, the last of a batch for which this is called: their
         gradients are one.
 
         Args:
-            y_pred: (B, ...) outputs.
-            sample_weight: of the loss, or None.
-            real: (B,) which rows count; None: all.
-            loss: of the outputs; None is that of `compile`.
+            size: of the loss, see `BatchLoss`; None is a sum, as the loss of the large batch is.
         """
-        optimizer, distribution = inner_optimizer(self._task.optimizer), self._task.distribution
+        optimizer = inner_optimizer(self._task.optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
-            loss = loss or self._task.loss
-            given = distribution.weight_of_batch(loss, y_pred, sample_weight, real)
-            optimizer.weigh_batch(*given)
+            optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
     def _train_new_pooler(self) -> None:
         """Note that a new pooler will be trained, or log that it is frozen."""
@@ -324,8 +329,10 @@ class Recipe:
         schedule's state."""
         if config:
             config["frozen_layers"] = self.arguments["frozen_layers"]
-            if is_auto(self.arguments["loss"]):  # it may have weights of the task
-                config["loss"] = "auto"
+            loss = self.arguments["loss"]  # the task's own may have weights of the task
+            if not is_auto(loss):
+                loss = keras.saving.serialize_keras_object(self._task.loss)
+            config |= {"loss": loss, "loss_weights": self.options.get("loss_weights")}
         if config and self.makes_optimizer:
             config |= {"optimizer": "auto", "learning_rate": self._task.learning_rate}
             config |= {name: self.arguments[name] for name in RECIPE}
@@ -353,6 +360,23 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
                 f"{name} is 0 for all {of_what}, so `fit` would train nothing. Give those that are "
                 "to be learned a weight above 0, or leave the argument out."
             )
+
+
+def _single_weight(loss_weights) -> float:
+    """Return the weight of a task's one loss.
+
+    Example:
+        >>> _single_weight([0.5])
+        0.5
+    """
+    weights = keras.tree.flatten(loss_weights)
+    if loss_weights is None:
+        return 1.0
+    if len(weights) != 1 or not isinstance(weights[0], int | float):
+        raise ValueError(
+            f"A task has one loss, and loss_weights is {loss_weights!r}. Expected a single number."
+        )
+    return float(weights[0])
 
 
 def _sets_rate(callback) -> bool:

@@ -18,6 +18,7 @@ from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch
 from encoder_zoo.tasks.preprocessing.batching import (
+    NOT_RANDOM,
     LengthGroupedBatcher,
     Plan,
     grouped_batches,
@@ -206,7 +207,7 @@ class DatasetBatches(TrainingData):
         return self._preprocessed(raw, seed, done)
 
     def in_order(self, fills: bool = True) -> tf.data.Dataset:
-        return self._preprocessed(self._batched, fills=fills)
+        return self._preprocessed(self._batched, NOT_RANDOM, fills=fills)
 
     def _preprocessed(
         self, batched, seed: int = 0, done: int = 0, fills: bool = True

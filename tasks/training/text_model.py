@@ -19,11 +19,11 @@ from encoder_zoo.common.keras_private import (
     VALIDATION_OF_FIT,
     ValidationOfFit,
     compiled_metrics,
-    count_rows_of_loss,
     drop_kernels_of_models_gone,
     opens_training,
     strategy_of,
     update_compiled_metrics,
+    weigh_next_loss,
 )
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
@@ -52,6 +52,7 @@ from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.training import sources
+from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
 from encoder_zoo.tasks.training.data import TrainingData, uncounted
 from encoder_zoo.tasks.training.distribution import Distribution, shard_of_process, whole_batches
 from encoder_zoo.tasks.training.exact_metrics import ExactMetric
@@ -59,12 +60,11 @@ from encoder_zoo.tasks.training.graphs import (
     GraphCache,
     enable_compilation_cache,
     real_rows,
-    weights_of_loss,
     weights_of_metrics,
     without,
 )
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
-from encoder_zoo.tasks.training.logit_metrics import labels_for_loss
+from encoder_zoo.tasks.training.loss_inputs import resolve_loss
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
@@ -92,6 +92,8 @@ class TextModel(keras.Model):
         group_lengths: whether `fit` makes batches of examples of like length.
         goes_step_by_step: what goes through texts token by token, such as "an LSTM": TensorFlow
             does not train it compiled by XLA, which would have to know how many steps there are.
+        pads_classes: whether the outputs of an example have as many classes as the longest example
+            of its batch, such as positions of tokens.
         fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
             is one of Keras's: see `graphs.real_rows`.
         packs_batches: whether the texts of a batch may be packed on JAX, see
@@ -109,6 +111,7 @@ class TextModel(keras.Model):
     predicts_lists = False
     group_lengths = True
     fills_batches = True
+    pads_classes = False
     goes_step_by_step: str | None = None
     packs_batches = False
     traced_settings: tuple = ()
@@ -201,8 +204,12 @@ class TextModel(keras.Model):
                 clipped at norm 1 and a learning rate that rises linearly for a tenth of the steps
                 and falls linearly to 0; every `fit` starts it anew, for the number of steps it
                 will run. Any Keras optimizer can replace it.
-            loss: "auto" is the task's loss. Keras's cross-entropies are taken of logits, which are
-                the outputs of the tasks, also without `from_logits`.
+            loss: "auto" is the task's loss. Losses of Keras get what they expect of labels and
+                outputs: probabilities, logits for the hinge losses and with `from_logits=True`, and
+                rows of 0 and 1 in place of class indices. Losses without a meaning for the task are
+                refused. Your own functions and losses get labels and outputs as they are, and
+                return a value for each example or token. The mean is over examples, or over tokens
+                with a label, on any number of replicas.
             metrics: in place of the task's, "auto". By name also "f1", "precision" and "recall",
                 alone or with "_macro", "_macro_all", "_micro" or "_weighted", "auc",
                 "average_precision" and "matthews" of classes, "pearson" and "spearman" of numbers,
@@ -234,7 +241,8 @@ class TextModel(keras.Model):
         Raises:
             TypeError: "SequenceClassifier.compile got an unknown argument 'lr'. Did you mean
                 'learning_rate'?"
-            ValueError: "learning_rate belongs to optimizer='auto'. Set it in the optimizer.", "XLA
+            ValueError: "KLDivergence is of probabilities, and this task predicts numbers. ...",
+                "learning_rate belongs to optimizer='auto'. Set it in the optimizer.", "XLA
                 does not compile the training of an LSTM on TensorFlow. ..."
         """
         arguments = {n: value for n, value in locals().items() if n not in ("self", "__class__")}
@@ -577,20 +585,46 @@ class TextModel(keras.Model):
         gradients.hold_gradients()
         return outputs
 
+    def resolve_loss(self, loss, default: keras.losses.Loss):
+        """Return the loss that the task computes for the one that `compile` gets."""
+        return resolve_loss(loss, default, self.loss_activation, self.pads_classes)
+
+    @property
+    def loss_activation(self) -> str | None:
+        """Return the `output_activation` of the outputs that the loss of `compile` gets."""
+        return "softmax" if self.pretrains else self.output_activation
+
+    def make_batch_loss(self, loss) -> BatchLoss:
+        """Return what computes a loss of batches of this task.
+
+        Args:
+            loss: Returned by `resolve_loss`.
+        """
+        of_tokens = self.labels_tokens or self.pretrains
+        return BatchLoss(loss, self.loss_activation, of_tokens)
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the loss as in Keras, but of the whole batch, with `labels_for_loss`; rows that
-        only fill the batch do not count."""
-        real = real_rows(x)
-        count_rows_of_loss(self, None if real is None else ops.sum(ops.cast(real, "float32")))
-        if real is not None:
-            sample_weight = weights_of_loss(self.loss, real, y_pred, sample_weight)
-        y = labels_for_loss(self.loss, y, y_pred, self.output_activation)
-        with counting_rows(real):
-            loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        """Compute the loss of the whole batch with `BatchLoss`, and add the losses of layers.
+
+        Rows that only fill the batch do not count.
+        """
+        with counting_rows(real_rows(x)):
+            loss, size = self.batch_loss(y, y_pred, sample_weight)
         if training:
-            self.recipe.weigh_batch(y_pred, sample_weight, real)
-        added = self.losses if self.distribution.in_replica() else []
-        return self.distribution.loss_of_batch(self.loss, loss, y_pred, sample_weight, added)
+            self.recipe.weigh_batch(size)
+        weigh_next_loss(self, size)
+        return loss * self.recipe.loss_weight + self.penalties(y_pred)
+
+    def penalties(self, y_pred):
+        """Return the sum of the losses that layers add, such as penalties on weights or outputs.
+
+        Args:
+            y_pred: Outputs of shape (B, ...).
+        """
+        if not self.losses:
+            return 0.0
+        penalty = ops.sum(ops.stack([ops.sum(ops.cast(loss, "float32")) for loss in self.losses]))
+        return mean_over_replicas(penalty, ops.shape(keras.tree.flatten(y_pred)[0])[0])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Update the metrics as in Keras, without rows that only fill the batch."""

@@ -42,6 +42,31 @@ def nested():
     return keras.Sequential([block, keras.layers.Dense(1, name="c")], name="outer")
 
 
+def test_wrapped_function():
+    found = keras_private.wrapped_function(keras.losses.Huber(delta=2.0))
+    assert found == (keras.losses.huber, {"delta": 2.0})
+    found = keras_private.wrapped_function(keras.metrics.KLDivergence())
+    assert found == (keras.losses.kl_divergence, {})
+    assert keras_private.wrapped_function(keras.metrics.AUC()) is None
+
+
+def test_weigh_next_loss():
+    model = Model()
+    model.compile()
+    for loss, size in ((1.0, 3.0), (2.0, 1.0)):
+        keras_private.weigh_next_loss(model, size)
+        model._loss_tracker.update_state(loss, sample_weight=7)
+    assert float(model._loss_tracker.result()) == 1.25
+
+
+def test_separate_collectives():
+    strategies = [tf.distribute.MirroredStrategy(["CPU:0"]) for _ in range(2)]
+    for strategy in strategies:
+        keras_private.separate_collectives(strategy)
+    first, second = (s.extended._collective_ops._launchers[0]._group_key for s in strategies)
+    assert first != second
+
+
 def test_strategy_of():
     assert keras_private.strategy_of(Model()) is None
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])

@@ -21,6 +21,7 @@ from encoder_zoo.tasks.tagging.entities import (
     transitions,
 )
 from encoder_zoo.tasks.tagging.tags import parse_tags
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 IOB2 = ["O", "B-A", "I-A", "B-B", "I-B"]
 # All sequences that can be, each tag as its prefix and type: "Ba Ia O".
@@ -197,7 +198,7 @@ def test_the_loss_of_a_crf_is_that_of_all_sequences():
             every = itertools.product(range(3), repeat=len(right))
             total = np.log(sum(np.exp(summed(values, s, scores)) for s in every))
             expected += counted.max() * (total - summed(values, right, scores))
-    loss = CrfLoss(layer)(tags, logits, weight)
+    loss, _ = BatchLoss(CrfLoss(layer))(tags, logits, weight)
     np.testing.assert_allclose(float(loss), expected / weight.sum(), rtol=1e-5)
 
 
@@ -252,6 +253,7 @@ import itertools, json
 import keras, numpy as np
 import encoder_zoo as ez
 from encoder_zoo.tasks.tagging.entities import CrfLoss, TagTransitions
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 rng, layer = np.random.default_rng(0), TagTransitions(3)
 layer.build()
@@ -259,7 +261,8 @@ scores = [rng.normal(size=size).astype("float32") for size in (3, (3, 3), 3)]
 for weight, values in zip(layer.weights, scores, strict=True):
     weight.assign(values)
 logits = rng.normal(size=(2, 4, 3)).astype("float32")
-losses = [CrfLoss(layer)(np.ones((2, 4), "int32"), logits, np.array([[1, 1, 1, 1], [0, 1, 1, 0]]))]
+weight = np.array([[1, 1, 1, 1], [0, 1, 1, 0]])
+losses = [BatchLoss(CrfLoss(layer))(np.ones((2, 4), "int32"), logits, weight)[0]]
 
 words, tags = [["Anna", "sees", "Rome", "."], ["New", "York"]], [[3, 0, 1, 0], [1, 2]]
 tagger = ez.TokenClassifier.from_preset(

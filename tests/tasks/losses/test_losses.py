@@ -12,7 +12,7 @@ from processes import run
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.replicas import counting_rows
-from encoder_zoo.tasks.training.graphs import weights_of_loss
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 # One loss of each kind, with every argument away from its default, and labels for rows of 4 texts.
 SCORES = np.array([[0.9, 0.1, 0.5], [0.2, 0.2, 0.7], [1.0, 0.0, 0.3], [0.4, 0.8, 0.6]])
@@ -389,15 +389,15 @@ def test_rows_that_fill_a_batch_change_no_loss_and_no_gradient(name, reduction):
         loss, y, x = made(name), LOSSES[name][1], vectors()
     loss.reduction, filled, y = reduction, np.array([0, 1, 2, 3, 3, 3, 3]), np.float32(y)
 
-    def computed(rows, real, weights):
+    def computed(rows, real):
         y_pred = tf.Variable(x[rows])
         with tf.GradientTape() as tape, counting_rows(real):
-            value = loss(y[rows], y_pred, weights)
+            value, _ = BatchLoss(loss)(y[rows], y_pred)
         return value, tf.convert_to_tensor(tape.gradient(value, y_pred)).numpy()
 
-    expected, gradient = computed(filled[:4], None, None)
+    expected, gradient = computed(filled[:4], None)
     real = tf.constant(np.arange(7) < 4)
-    found, changed = computed(filled, real, weights_of_loss(loss, real, x[filled], None))
+    found, changed = computed(filled, real)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(changed[:4], gradient, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(changed[4:], 0, atol=1e-7)

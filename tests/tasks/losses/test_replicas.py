@@ -23,7 +23,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.distribution import global_loss
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 rng = np.random.default_rng(0)
 x = tf.constant(rng.normal(size=(5, 3, 4)), "float32")
@@ -53,9 +53,7 @@ def losses_of_parts(loss, y_true):
     def one(rows):
         with tf.GradientTape() as tape:
             y_pred = tf.matmul(x[rows], weights)
-            value = loss(y_true[rows], y_pred)
-            if tf.distribute.has_strategy():
-                value = global_loss(loss, value, [], y_pred, None)
+            value, _ = BatchLoss(loss)(y_true[rows], y_pred)
         return value, tape.gradient(value, weights)
 
     def part(first):

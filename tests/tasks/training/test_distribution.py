@@ -17,7 +17,8 @@ from processes import PATIENCE, cluster_of_two, free_addresses, run, start_proce
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import all_tasks
-from encoder_zoo.tasks.training.distribution import Distribution, check_loss, parts_of_batches
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
+from encoder_zoo.tasks.training.distribution import Distribution, parts_of_batches
 from encoder_zoo.testing import tiny
 
 CHECKPOINT = CHECKPOINTS / "Roberta_ForSequenceClassification"
@@ -43,7 +44,7 @@ else:
 
 import keras
 import encoder_zoo as ez
-from encoder_zoo.tasks.training.distribution import global_loss
+from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
 
 gc.freeze()  # tracing makes many objects, each time for the collector to look through the imports
 rng = np.random.default_rng(0)
@@ -185,13 +186,8 @@ def losses_of_reductions(strategy):
         def whole(rows, added=()):
             with tf.GradientTape() as tape:
                 predicted = v * x[rows, None]
-                loss = loss_function(y[rows, None], predicted, weight[rows])
-                if tf.distribute.has_strategy():
-                    penalty = 0.1 * v**2
-                    loss = global_loss(loss_function, loss + penalty / 2, [penalty], predicted,
-                                       weight[rows])
-                else:
-                    loss += 0.1 * v**2
+                loss, _ = BatchLoss(loss_function)(y[rows, None], predicted, weight[rows])
+                loss += mean_over_replicas(0.1 * v**2, rows.stop - rows.start)
             return loss, tape.gradient(loss, v)
 
         def part():
@@ -410,12 +406,9 @@ class OddLoss(keras.losses.Loss):
         return 0.0
 
 
-@pytest.mark.parametrize(
-    "loss", [OddLoss(), keras.losses.MeanSquaredError(reduction=None), ["mse", "mae"]]
-)
-def test_losses_that_do_not_add_up_are_refused(loss):
-    with pytest.raises(ValueError, match="Under tf.distribute the loss must be"):
-        check_loss(loss)
+def test_a_loss_that_reduces_itself_is_refused():
+    with pytest.raises(ValueError, match="Under tf.distribute a loss must not have a `__call__`"):
+        BatchLoss(OddLoss()).check_adds_up()
 
 
 @pytest.mark.matrix
@@ -797,7 +790,8 @@ class TestProcessesOfJax:
 def test_default_losses_add_up_over_replicas(task):
     """In the default run; the table of `plain_training.py` compares their gradients."""
     model = tiny.task(get_family("bert" if task.supports(get_family("bert")) else "electra"), task)
-    check_loss(model.default_loss())
+    BatchLoss(model.default_loss()).check_adds_up()
     if task is ez.SequenceClassifier:
         for problem in ("regression", "multi_label_classification"):
-            check_loss(task(model.backbone, num_classes=2, problem_type=problem).default_loss())
+            other = task(model.backbone, num_classes=2, problem_type=problem)
+            BatchLoss(other.default_loss()).check_adds_up()
