@@ -45,8 +45,10 @@ class MaskedLMPreprocessor(Preprocessor):
         mask_rate: share of the tokens to select.
         whole_words: select whole words instead of single tokens. A word that would exceed the
             share is skipped.
-        dynamic: draw a fresh pattern whenever a batch is made, so in every epoch; else one
-            pattern for each example.
+        dynamic: Boolean. Whether a training batch gets a fresh pattern of masks whenever it is
+            made, so in every epoch. Otherwise each example has one pattern. The masks of `evaluate`
+            and of validation depend on the text alone, so that batches of every size give the same
+            result. Defaults to True.
         pack_texts: in `fit` on texts in memory, pack several texts into one sequence of
             `sequence_length` (default: the model's longest). Attention and positions stay within
             each text, so that outputs are as in examples of their own, but with hardly any

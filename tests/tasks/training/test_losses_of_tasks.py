@@ -262,6 +262,13 @@ WEIGHT = {
 WEIGHT |= {"pairs": [0.5, 2], "choices": [1, 3]}
 
 
+RARE = {"two classes", "masked tokens", "pairs", "choices", "answers"}
+
+
+def slow(case: str):
+    return pytest.param(case, marks=pytest.mark.slow)
+
+
 def refused(case: str, name: str) -> bool:
     """Whether a loss has no meaning for a task."""
     if name in OTHERS:
@@ -305,7 +312,7 @@ def test_a_loss_is_its_formula_or_refused(case, name):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("case", ["classes", "tokens"])
+@pytest.mark.parametrize("case", ["classes", slow("tokens")])
 def test_every_form_of_a_loss_is_the_same(case, name):
     task = CASES[case]
     if name in WHOLE and task.weight is not None:
@@ -318,7 +325,7 @@ def test_every_form_of_a_loss_is_the_same(case, name):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [slow(case) if case in RARE else case for case in CASES])
 def test_loss_and_metric_of_one_name_agree(case, name):
     task, metric = CASES[case], name
     if name == "categorical_generalized_cross_entropy":  # of no name in Keras
