@@ -104,7 +104,9 @@ def tokenize_texts(tokenizer, texts: array_ops.Tensor, marks: np.ndarray) -> Tok
 def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
     """Return the tokens of sentences in words.
 
-    They are tokenized as running text, with a space before every word but the first.
+    They are tokenized as running text, with a space before every word but the first. The first
+    token of a word begins where it begins, and the last one ends where it ends, also if the
+    tokenizer drops characters there.
 
     Args:
         tokenizer: any of this package's.
@@ -116,10 +118,15 @@ def tokenize_words(tokenizer, words: array_ops.RaggedTensor) -> TokenizedTexts:
     offsets = array_ops.cumsum(lengths, exclusive=True)  # (W,)
     offsets -= array_ops.gather(offsets, array_ops.gather(words.row_starts(), words.value_rowids()))
     number = array_ops.searchsorted(keys(words, offsets), keys(starts), side="right") - 1
+    word_start, word_end = (array_ops.gather(v, number) for v in (offsets, offsets + lengths - 1))
     number -= array_ops.cast(
         array_ops.gather(words.row_starts(), ids.value_rowids()), array_ops.int32
     )
-    return TokenizedTexts(texts, ids, starts, ends, ids.with_flat_values(number))
+    tokens = TokenizedTexts(texts, ids, starts, ends, ids.with_flat_values(number))
+    begins = word_begins(tokens)
+    starts = array_ops.where(begins, word_start, starts.flat_values)
+    ends = array_ops.where(following(begins, True), word_end, ends.flat_values)
+    return tokens._replace(starts=ids.with_flat_values(starts), ends=ids.with_flat_values(ends))
 
 
 def keys(rows: array_ops.RaggedTensor, offsets: array_ops.Tensor | None = None) -> array_ops.Tensor:
@@ -179,3 +186,34 @@ def word_begins(tokens: TokenizedTexts) -> array_ops.Tensor:
     """Return (P,) bool: the first token of each word."""
     words = tokens.words.flat_values
     return (words != previous(words, -1)) | row_begins(tokens.words)
+
+
+def cut_texts(
+    texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
+) -> array_ops.Tensor:
+    """Return parts of texts.
+
+    `strings.substr` needs a copy of the whole text for each of its parts, and counts the characters
+    from the text's begin: a long text with many parts would cost the square of its length.
+
+    Args:
+        texts: (N,) strings.
+        row: (G,) int64, the text of each part.
+        start: (G,) int32, its first character.
+        end: (G,) int32, the character after its last.
+
+    Returns:
+        (G,) strings.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> parts = cut_texts(tf.constant(["", "Hi, Zoé!"]), *map(tf.constant, ([1], [4], [7])))
+        >>> parts.numpy()[0].decode()
+        'Zoé'
+    """
+    codes = array_ops.strings.unicode_decode(texts, "UTF-8")  # ragged (N, None)
+    first = array_ops.gather(array_ops.cast(codes.row_starts(), array_ops.int64), row)
+    start, end = (first + array_ops.cast(offset, array_ops.int64) for offset in (start, end))
+    positions = array_ops.ragged.range(start, end)
+    parts = positions.with_flat_values(array_ops.gather(codes.values, positions.values))
+    return array_ops.strings.unicode_encode(parts, "UTF-8")

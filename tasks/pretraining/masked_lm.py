@@ -9,7 +9,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import keras
 import numpy as np
@@ -31,6 +31,7 @@ from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.tokenized_texts import following, row_begins
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
@@ -229,8 +230,44 @@ class MaskedLMPresetArguments(MaskingPresetArguments, total=False):
     head_layer_norm_epsilon: float | None
 
 
+class Masks(NamedTuple):
+    """The masks of texts.
+
+    Attributes:
+        starts: ragged (N, None) int32, where the masks begin.
+        ends: ragged (N, None) int32, where they end.
+        word_follows: ragged (N, None) bool, whether the token after a mask begins a word.
+    """
+
+    starts: array_ops.RaggedTensor
+    ends: array_ops.RaggedTensor
+    word_follows: array_ops.RaggedTensor
+
+
+class Spellings(NamedTuple):
+    """Of each token its name, its text without a space before it, and whether it begins a word."""
+
+    names: list[str]
+    words: list[str]
+    begins: list[bool]
+
+
 # The characters that Python's `str.rstrip` removes.
-SPACE_AT_END = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]+$"
+SPACES = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]"
+SPACE_AT_END = f"{SPACES}+$"
+SPACE_AT_BEGIN = f"(?s)({SPACES}.*)?"  # or no text at all
+OF_WORD = r"[\p{L}\p{M}\p{N}]"
+WORD_BY_ITSELF = r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}]"  # Chinese characters
+
+
+def touches_word(texts: array_ops.Tensor, at_end: bool) -> array_ops.Tensor:
+    """Return whether the first, or the last, character of texts is of a word that a letter next to
+    it would be a part of."""
+    of_word, alone = (
+        array_ops.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
+        for kind in (OF_WORD, WORD_BY_ITSELF)
+    )
+    return of_word & ~alone
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -396,12 +433,12 @@ class MaskedLM(Task):
             return []
         tokens = self.served_tokenizer.tokenize_with_offsets(tensor)
         self._check_masks(tokens[0])
-        examples, starts, ends = self._examples_with_masks(*tokens)
+        examples, masks = self._examples_with_masks(*tokens)
         inputs, real = self._mask_inputs(examples)
         inputs = {name: values.numpy() for name, values in inputs.items()}
         logits = self.predict(inputs, batch_size, verbose=0)  # (B, M, V)
-        fills = records(self._filled(tensor, starts, ends, logits[real.numpy()], top_k))
-        by_text = [fills[i:j] for i, j in itertools.pairwise(starts.row_splits.numpy())]
+        fills = records(self._filled(tensor, masks, logits[real.numpy()], top_k))
+        by_text = [fills[i:j] for i, j in itertools.pairwise(masks.starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
     @validate_arguments
@@ -420,12 +457,13 @@ class MaskedLM(Task):
         def fill(text):
             text = as_valid_text(text)
             tokens = self.served_tokenizer.tokenize_with_offsets(text)
-            examples, starts, ends = self._examples_with_masks(*tokens)
+            examples, masks = self._examples_with_masks(*tokens)
+            counts = masks.starts.row_lengths()
             logits = in_graph_batches(
-                self._mask_logits, examples, starts.row_lengths(), self.backbone.vocabulary_size
+                self._mask_logits, examples, counts, self.backbone.vocabulary_size
             )
-            filled = self._filled(text, starts, ends, logits.flat_values, top_k)
-            return padded_columns({n: starts.with_values(v) for n, v in filled.items()})
+            filled = self._filled(text, masks, logits.flat_values, top_k)
+            return padded_columns({n: masks.starts.with_values(v) for n, v in filled.items()})
 
         return {"serving_default": fill}
 
@@ -460,10 +498,8 @@ class MaskedLM(Task):
     def _most_tokens(self) -> int:
         return self.preprocessor.max_sequence_length - 2
 
-    def _examples_with_masks(
-        self, ids, starts, ends
-    ) -> tuple[dict, array_ops.RaggedTensor, array_ops.RaggedTensor]:
-        """Return encoded examples with their masks' columns, and the masks' characters, ragged."""
+    def _examples_with_masks(self, ids, starts, ends) -> tuple[dict, Masks]:
+        """Return encoded examples with their masks' columns, and the masks in the texts."""
         tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
         [(begin, count)] = kept_tokens([ids], 1, longest, tokenizer.truncation_side)
         begin, count = (array_ops.cast(values, "int64") for values in (begin, count))
@@ -471,12 +507,14 @@ class MaskedLM(Task):
         column = array_ops.ragged.range(ids.row_lengths()).values - array_ops.gather(begin, row)
         is_mask = (ids.values == tokenizer.mask_token_id) & (column >= 0)
         is_mask = ids.with_values(is_mask & (column < array_ops.gather(count, row)))
-        columns = ids.with_values(column)
-        columns, starts, ends = (
-            array_ops.ragged.boolean_mask(values, is_mask) for values in (columns, starts, ends)
+        begins = array_ops.gather(array_ops.constant(self._spellings.begins), ids.values)
+        begins &= (ids.values != tokenizer.mask_token_id) & ~row_begins(ids)
+        columns, *found = (
+            array_ops.ragged.boolean_mask(ids.with_values(values), is_mask)
+            for values in (column, starts.values, ends.values, following(begins, False))
         )
         positions = array_ops.cast(columns + tokenizer.first_column, array_ops.int32)
-        return {**self.preprocessor.pack([ids]), "mask_positions": positions}, starts, ends
+        return {**self.preprocessor.pack([ids]), "mask_positions": positions}, Masks(*found)
 
     def _mask_inputs(self, examples: dict) -> tuple[dict, array_ops.Tensor]:
         """Return the model's inputs, and which of their mask positions (B, M) are real."""
@@ -492,44 +530,70 @@ class MaskedLM(Task):
         inputs, real = self._mask_inputs(examples)
         return array_ops.boolean_mask(self(inputs, training=False), real)
 
-    def _filled(self, texts, starts, ends, logits, top_k: int) -> dict[str, array_ops.Tensor]:
+    def _filled(self, texts, masks: Masks, logits, top_k: int) -> dict[str, array_ops.Tensor]:
         """Return "token", "text" and "score" (masks, top_k), the best first.
+
+        Blanks next to a token are such that the text has the tokens that were scored.
 
         Args:
             texts: (N,) strings.
-            starts: ragged (N, None) int32, where the masks begin.
-            ends: ragged (N, None) int32, where they end.
+            masks: of the texts.
             logits: (masks, V), of all texts.
             top_k: how many.
         """
-        tokens, words, begins = (array_ops.constant(column) for column in self._spellings)
-        probabilities = array_ops.nn.softmax(logits)[:, : array_ops.size(tokens)]
-        scores, best = array_ops.math.top_k(probabilities, min(top_k, len(self._spellings[0])))
-        texts, start, end = (
-            array_ops.gather(texts, starts.value_rowids()),
-            starts.values,
-            ends.values,
-        )
-        before = array_ops.strings.substr(
-            texts, array_ops.zeros_like(start), start, unit="UTF8_CHAR"
-        )
-        length = array_ops.strings.length(texts, unit="UTF8_CHAR")
-        after = array_ops.strings.substr(texts, end, length - end, unit="UTF8_CHAR")
-        joined = array_ops.strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
-        before = array_ops.where(array_ops.gather(begins, best), before[:, None], joined[:, None])
-        texts = before + array_ops.gather(words, best) + after[:, None]
-        return {"token": array_ops.gather(tokens, best), "text": texts, "score": scores}
+        strings = array_ops.strings
+        names, words, begins = (array_ops.constant(column) for column in self._spellings)
+        probabilities = array_ops.nn.softmax(logits)[:, : array_ops.size(names)]
+        scores, best = array_ops.math.top_k(probabilities, min(top_k, len(self._spellings.names)))
+        texts = array_ops.gather(texts, masks.starts.value_rowids())
+        start, end = masks.starts.values, masks.ends.values
+        before = strings.substr(texts, array_ops.zeros_like(start), start, unit="UTF8_CHAR")
+        length = strings.length(texts, unit="UTF8_CHAR")
+        after = strings.substr(texts, end, length - end, unit="UTF8_CHAR")
+        joined = strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
+        words, begins = array_ops.gather(words, best), array_ops.gather(begins, best)
+
+        # Whether a blank must be between the token and the text around it.
+        before_it = (before == joined) & (strings.length(before) > 0)
+        behind_it = masks.word_follows.values & ~strings.regex_full_match(after, SPACE_AT_BEGIN)
+        before_it, behind_it = before_it[:, None], behind_it[:, None]
+        if self._spaces_are_tokens:
+            before, before_it, behind_it = joined, True, False
+        elif self._symbols_are_words:
+            before_it &= touches_word(before, True)[:, None] & touches_word(words, False)
+            behind_it &= touches_word(after, False)[:, None] & touches_word(words, True)
+        blank, nothing = (array_ops.constant(text) for text in (" ", ""))
+        words = array_ops.where(begins & before_it, blank, nothing) + words
+        words += array_ops.where(behind_it, blank, nothing)
+        before = array_ops.where(begins, before[:, None], joined[:, None])
+        texts = before + words + after[:, None]
+        return {"token": array_ops.gather(names, best), "text": texts, "score": scores}
 
     @functools.cached_property
-    def _spellings(self) -> tuple[list[str], list[str], list[bool]]:
-        """Return the name of every token, its text, and whether it begins a word."""
+    def _spellings(self) -> Spellings:
         tokenizer = self.preprocessor.tokenizer
         tokens = tokenizer.get_vocabulary()
-        with array_ops.init_scope():
-            words = tokenizer.detokenize(array_ops.range(len(tokens))[:, None]).numpy()
-        words = [word.decode(errors="replace").removeprefix("##") for word in words]
+        words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
         begins = [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens]
-        return tokens, words, begins
+        return Spellings(tokens, words, begins)
+
+    @functools.cached_property
+    def _detokenized(self) -> list[str]:
+        tokenizer = self.preprocessor.tokenizer
+        with array_ops.init_scope():
+            ids = array_ops.range(len(tokenizer.get_vocabulary()))[:, None]
+            words = tokenizer.detokenize(ids).numpy()
+        return [word.decode(errors="replace") for word in words]
+
+    @property
+    def _spaces_are_tokens(self) -> bool:
+        """Return whether a space is part of the token behind it, as in byte-level BPE."""
+        return any(word.startswith(" ") for word in self._detokenized)
+
+    @property
+    def _symbols_are_words(self) -> bool:
+        """Return whether words end also where no space is, as in WordPiece."""
+        return self.preprocessor.tokenizer.starts_word("a")
 
     @functools.cached_property
     def served_tokenizer(self) -> Tokenizer:

@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.base.classes import softmax
+from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     following,
@@ -129,23 +130,10 @@ def labels_of_spans(
     Returns:
         Labels (P,) int32, and (P,) bool whether a token has one.
     """
-    order = array_ops.argsort(keys(spans["start"]))
-    start_keys = array_ops.gather(keys(spans["start"]), order)
-    row = array_ops.gather(spans["start"].value_rowids(), order)
-    end, kind = (
-        array_ops.cast(array_ops.gather(spans[k].flat_values, order), array_ops.int32)
-        for k in ("end", "label")
-    )
-
-    # The last span that starts before the token's end, if it ends after the token's start.
-    span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
-    known = array_ops.maximum(span, 0)
-    row, end, kind = (array_ops.concat([values, [-1]], 0) for values in (row, end, kind))
-    inside = (span >= 0) & (array_ops.gather(row, known) == tokens.ids.value_rowids())
-    inside &= array_ops.gather(end, known) > tokens.starts.flat_values
-    span = array_ops.where(inside, span, -1)
+    span = _spans_of_tokens(tokens, spans)
     if not array_ops.is_symbolic_tensor(span):
-        _report_lost(spans, order.numpy(), span.numpy())
+        _report_lost(spans, span.numpy())
+        _report_inexact(tokens, spans, span.numpy())
 
     # Where a span, or text outside of spans, begins.
     other = (span != previous(span, -2)) | row_begins(tokens.ids)
@@ -155,26 +143,82 @@ def labels_of_spans(
     span_ends = array_ops.cast(following(other, True), array_ops.int32)
     ends = array_ops.gather(array_ops.math.segment_max(span_ends, unit), unit) > 0
     table = array_ops.concat([_tags_of_types(names), [[_outside(names)] * 4]], 0)
-    kind = array_ops.where(inside, array_ops.gather(kind, known), -1) % array_ops.shape(table)[0]
+    kind = array_ops.cast(spans["label"].flat_values, array_ops.int32)
+    kind = array_ops.gather(array_ops.concat([kind, [-1]], 0), array_ops.maximum(span, 0))
+    kind = array_ops.where(span < 0, -1, kind) % array_ops.shape(table)[0]
     return array_ops.gather_nd(
         table, array_ops.stack([kind, _span_position(other, ends)], axis=1)
     ), units
 
 
-def _report_lost(
-    spans: dict[str, array_ops.RaggedTensor], order: np.ndarray, span: np.ndarray
-) -> None:
+def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]) -> np.ndarray:
+    """Return whether each span (S,) begins or ends inside of a word, between two of its tokens.
+
+    Args:
+        tokens: of texts.
+        spans: as for `labels_of_spans`.
+    """
+    span = _spans_of_tokens(tokens, spans).numpy()
+    inside = np.flatnonzero((span != np.append(-1, span[:-1])) & ~word_begins(tokens).numpy())
+    cut = np.zeros(len(spans["start"].flat_values) + 1, bool)  # the last: of no span
+    cut[np.concatenate([span[inside], span[inside - 1]])] = True
+    return cut[:-1]
+
+
+def _spans_of_tokens(
+    tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]
+) -> array_ops.Tensor:
+    """Return the span that each token (P,) shares a character with, or -1."""
+    order = array_ops.argsort(keys(spans["start"]))
+    start_keys = array_ops.gather(keys(spans["start"]), order)
+    # The last span that starts before the token's end, if it ends after the token's start.
+    span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
+    index = array_ops.gather(array_ops.concat([order, [-1]], 0), array_ops.maximum(span, 0))
+    row, end = (
+        array_ops.gather(array_ops.concat([array_ops.cast(values, array_ops.int64), [-1]], 0), index)
+        for values in (spans["start"].value_rowids(), spans["end"].flat_values)
+    )
+    inside = (span >= 0) & (row == tokens.ids.value_rowids())
+    inside &= end > array_ops.cast(tokens.starts.flat_values, array_ops.int64)
+    return array_ops.where(inside, index, -1)
+
+
+def _report_lost(spans: dict[str, array_ops.RaggedTensor], span: np.ndarray) -> None:
     """Log how many spans are white space, or inside a token that belongs to another span."""
-    lost = order[np.setdiff1d(np.arange(len(order)), span)]
+    lost = np.setdiff1d(np.arange(len(spans["start"].flat_values)), span)
     if len(lost):
-        start, end = spans["start"], spans["end"]
-        columns = start.value_rowids(), start.flat_values, end.flat_values
         logger.warning(
             "%d of the spans have no token of their own, so they are left out. The first: "
             "example %d, from %d to %d.",
             len(lost),
-            *(int(values[lost[0]]) for values in columns),
+            *_place(spans, lost[0]),
         )
+
+
+def _report_inexact(
+    tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor], span: np.ndarray
+) -> None:
+    """Log how many spans begin or end inside of a token, so that no answer can be the same."""
+    inside = np.flatnonzero(span >= 0)
+    start, end = (spans[name].flat_values.numpy()[span[inside]] for name in ("start", "end"))
+    texts, row = tokens.texts, array_ops.constant(tokens.ids.value_rowids().numpy()[inside])
+    bounds = (array_ops.constant(v.flat_values.numpy()[inside]) for v in (tokens.starts, tokens.ends))
+    begin, behind = (bound.numpy() for bound in visible_bounds(texts, row, *bounds))
+    inexact = np.unique(span[inside][(begin < start) | (behind > end)])
+    if len(inexact):
+        logger.warning(
+            "%d of the spans begin or end inside of a token of the vocabulary. The answers have "
+            "the whole token, which evaluate_entities counts as wrong. The first: example %d, from "
+            "%d to %d.",
+            len(inexact),
+            *_place(spans, inexact[0]),
+        )
+
+
+def _place(spans: dict[str, array_ops.RaggedTensor], index: int) -> tuple[int, int, int]:
+    """Return the example, the start and the end of a span."""
+    start, end = spans["start"], spans["end"]
+    return tuple(int(v[index]) for v in (start.value_rowids(), start.flat_values, end.flat_values))
 
 
 def _span_position(begins: array_ops.Tensor, ends: array_ops.Tensor) -> array_ops.Tensor:

@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import one_of
 from encoder_zoo.tasks.losses.replicas import tokens_that_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
+    cut_texts,
     following,
     previous,
     row_begins,
@@ -155,7 +156,7 @@ def marginals(
         [0.1, 0.9]
     """
     rows = _logarithms(probabilities, row)
-    lengths, (first, between, last) = rows.row_lengths(), _scores_of(scores)
+    lengths, (first, between, last) = rows.row_lengths(), map(array_ops.constant, scores_of(scores))
     logits = array_ops.pad(rows.to_tensor(), [[0, 0], [0, 1], [0, 0]])
     shape = array_ops.shape(logits)
     logits = array_ops.transpose(logits, (1, 0, 2))  # (L + 1, N, C)
@@ -198,11 +199,11 @@ def _are_rules(allowed: Transitions) -> bool:
     return allowed.between.dtype == bool
 
 
-def _scores_of(allowed: Transitions) -> Iterator[array_ops.Tensor]:
-    """Return scores to be added: 0 where a rule allows."""
+def scores_of(allowed: Transitions) -> Iterator[np.ndarray]:
+    """Return scores to be added, float32: 0 where a rule allows."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _are_rules(allowed) else part
-        yield array_ops.constant(scores.astype("float32"))
+        yield scores.astype("float32")
 
 
 def _fits(
@@ -223,7 +224,7 @@ def _viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
     """Return the tags (N, L + 1) of the sequences with the largest sums of scores (N, L, C)."""
-    first, between, last = _scores_of(allowed)
+    first, between, last = map(array_ops.constant, scores_of(allowed))
     scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])  # loops have a step also where L is 0
     shape = array_ops.shape(scores)
     scores, same = array_ops.transpose(scores, (1, 0, 2)), array_ops.range(shape[2])  # (L, N, C)
@@ -252,6 +253,41 @@ def _viterbi(
     tag = array_ops.argmax(total + last, axis=1, output_type=array_ops.int32)
     _, _, tags = array_ops.while_loop(lambda i, *_: i >= 0, backward, (shape[1] - 1, tag, tags))
     return array_ops.transpose(array_ops.reshape(tags.stack(), (shape[1], shape[0])))
+
+
+def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
+    """Return the tags (B, L) int32 of the best sequences, as `best_tags` but with Keras.
+
+    Args:
+        logits: (B, L, C).
+        mask: (B, L) bool, those that count, which are the first ones.
+        transitions: scores of the tag at the begin (C,), of each tag after each other (C, C), and
+            of the tag at the end (C,).
+    """
+    first, between, last = (ops.convert_to_tensor(scores) for scores in transitions)
+    logits = ops.log_softmax(ops.cast(logits, "float32"))
+    # Tags are floats here: Keras's scan on TensorFlow has outputs of the dtype of its inputs.
+    same = ops.arange(ops.shape(last)[0], dtype=logits.dtype) + ops.zeros_like(logits[:, 0])
+    real = ops.cast(mask, logits.dtype)[..., None]
+    rest = ops.concatenate([logits, real], axis=-1)[:, 1:]
+    # One step more, as PyTorch cannot scan none.
+    rest = ops.transpose(ops.pad(rest, [[0, 0], [0, 1], [0, 0]]), (1, 0, 2))
+
+    def forward(total, given):
+        """Add a token: (B, C) the best sum that ends with each tag, and the tag before it."""
+        is_real = given[..., -1:] > 0
+        sums = total[:, :, None] + between
+        before = ops.where(is_real, ops.cast(ops.argmax(sums, axis=1), logits.dtype), same)
+        return ops.where(is_real, ops.max(sums, axis=1) + given[..., :-1], total), before
+
+    def backward(tag, before):
+        tag = ops.take_along_axis(before, ops.cast(tag, "int32"), axis=1)
+        return tag, tag
+
+    total, pointers = ops.scan(forward, logits[:, 0] + first, rest)
+    tag = ops.cast(ops.argmax(total + last, axis=-1), logits.dtype)[:, None]
+    _, tags = ops.scan(backward, tag, pointers, reverse=True)  # (L, B, 1)
+    return ops.cast(ops.transpose(tags[..., 0]), "int32")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -487,9 +523,7 @@ def entity_columns(
         ('Zoé', [[], [b'PER']])
     """
     row = array_ops.cast(found.row, array_ops.int64)
-    text = array_ops.strings.substr(
-        array_ops.gather(texts, row), found.start, found.end - found.start, unit="UTF8_CHAR"
-    )
+    text = cut_texts(texts, row, found.start, found.end)
     fields = {"label": array_ops.gather(names, found.label), "text": text}
     fields |= {"start": found.start, "end": found.end, "score": found.score}
     return {

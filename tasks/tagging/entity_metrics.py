@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence, C tags, T types.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -14,6 +15,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.tasks.base.confidence import ScoredLabels
+from encoder_zoo.tasks.tagging.entities import Transitions, best_sequences, scores_of
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
@@ -48,7 +50,9 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     """Computes precision, recall and F1 of entities as seqeval and the CoNLL script count them.
 
     Positions of weight 0, or with a negative tag, are left out: the tokens before and
-    after them are neighbours. So the metric takes token labels as `TokenClassifier` makes them.
+    after them are neighbours. So the metric takes token labels as `TokenClassifier` makes them. Of
+    logits it takes the best tag of each token; in `evaluate` and the validations of `fit` the best
+    sequence of tags that the task answers with, see its `valid_tags` and `crf`.
 
     Args:
         labels: all tags, in the order of the model's outputs.
@@ -84,7 +88,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             raise ValueError(f"Unknown average {average!r}. Expected one of {', '.join(AVERAGES)}.")
         self.labels = list(labels)
         self.average = average
-        tags = parse_tags(self.labels)
+        tags, count = parse_tags(self.labels), len(self.labels)
         self.type_names = tags.type_names
         # One more tag, outside of all spans, for masked tokens.
         self._prefixes = np.append(tags.prefixes, OUTSIDE).astype("int32")
@@ -92,12 +96,29 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.counts = self.add_variable(
             shape=(3, len(self.type_names)), initializer="zeros", name="counts"
         )
+        shapes = {"first": (count,), "between": (count, count), "last": (count,)}
+        # Each replica has all of them.
+        self.transitions = [
+            self.add_variable(shape=shape, initializer="zeros", aggregation="mean", name=name)
+            for name, shape in shapes.items()
+        ]
+
+    def set_transitions(self, allowed: Transitions | None) -> None:
+        """Set the scores of tags that follow each other, by which a task finds its answers.
+
+        Args:
+            allowed: which tags may follow each other, or their scores; None: any.
+        """
+        scores = np.zeros(1) if allowed is None else [*scores_of(allowed)]
+        for variable, values in zip(self.transitions, itertools.cycle(scores)):
+            variable.assign(np.broadcast_to(values, variable.shape))
+
+    def reset_state(self) -> None:
+        self.counts.assign(np.zeros(self.counts.shape))
 
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true = ops.cast(ops.convert_to_tensor(y_true), "int32")  # (B, L)
         y_pred = ops.convert_to_tensor(y_pred)
-        if len(y_pred.shape) == 3:
-            y_pred = ops.argmax(y_pred, axis=-1)
         weight = ops.cast(y_true >= 0, self.dtype)
         if sample_weight is not None:
             sample_weight = ops.cast(ops.convert_to_tensor(sample_weight), self.dtype)
@@ -108,10 +129,13 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         column = ops.arange(ops.shape(y_true)[1])[None]
         order = ops.argsort(ops.where(weight > 0, column, column + ops.shape(y_true)[1]), axis=1)
         weight = ops.take_along_axis(weight, order, axis=1)
-        true, predicted = (
-            self._spans(ops.take_along_axis(ops.cast(tags, "int32"), order, axis=1), weight > 0)
-            for tags in (y_true, y_pred)
-        )
+        y_true = ops.take_along_axis(y_true, order, axis=1)
+        if len(y_pred.shape) == 3:
+            y_pred = ops.take_along_axis(y_pred, order[..., None], axis=1)
+            y_pred = best_sequences(y_pred, weight > 0, self.transitions)
+        else:
+            y_pred = ops.take_along_axis(ops.cast(y_pred, "int32"), order, axis=1)
+        true, predicted = (self._spans(tags, weight > 0) for tags in (y_true, y_pred))
         same = (true[1] == predicted[1]) & (true[2] == predicted[2])
         found = [true[0] & predicted[0] & same, predicted[0], true[0]]
         kinds = [true[1], predicted[1], true[1]]

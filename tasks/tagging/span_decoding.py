@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW
+from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, cut_texts
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
 
 
@@ -149,9 +149,7 @@ def entity_columns(
     """
     row = array_ops.cast(found.row, array_ops.int64)
     start, end = of_texts(words.starts, row, found.start), of_texts(words.ends, row, found.end)
-    text = array_ops.strings.substr(
-        array_ops.gather(texts, row), start, end - start, unit="UTF8_CHAR"
-    )
+    text = cut_texts(texts, row, start, end)
     fields = {"label": of_texts(names, row, found.label), "text": text}
     fields |= {"start": start, "end": end, "score": found.score}
     count = array_ops.size(texts, array_ops.int64)

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.keras_private import compiled_metrics
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     PositiveFloat,
@@ -38,6 +39,7 @@ from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
+MANY_CUT = 0.01  # share of spans inside of words, from which on answers are made of tokens
+FIRST_BATCHES = 32  # of a dataset, whose spans are looked at
 TRANSITIONS_RATE = 100.0  # learning rate of scores of pairs of tags, over that of the others
 
 
@@ -276,6 +280,11 @@ class TokenClassifier(LabelledTask):
             return entity_metrics.EntityF1(self.labels)
         return super().metric_by_name(name)
 
+    def _before_evaluation(self) -> None:
+        for metric in compiled_metrics(self):
+            if isinstance(metric, entity_metrics.EntityF1) and metric.labels == self.labels:
+                metric.set_transitions(self._allowed())
+
     @property
     def _marks_entities(self) -> bool:
         return self.labels is not None and outside_index(self.labels) is not None
@@ -292,10 +301,48 @@ class TokenClassifier(LabelledTask):
         if self.preprocessor is None or isinstance(x, dict):
             return
         self.split_symbols = True if token_labels.has_spans(x) else "outer"
-        if self.strategy is None:
-            self.strategy = "average" if self.preprocessor.label_all_tokens else "first"
+        self._set_resolution(x, y)
         if self.valid_tags is None:
             self.valid_tags = self._are_valid(x, y)
+        self._before_evaluation()
+
+    def _set_resolution(self, x, y) -> None:
+        """Set whether all tokens are labelled, and the strategy, such that the answers have the
+        resolution of what is learned."""
+        prepares = self.preprocessor
+        share = self._share_of_cut_spans(x, y) if token_labels.has_spans(x) else 0.0
+        if share >= MANY_CUT and self.strategy in (None, "simple", "none"):
+            if self.strategy is None or not prepares.label_all_tokens:
+                logger.warning(
+                    "%.0f%% of the spans begin or end inside of what the vocabulary takes for one "
+                    "word. So all tokens are labelled, and answers are made of tokens, not of words "
+                    "(strategy='simple').",
+                    100 * share,
+                )
+            self.strategy, prepares.label_all_tokens = self.strategy or "simple", True
+        elif share and self.strategy != "simple":
+            logger.warning(
+                "%.2g%% of the spans begin or end inside of what the vocabulary takes for one word. "
+                "The answers are made of whole words and cannot be the same. "
+                "from_preset(..., strategy='simple', label_all_tokens=True) makes them of tokens.",
+                100 * share,
+            )
+        if self.strategy is None:
+            self.strategy = "average" if prepares.label_all_tokens else "first"
+        if self.strategy != "first" and not prepares.label_all_tokens:
+            prepares.label_all_tokens = True
+            logger.warning(
+                "All tokens are labelled, as the answers of strategy=%r need them.", self.strategy
+            )
+
+    def _share_of_cut_spans(self, x, y) -> float:
+        """Return the share of spans inside of words; of a dataset in its first batches."""
+        if not hasattr(x, "element_spec"):
+            return self.preprocessor.share_of_cut_spans(x, y)
+        seen = self.preprocessor.batched(x, BATCH_SIZE).take(FIRST_BATCHES)
+        parts = (keras.utils.unpack_x_y_sample_weight(element)[:2] for element in seen)
+        shares = [self.preprocessor.share_of_cut_spans(*part) for part in parts]
+        return float(np.mean(shares)) if shares else 0.0
 
     def _are_valid(self, x, y) -> bool | None:
         """Return whether the tags of `fit` are sequences that can be; None if that is not known."""
@@ -419,11 +466,14 @@ class TokenClassifier(LabelledTask):
         return records(entity_columns(found, tokens.texts, array_ops.constant(names)))
 
     def _least_scores(self, given, strategy: str) -> np.ndarray | None:
-        """Return the least score of each entity type, (T,); None: there is none."""
+        """Return the least score of each label of `_entity_names`; None: there is none."""
         given = self.thresholds if given is None else given
         if given is None:
             return None
-        return threshold_of_each(given, self._entity_names(strategy), 0.0)
+        tags = parse_tags(self.tag_names)
+        least = threshold_of_each(given, tags.type_names, 0.0)
+        # With the strategy "none" an answer's label is a tag, which has the threshold of its type.
+        return np.append(least, 0.0)[tags.types] if strategy == "none" else least
 
     def _allowed(self) -> Transitions | None:
         """Return which tags may follow each other in answers, or their scores; None: any."""
@@ -432,6 +482,12 @@ class TokenClassifier(LabelledTask):
             return rules
         learned = [whole_array(weight) / self.temperature for weight in self.transitions.weights]
         return with_scores(rules, learned)
+
+    @property
+    def _joining_strategy(self) -> str:
+        """Return the strategy of entities to count: "simple" joins the tokens of "none"."""
+        strategy = self._strategy(None)
+        return "simple" if strategy == "none" else strategy
 
     def _strategy(self, given: str | None) -> str:
         """Return the given strategy, or the one of the last training."""
@@ -581,7 +637,7 @@ class TokenClassifier(LabelledTask):
         true = self._true_entities(x, y)
         found = [
             {(e["label"], e["start"], e["end"]) for e in row}
-            for row in self.extract_entities(x, batch_size=batch_size)
+            for row in self.extract_entities(x, self._joining_strategy, batch_size)
         ]
         return entity_metrics.score_entities(true, found)
 
@@ -601,7 +657,7 @@ class TokenClassifier(LabelledTask):
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
-        found = self.extract_entities(x, batch_size=batch_size, threshold=0.0)
+        found = self.extract_entities(x, self._joining_strategy, batch_size, threshold=0.0)
         names, least = self._entity_names("simple"), self._least_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least
         return entity_metrics.scored_entities(self._true_entities(x, y), found, names, least)
@@ -610,9 +666,10 @@ class TokenClassifier(LabelledTask):
         """Return the entities (type, start, end) of texts, or of words with a space between them,
         in characters."""
         if not is_words(x):
-            token_labels.check_labels(x, y, self.labels, self.num_classes)
-            y = token_labels.label_lists(y)
-            return [{(span["label"], span["start"], span["end"]) for span in row} for row in y]
+            spans = token_labels.check_labels(x, y, self.labels, self.num_classes)
+            names = parse_tags(self.tag_names).type_names
+            rows = zip(*(spans[name].to_list() for name in ("label", "start", "end")), strict=True)
+            return [{(names[k], s, e) for k, s, e in zip(*row, strict=True)} for row in rows]
         names, found = self.tag_names, []
         for words, tags in zip(x, self._true_tags(x, y), strict=True):
             ends = np.cumsum([len(word) + 1 for word in words]) - 1

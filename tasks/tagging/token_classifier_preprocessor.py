@@ -18,6 +18,7 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
+from encoder_zoo.tasks.preprocessing.character_bounds import read_characters, with_marks
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, as_column
@@ -38,12 +39,13 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, owned, take
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.alignment import (
+    cuts_words,
     labels_of_spans,
     labels_of_words,
     symbol_table,
     words_split_at_symbols,
 )
-from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans
+from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans, warn_moved_spans
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier
@@ -101,11 +103,18 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     @validate_arguments
     def tokens(self, x: object, split_symbols: bool | Literal["outer"] = False) -> TokenizedTexts:
-        """Tokenize texts, or sentences in words; `split_symbols`: see `TokenClassifier`."""
+        """Tokenize texts, or sentences in words; `split_symbols`: see `TokenClassifier`.
+
+        A token also has the combining marks behind it, which many tokenizers drop.
+        """
         x = plain(x)
         if is_words(x):
             return tokenize_words(self.tokenizer, as_word_tensor(x))
         tokens = tokenize_texts(self.tokenizer, as_column(x), self._word_marks)
+        ends = with_marks(
+            read_characters(tokens.texts), tokens.ids.value_rowids(), tokens.ends.flat_values
+        )
+        tokens = tokens._replace(ends=tokens.ends.with_flat_values(ends))
         if not split_symbols:
             return tokens
         return words_split_at_symbols(tokens, self._symbols, inside=split_symbols != "outer")
@@ -172,10 +181,21 @@ class TokenClassifierPreprocessor(Preprocessor):
         if words:
             return labels_of_words(tokens, labels, self.labels, self.label_all_tokens)
         if not in_graph:
-            texts = [text.decode() for text in as_column(x).numpy()]
-            warn_misaligned_spans(token_labels.label_lists(y), texts)
+            warn_moved_spans(y, labels, as_column(x))
+            warn_misaligned_spans(labels, as_column(x))
         tokens = words_split_at_symbols(tokens, self._symbols)
         return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
+
+    def share_of_cut_spans(self, x, y) -> float:
+        """Return the share of spans that begin or end inside of a word.
+
+        Args:
+            x: texts.
+            y: their spans.
+        """
+        spans = token_labels.check_labels(x, y, self.labels, self._most_classes)
+        cut = cuts_words(self.tokens(x, split_symbols=True), spans)
+        return float(np.mean(cut)) if len(cut) else 0.0
 
     @functools.cached_property
     def _word_marks(self) -> np.ndarray:

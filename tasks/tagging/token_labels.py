@@ -17,6 +17,7 @@ from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid, with_type
 from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column
+from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import (
     are_documents,
@@ -72,6 +73,9 @@ def located_spans(
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
     """Return start, end and number of the label of spans, ragged (N, None) int32.
 
+    White space and invisible characters at the edges of a span, as annotators select them, are left
+    out.
+
     Args:
         y, texts: see `check_spans`; the spans of a text may overlap.
         names: of the labels.
@@ -86,6 +90,8 @@ def located_spans(
     message = ": the span from ", starts, " to ", ends, " is outside of the text, which has "
     expected = " characters, or empty. Expected 0 <= start < end <= length."
     start, end = check((start, end), right, *message, length, expected)
+    bounds = visible_bounds(texts, row, start.flat_values, end.flat_values)
+    start, end = (rows.with_flat_values(v) for rows, v in zip((start, end), bounds, strict=True))
 
     right = (label >= 0) & (label < len(names))
     expected = f". Expected one of {list(names)}."
@@ -93,7 +99,33 @@ def located_spans(
     return start, end, start.with_flat_values(label)
 
 
-def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
+def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
+    """Log how many spans are read without the blanks at their edges, and show the first.
+
+    Args:
+        y: spans of every text, as they are given.
+        spans: as they are read, see `check_spans`.
+        texts: (N,) strings.
+    """
+    row, *bounds = (spans["start"].value_rowids(), spans["start"], spans["end"])
+    read = [*zip(*(bound.flat_values.numpy().tolist() for bound in bounds), strict=True)]
+    given = [(span["start"], span["end"]) for row in label_lists(y) for span in row]
+    moved = [i for i, (old, new) in enumerate(zip(given, read, strict=True)) if old != new]
+    if moved:
+        example, (start, end) = int(row[moved[0]]), given[moved[0]]
+        logger.warning(
+            "%d of the spans begin or end with white space or invisible characters, or before an "
+            "accent of their last letter. They are read without these, and with the accent. The "
+            "first: example %d, %r, from %d to %d.",
+            len(moved),
+            example,
+            bytes.decode(texts[example].numpy())[start:end],
+            start,
+            end,
+        )
+
+
+def warn_misaligned_spans(spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
     """Log how many spans begin or end inside of a word, and show the first.
 
     Most often such offsets count bytes, or are of another version of the text. Scripts without
@@ -101,19 +133,20 @@ def warn_misaligned_spans(y, texts: Sequence[str]) -> None:
     in one.
 
     Args:
-        y: checked spans of every text.
-        texts: that they are of.
+        spans: checked, see `check_spans`.
+        texts: (N,) strings.
     """
+    texts = [text.decode() for text in texts.numpy()]
+    columns = spans["start"].value_rowids(), spans["start"].flat_values, spans["end"].flat_values
     cut = [
-        (i, span)
-        for i, (spans, text) in enumerate(zip(y, texts, strict=True))
-        for span in spans
-        if any(_inside_word(text, span[name]) for name in ("start", "end"))
+        (i, start, end)
+        for i, start, end in zip(*(column.numpy().tolist() for column in columns), strict=True)
+        if any(_inside_word(texts[i], offset) for offset in (start, end))
     ]
     if not cut:
         return
-    example, span = cut[0]
-    text, start, end = texts[example], span["start"], span["end"]
+    example, start, end = cut[0]
+    text = texts[example]
     around = slice(
         next(i for i in range(start, -1, -1) if not _inside_word(text, i)),
         next(i for i in range(end, len(text) + 1) if not _inside_word(text, i)),

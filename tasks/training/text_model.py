@@ -156,6 +156,9 @@ class TextModel(keras.Model):
         The data of `fit` is checked by then: what fails before leaves the answers as they are.
         """
 
+    def _before_evaluation(self) -> None:
+        """Prepare the metrics for the weights and settings of now, also in validations of `fit`."""
+
     def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         """Log which classes `validation_split` keeps from training."""
 
@@ -472,10 +475,12 @@ class TextModel(keras.Model):
             **of_keras,
         }
         if of_keras.get(VALIDATION_OF_FIT):  # checked, preprocessed and divided by `fit`
+            self._before_evaluation()
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
         given, x = x, sources.as_stream(x, self)
         self._begin_evaluate(x, y)
+        self._before_evaluation()
         size = batch_size or BATCH_SIZE
         data = sources.evaluation_data(self, x, y, sample_weight, size)
         if not isinstance(data, tuple):  # of arrays

@@ -1,0 +1,126 @@
+"""Where the characters that a reader sees begin and end: without blanks, with their marks.
+
+Comment letters: N texts, S spans.
+"""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from typing import NamedTuple
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+
+VISIBLE, BLANK, MARK = range(3)
+LAST_OF_KINDS = 0xE0200  # all code points from here on are visible, or not assigned
+
+
+class Characters(NamedTuple):
+    """The characters of texts.
+
+    Attributes:
+        begins: (N,) int64, the first character of each text among those of all texts.
+        ends: (N,) int64, the character after its last.
+        visible: (characters of this kind,) int64, which are neither blanks nor marks.
+        unmarked: (characters of this kind,) int64, which are no marks.
+    """
+
+    begins: array_ops.Tensor
+    ends: array_ops.Tensor
+    visible: array_ops.Tensor
+    unmarked: array_ops.Tensor
+
+
+def read_characters(texts: array_ops.Tensor) -> Characters:
+    """Return the characters of texts (N,)."""
+    codes = array_ops.strings.unicode_decode(texts, "UTF-8")
+    first, kinds = kinds_of_runs()
+    kind = array_ops.gather(kinds, array_ops.searchsorted(first, codes.values, side="right"))
+    splits = array_ops.cast(codes.row_splits, array_ops.int64)
+    visible, unmarked = (array_ops.where(kept)[:, 0] for kept in (kind == VISIBLE, kind != MARK))
+    return Characters(splits[:-1], splits[1:], visible, unmarked)
+
+
+def with_marks(
+    characters: Characters, row: array_ops.Tensor, end: array_ops.Tensor
+) -> array_ops.Tensor:
+    """Return ends (S,) int32 after the combining marks that follow, of which many tokenizers know
+    nothing: accents, vowel signs, U+FE0F behind an emoji.
+
+    Args:
+        characters: of the texts.
+        row: (S,) int64, the text of each.
+        end: (S,) int32.
+    """
+    first = array_ops.gather(characters.begins, row)
+    limit = array_ops.gather(characters.ends, row)
+    found = _next(characters.unmarked, first + array_ops.cast(end, array_ops.int64), limit)
+    return array_ops.cast(found - first, array_ops.int32)
+
+
+def visible_bounds(
+    texts: array_ops.Tensor, row: array_ops.Tensor, start: array_ops.Tensor, end: array_ops.Tensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    r"""Return spans without white space and invisible characters at their edges, and with all
+    combining marks of their last character. A span of blanks is left as it is.
+
+    Args:
+        texts: (N,) strings.
+        row: (S,) int64, the text of each span.
+        start: (S,) int32, its first character.
+        end: (S,) int32, the character after its last.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> texts = tf.constant([" Rome\u200b!"])
+        >>> begin, behind = visible_bounds(texts, *map(tf.constant, ([0], [0], [6])))
+        >>> begin.numpy().tolist(), behind.numpy().tolist()
+        ([1], [5])
+    """
+    characters = read_characters(texts)
+    first = array_ops.gather(characters.begins, row)
+    limit = array_ops.gather(characters.ends, row)
+    begin, behind = (first + array_ops.cast(offset, array_ops.int64) for offset in (start, end))
+    begin = _next(characters.visible, begin, limit)
+    is_seen = begin < behind
+    # The last visible character, and the marks behind it.
+    number = array_ops.searchsorted(characters.visible, behind) - 1
+    padded = array_ops.concat([characters.visible, [-1]], axis=0)
+    last = array_ops.gather(padded, array_ops.maximum(number, 0))
+    behind = _next(characters.unmarked, last + 1, limit)
+    bounds = (array_ops.cast(value - first, array_ops.int32) for value in (begin, behind))
+    begin, behind = bounds
+    return array_ops.where(is_seen, begin, start), array_ops.where(is_seen, behind, end)
+
+
+def _next(
+    positions: array_ops.Tensor, begin: array_ops.Tensor, limit: array_ops.Tensor
+) -> array_ops.Tensor:
+    """Return the first of some ascending positions from `begin` on, or the limit (S,)."""
+    padded = array_ops.concat([positions, [2**62]], axis=0)
+    found = array_ops.gather(padded, array_ops.searchsorted(positions, begin))
+    return array_ops.minimum(found, limit)
+
+
+@functools.cache
+def kinds_of_runs() -> tuple[np.ndarray, np.ndarray]:
+    r"""Return the first code point of each run of one kind, and the kinds of what is before the
+    first run and of the runs, int32.
+
+    Example:
+        >>> first, kinds = kinds_of_runs()
+        >>> [int(kinds[np.searchsorted(first, ord(c), side="right")]) for c in "a \u200b\u0301"]
+        [0, 1, 1, 2]
+    """
+    kinds = np.full(LAST_OF_KINDS, VISIBLE, np.int32)
+    for code in range(LAST_OF_KINDS):
+        category = unicodedata.category(chr(code))
+        if category[0] == "M":
+            kinds[code] = MARK
+        elif category in ("Cc", "Cf") or category[0] == "Z":
+            kinds[code] = BLANK
+    first = np.flatnonzero(np.diff(kinds)) + 1
+    first = np.append(first, LAST_OF_KINDS).astype(np.int32)
+    return first, np.concatenate([kinds[:1], kinds[first[:-1]], [VISIBLE]]).astype(np.int32)

@@ -1,0 +1,67 @@
+"""`fill_mask`'s texts have the tokens that were scored, for every kind of tokenizer."""
+
+import numpy as np
+import pytest
+from paths import CHECKPOINTS
+
+import encoder_zoo as ez
+
+FAMILIES = sorted(path.name for path in CHECKPOINTS.glob("*_ForMaskedLM"))
+FRAMES = [
+    "a {} cat",
+    "a  {} cat",
+    "a\n{} sat",
+    "{} cat",
+    " {} sat",
+    "the cat {}",
+    "the cat {}.",
+    "cat, {} sat",
+    "the ({} cat",
+    "the-{} cat",
+    "a {}, cat",
+    "cat{} sat",
+    "the {}cat",
+    "a {} {} cat",
+    "a {}{} sat",
+    "{}",
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_text_has_the_tokens_that_were_scored(family):
+    model = ez.MaskedLM.from_preset(CHECKPOINTS / family)
+    tokenizer = model.served_tokenizer
+    texts = [frame.replace("{}", tokenizer.mask_token) for frame in FRAMES]
+    scored = tokenizer.tokenize(texts).to_list()
+    words = tokenizer.detokenize(np.arange(tokenizer.vocabulary_size)[:, None]).numpy()
+    filled, expected = [], []
+    for ids, answers in zip(scored, model.fill_mask(texts, top_k=30), strict=True):
+        masks = [i for i, token in enumerate(ids) if token == tokenizer.mask_token_id]
+        rows = answers if len(masks) > 1 else [answers]
+        for mask, row in zip(masks, rows, strict=True):
+            for answer in row:
+                token = tokenizer.token_to_id(answer["token"])
+                # Not of a special token, of "▁", or of a token that goes on: "##s" begins no text.
+                if words[token].strip() and tokenizer.starts_word(answer["token"]):
+                    filled.append(answer["text"])
+                    expected.append([*ids[:mask], token, *ids[mask + 1 :]])
+    assert len(filled) > 40
+    # A vocabulary has tokens that its own segmentation never finds, such as "bad" here.
+    found = tokenizer.tokenize(filled)
+    spelled = (tokenizer.detokenize(ids, False).numpy() for ids in (found, [*expected]))
+    differs = [
+        (text, got, right)
+        for text, got, right in zip(filled, *map(list, spelled), strict=True)
+        if got != right
+    ]
+    assert not differs
+
+
+def test_no_blank_is_doubled():
+    model = ez.MaskedLM.from_preset("roberta_nano_en")
+    [answers, first] = model.fill_mask(["A <mask> film", "<mask> are good films"], top_k=200)
+    texts = {answer["token"]: answer["text"] for answer in answers}
+    assert texts["Ġgood"] == "A good film"
+    assert not any(text.startswith("A  ") for text in texts.values())
+    # As transformers writes it: the token has a space before it, also at the text's begin.
+    assert {a["text"][0] for a in first if a["token"].startswith("Ġ")} == {" "}

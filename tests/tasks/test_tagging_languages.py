@@ -1,0 +1,263 @@
+"""What `fit` learns, `evaluate` measures and `extract_entities` answers is one thing.
+
+An encoder with random weights tells every token of sixteen sentences apart. So the head is solved
+for, which is a training in no time.
+"""
+
+import functools
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tagging_languages import LANGUAGES, with_spans, with_tags
+
+import encoder_zoo as ez
+
+WIDTH = 256
+IOB2 = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+SCHEMES = {
+    "IOB2": IOB2,
+    "IOBES": ["O", *(f"{letter}-{kind}" for kind in ("LOC", "PER") for letter in "BIES")],
+    "BILOU": ["O", *(f"{letter}-{kind}" for kind in ("LOC", "PER") for letter in "BILU")],
+    "IO": ["O", "I-LOC", "I-PER"],
+    "types": ["O", "LOC", "PER"],
+}
+STRATEGIES = ["simple", "first", "average", "max", "none"]
+
+
+@functools.cache
+def vocabulary(family: str):
+    """Words of all languages; not so many that names and their endings are one token."""
+    texts = [text for language in LANGUAGES for text in with_spans(language)[0]]
+    options = {"character_coverage": 1.0} if family == "xlm-roberta" else {}
+    # The parts of the sentences, each by itself: no token is of two of them.
+    parts = [word for language in LANGUAGES for row in with_tags(language)[0] for word in row]
+    size = {"bert": 800, "roberta": 500, "xlm-roberta": 700}[family]
+    return ez.train_vocabulary(parts * 3 + texts, size, family, **options)
+
+
+@functools.cache
+def encoder(family: str, length: int = 128):
+    vocabulary_size = vocabulary(family).vocabulary_size
+    backbone = ez.BertBackbone(
+        vocabulary_size,
+        num_layers=1,
+        num_heads=4,
+        hidden_dim=WIDTH,
+        intermediate_dim=32,
+        dropout=0.0,
+        attention_dropout=0.0,
+        max_sequence_length=length,
+        pooler=False,
+    )
+    draw = np.random.default_rng(0)
+    for weight in backbone.weights:
+        if len(weight.shape) == 2:
+            scale = 0.1 if weight.path.endswith("kernel") else 1.0
+            weight.assign(scale * draw.standard_normal(weight.shape))
+    return backbone
+
+
+def classifier(family: str, length: int = 128, doc_stride=None, label_all_tokens=False, **settings):
+    preprocessor = ez.TokenClassifierPreprocessor(
+        vocabulary(family), doc_stride=doc_stride, label_all_tokens=label_all_tokens
+    )
+    settings = {"labels": IOB2, **settings}
+    return ez.TokenClassifier(encoder(family, length), preprocessor, **settings)
+
+
+def learn(model, x, y, noise: float = 0.0) -> None:
+    """Give the head the weights that have the labels as its answers, with some noise."""
+    model.fit(x, y, epochs=0, verbose=0)  # sets how the model answers
+    inputs, labels, weights = model.preprocessor(x, y)
+    inputs = {name: np.asarray(values) for name, values in inputs.items()}
+    vectors = keras.ops.convert_to_numpy(model.backbone(inputs)["sequence_output"])
+    known = np.asarray(weights) > 0
+    vectors = np.pad(vectors[known], [(0, 0), (0, 1)], constant_values=1.0)
+    targets = np.eye(model.num_classes)[np.asarray(labels)[known]] * 20 - 10
+    solved = np.linalg.lstsq(vectors.astype("float64"), targets, rcond=1e-6)[0]
+    solved += noise * np.random.default_rng(1).standard_normal(solved.shape)
+    for weight in model.head.weights:
+        if tuple(weight.shape) == (WIDTH, model.num_classes):
+            weight.assign(solved[:-1])
+        elif tuple(weight.shape) == (model.num_classes,):
+            weight.assign(solved[-1])
+
+
+def found_by(model, x, **options) -> list[set]:
+    rows = model.extract_entities(x, **options)
+    return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
+
+
+def scores(model, x, y) -> tuple[float, float]:
+    measured = model.evaluate(x, y, return_dict=True, verbose=0)["f1"]
+    return measured, model.evaluate_entities(x, y)["f1"]
+
+
+def expected_words(words, tags) -> list[set]:
+    """The entities of words with a space between them, counted by hand."""
+    found = []
+    for row, row_tags in zip(words, tags, strict=True):
+        entities, begin = [], 0
+        for word, tag in zip(row, row_tags, strict=True):
+            end = begin + len(word)
+            if tag.startswith("B-"):
+                entities.append([tag[2:], begin, end])
+            elif tag.startswith("I-"):
+                entities[-1][2] = end
+            begin = end + 1
+        found.append({tuple(entity) for entity in entities})
+    return found
+
+
+SOME = ["german", "chinese", "thai"]
+ALL = pytest.param(LANGUAGES, marks=pytest.mark.slow, id="all")
+
+
+@pytest.mark.parametrize("languages", [pytest.param(SOME, id="some"), ALL])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_what_is_learned_is_measured_and_answered(family, languages, caplog):
+    """Spans and words: all sixteen sentences, unless a token has two labels."""
+    model, exact = classifier(family), 0
+    for language in languages:
+        for x, y, expected in (
+            (*with_spans(language), None),
+            (*with_tags(language), expected_words(*with_tags(language))),
+        ):
+            # Another training of the same model, as if it were the first.
+            model.strategy = model.valid_tags = None
+            model.preprocessor.label_all_tokens = False
+            caplog.clear()
+            learn(model, x, y)
+            measured, judged = scores(model, x, y)
+            if expected is None:
+                expected = [{(e["label"], e["start"], e["end"]) for e in row} for row in y]
+            right = [a == b for a, b in zip(found_by(model, x), expected, strict=True)]
+            assert measured == 1.0, language
+            if "inside of a token" in caplog.text:  # said before the training
+                assert judged < 1 and not all(right), language
+                continue
+            exact += 1
+            assert judged == 1.0 and all(right), (language, x[right.index(False)])
+    assert exact >= {3: 4, 13: 18}[len(languages)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("crf", [False, True])
+def test_every_scheme_and_strategy(scheme, crf):
+    x, y = with_spans("english")
+    model = classifier("bert", label_all_tokens=True, labels=SCHEMES[scheme], crf=crf)
+    learn(model, x, y)
+    expected = [{(e["label"], e["start"], e["end"]) for e in row} for row in y]
+    for strategy in STRATEGIES:
+        model.strategy = strategy
+        assert scores(model, x, y) == (1.0, 1.0), strategy
+        if strategy != "none":
+            assert found_by(model, x) == expected, strategy
+        tuned = model.tune_thresholds(x, y)
+        assert set(tuned) == {"LOC", "PER"}
+        assert scores(model, x, y) == (1.0, 1.0)
+        model.thresholds = None
+    model.thresholds = {"LOC": 1.0, "PER": 0.0}  # with "none", too, of types
+    assert {label[-3:] for row in found_by(model, x) for label, *_ in row} == {"PER"}
+
+
+@pytest.mark.parametrize("doc_stride", [0, 5])
+@pytest.mark.parametrize("kind", ["spans", "words"])
+def test_long_texts(kind, doc_stride):
+    if kind == "words":
+        x, y = ([[value for row in rows for value in row]] for rows in with_tags("english"))
+    else:
+        texts, rows = with_spans("english")
+        spans, begin = [], 0
+        for text, row in zip(texts, rows, strict=True):
+            spans += [{**e, "start": e["start"] + begin, "end": e["end"] + begin} for e in row]
+            begin += len(text) + 1
+        x, y = ["\n".join(texts)], [spans]
+    model = classifier("bert", length=24, doc_stride=doc_stride)
+    learn(model, x, y)
+    assert scores(model, x, y) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("crf", [False, True])
+@pytest.mark.parametrize("valid_tags", [False, True])
+@pytest.mark.parametrize("kind", ["spans", "words"])
+def test_a_model_that_errs_has_one_score(kind, valid_tags, crf):
+    x, y = with_spans("arabic") if kind == "spans" else with_tags("german")
+    model = classifier("bert", valid_tags=valid_tags, crf=crf)
+    learn(model, x, y, noise=4.0)
+    if crf:
+        draw = np.random.default_rng(2)
+        for weight in model.transitions.weights:
+            weight.assign(10 * draw.standard_normal(weight.shape))
+    measured, judged = scores(model, x, y)
+    assert 0.05 < measured < 0.99
+    assert measured == pytest.approx(judged, abs=1e-6)
+
+
+def test_the_validation_of_fit_is_the_same():
+    x, y = with_tags("german")
+    model = classifier("bert", valid_tags=True)
+    learn(model, x, y, noise=4.0)
+    model.compile(optimizer=keras.optimizers.SGD(1e-12))
+    history = model.fit(x, y, validation_data=(x, y), epochs=1, verbose=0).history
+    measured, judged = scores(model, x, y)
+    assert history["val_f1"][-1] == pytest.approx(measured, abs=1e-6)
+    assert measured == pytest.approx(judged, abs=1e-6) and measured < 1
+
+
+EDGES = ["Anna lives in Rome \u200bnow.", "Hi,\u00a0Zoë\n", "I \u2764\ufe0f Paris\ufe0f!", "Bob"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
+def test_blanks_at_the_edges_of_spans(family, caplog):
+    selected = [
+        [(0, 5, "PER"), (13, 20, "LOC")],
+        [(3, 8, "PER")],
+        [(1, 4, "LOC"), (4, 10, "LOC")],
+        [(0, 3, "PER")],
+    ]
+    meant = [
+        [(0, 4, "PER"), (14, 18, "LOC")],
+        [(4, 7, "PER")],
+        [(2, 4, "LOC"), (5, 11, "LOC")],
+        [(0, 3, "PER")],
+    ]
+    model = classifier(family)
+    learn(model, EDGES, selected)
+    assert "5 of the spans begin or end with white space" in caplog.text
+    assert "example 0, 'Anna ', from 0 to 5" in caplog.text
+    expected = [{(label, start, end) for start, end, label in row} for row in meant]
+    assert found_by(model, EDGES) == expected
+    assert scores(model, EDGES, selected) == scores(model, EDGES, meant) == (1.0, 1.0)
+    assert model.tune_thresholds(EDGES, selected) == model.tune_thresholds(EDGES, meant)
+
+
+def test_the_resolution_is_chosen_before_the_training(caplog):
+    caplog.set_level(logging.WARNING)
+    x, y = with_spans("turkish")
+    model = classifier("bert")
+    learn(model, x, y)
+    assert (model.strategy, model.preprocessor.label_all_tokens) == ("simple", True)
+    assert "inside of what the vocabulary takes for one word" in caplog.text
+    caplog.clear()
+    given = classifier("bert", strategy="first")
+    learn(given, x, y)
+    assert (given.strategy, given.preprocessor.label_all_tokens) == ("first", False)
+    assert "cannot be the same" in caplog.text
+    plain = classifier("bert")
+    learn(plain, *with_spans("english"))
+    assert (plain.strategy, plain.preprocessor.label_all_tokens) == ("first", False)
+
+
+def test_a_dataset_has_the_same_resolution():
+    x, y = with_spans("turkish")
+    columns = {
+        name: tf.ragged.constant([[e[name] for e in row] for row in y])
+        for name in ("start", "end", "label")
+    }
+    model = classifier("bert")
+    model.fit(tf.data.Dataset.from_tensor_slices((x, columns)), epochs=1, verbose=0)
+    assert (model.strategy, model.preprocessor.label_all_tokens) == ("simple", True)
