@@ -175,7 +175,9 @@ def _spans_of_tokens(
     span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
     index = array_ops.gather(array_ops.concat([order, [-1]], 0), array_ops.maximum(span, 0))
     row, end = (
-        array_ops.gather(array_ops.concat([array_ops.cast(values, array_ops.int64), [-1]], 0), index)
+        array_ops.gather(
+            array_ops.concat([array_ops.cast(values, array_ops.int64), [-1]], 0), index
+        )
         for values in (spans["start"].value_rowids(), spans["end"].flat_values)
     )
     inside = (span >= 0) & (row == tokens.ids.value_rowids())
@@ -202,7 +204,9 @@ def _report_inexact(
     inside = np.flatnonzero(span >= 0)
     start, end = (spans[name].flat_values.numpy()[span[inside]] for name in ("start", "end"))
     texts, row = tokens.texts, array_ops.constant(tokens.ids.value_rowids().numpy()[inside])
-    bounds = (array_ops.constant(v.flat_values.numpy()[inside]) for v in (tokens.starts, tokens.ends))
+    bounds = (
+        array_ops.constant(v.flat_values.numpy()[inside]) for v in (tokens.starts, tokens.ends)
+    )
     begin, behind = (bound.numpy() for bound in visible_bounds(texts, row, *bounds))
     inexact = np.unique(span[inside][(begin < start) | (behind > end)])
     if len(inexact):

@@ -641,8 +641,11 @@ class EntityExtractor(Task):
         rows = token_labels.span_lists(check_given(y, x))
         rows = [[{**span, "label": class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})
-        token_labels.located_spans(rows, texts, names)
-        return x, _triples(rows), (self.labels or names) if labels is None else labels
+        *bounds, _ = token_labels.located_spans(rows, texts, names)
+        bounds = (np.asarray(bound.flat_values).tolist() for bound in bounds)
+        places = zip(*bounds, strict=True)  # without blanks at the edges
+        true = [{(span["label"], *next(places)) for span in row} for row in rows]
+        return x, true, (self.labels or names) if labels is None else labels
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

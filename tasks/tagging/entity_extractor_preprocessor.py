@@ -343,6 +343,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         given = array_ops.gather(array_ops.constant(names, array_ops.string), label.values)
         message = ": a span has the label ", given, ", which is not among those of its text."
         begin = check_each(begin, is_known, *message, unit="Example", index=row)
+        self._report_cut(words, start, end, begin, last)
         width = last - begin
         fits = width < self.max_width
         self._report_wide(fits)
@@ -361,6 +362,22 @@ class EntityExtractorPreprocessor(Preprocessor):
         kept = (begin.with_values(position), width, column)
         kept = [array_ops.ragged.boolean_mask(rows, inside) for rows in kept]
         return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
+
+    def _report_cut(self, words: WordsOfTexts, start, end, begin, last) -> None:
+        """Log how many spans begin or end inside of a word, so that no answer can be the same."""
+        if array_ops.is_symbolic_tensor(begin):
+            return
+        begin, last = (np.asarray(index, "int64") for index in (begin, last))
+        cut = np.asarray(words.starts.values)[begin] < np.asarray(start.values)
+        cut = np.flatnonzero(cut | (np.asarray(words.ends.values)[last] > np.asarray(end.values)))
+        if len(cut):
+            columns = start.value_rowids(), start.values, end.values
+            logger.warning(
+                "%d of the spans begin or end inside of a word. Answers have whole words, which "
+                "evaluate_entities counts as wrong. The first: example %d, from %d to %d.",
+                len(cut),
+                *(int(values[cut[0]]) for values in columns),
+            )
 
     def _report_wide(self, fits: array_ops.Tensor) -> None:
         """Log how many spans have too many words to be learned."""

@@ -104,7 +104,9 @@ class TokenClassifier(LabelledTask):
             in `y` are names and not the tags' numbers.
         dropout: before the output layer, in training; None is the backbone's.
         strategy: default of `extract_entities` and exports. None: "simple", until `fit` sets it to
-            "first", or "average" if all tokens are labelled. It is saved with the preset.
+            "first", or "average" if all tokens are labelled; "simple" if 1% of the spans or more
+            begin or end inside of a word, where `fit` labels all tokens. With a strategy other than
+            "first", `fit` also labels all tokens. It is saved with the preset.
         valid_tags: whether answers and exports have only sequences of tags that can be, such as no
             I-PER after B-LOC: the most probable of these. None: no, until `fit` sets it to whether
             the tags that it learns are such sequences (IOB2 and IOBES, also called BIO and BILOU,
@@ -120,8 +122,7 @@ class TokenClassifier(LabelledTask):
         thresholds: {type of entity: least score}, see `tune_thresholds`; None: all are answered.
         crf: whether to learn scores of pairs of tags beside the logits, a linear-chain conditional
             random field: answers are the tags of the most probable sequence, and scores their
-            probabilities in it. The metrics of `fit` do not see these scores; `evaluate_entities`
-            does. transformers has no such model, and finds no head in its presets.
+            probabilities in it. transformers has no such model, and finds no head in its presets.
 
     `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
     `Doc` or `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see
@@ -314,17 +315,16 @@ class TokenClassifier(LabelledTask):
         if share >= MANY_CUT and self.strategy in (None, "simple", "none"):
             if self.strategy is None or not prepares.label_all_tokens:
                 logger.warning(
-                    "%.0f%% of the spans begin or end inside of what the vocabulary takes for one "
-                    "word. So all tokens are labelled, and answers are made of tokens, not of words "
-                    "(strategy='simple').",
+                    "%.3g%% of the spans begin or end inside of a word of the tokenizer. All "
+                    "tokens are labelled, and answers are made of tokens (strategy='simple').",
                     100 * share,
                 )
             self.strategy, prepares.label_all_tokens = self.strategy or "simple", True
         elif share and self.strategy != "simple":
             logger.warning(
-                "%.2g%% of the spans begin or end inside of what the vocabulary takes for one word. "
-                "The answers are made of whole words and cannot be the same. "
-                "from_preset(..., strategy='simple', label_all_tokens=True) makes them of tokens.",
+                "%.3g%% of the spans begin or end inside of a word of the tokenizer. Answers are "
+                "made of whole words and cannot be the same. from_preset(..., strategy='simple', "
+                "label_all_tokens=True) makes them of tokens.",
                 100 * share,
             )
         if self.strategy is None:
@@ -473,7 +473,7 @@ class TokenClassifier(LabelledTask):
         tags = parse_tags(self.tag_names)
         least = threshold_of_each(given, tags.type_names, 0.0)
         # With the strategy "none" an answer's label is a tag, which has the threshold of its type.
-        return np.append(least, 0.0)[tags.types] if strategy == "none" else least
+        return np.append(least, np.float32(0))[tags.types] if strategy == "none" else least
 
     def _allowed(self) -> Transitions | None:
         """Return which tags may follow each other in answers, or their scores; None: any."""
@@ -615,8 +615,9 @@ class TokenClassifier(LabelledTask):
         """Compute entity precision, recall and F1 over whole texts, however long, and of every
         type.
 
-        The metric of `evaluate` sees one window at a time; this merges the windows first, and
-        scores the results of `predict_tags` and `extract_entities`.
+        The metric of `evaluate` finds the same sequences of tags, but sees one window at a time,
+        no thresholds, and of spans the tokens that they are in. `evaluate_entities` scores the
+        results of `predict_tags` and `extract_entities`.
 
         Args:
             x: lists of words, or texts.

@@ -125,7 +125,9 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
         )
 
 
-def warn_misaligned_spans(spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
+def warn_misaligned_spans(
+    spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor
+) -> None:
     """Log how many spans begin or end inside of a word, and show the first.
 
     Most often such offsets count bytes, or are of another version of the text. Scripts without
