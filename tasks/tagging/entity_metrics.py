@@ -103,16 +103,6 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             for name, shape in shapes.items()
         ]
 
-    def set_transitions(self, allowed: Transitions | None) -> None:
-        """Set the scores of tags that follow each other, by which a task finds its answers.
-
-        Args:
-            allowed: which tags may follow each other, or their scores; None: any.
-        """
-        scores = np.zeros(1) if allowed is None else [*scores_of(allowed)]
-        for variable, values in zip(self.transitions, itertools.cycle(scores)):
-            variable.assign(np.broadcast_to(values, variable.shape))
-
     def reset_state(self) -> None:
         self.counts.assign(np.zeros(self.counts.shape))
 
@@ -186,6 +176,18 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             kind: {name: float(values[i]) for name, values in scores.items()}
             for i, kind in enumerate(self.type_names)
         }
+
+
+def set_transitions(metric: EntityF1, allowed: Transitions | None) -> None:
+    """Set the scores of tags that follow each other, by which a task finds its answers.
+
+    Args:
+        metric: of the task's tags.
+        allowed: which tags may follow each other, or their scores; None: any.
+    """
+    scores = itertools.repeat(np.zeros(1)) if allowed is None else scores_of(allowed)
+    for variable, values in zip(metric.transitions, scores, strict=False):
+        variable.assign(np.broadcast_to(values, variable.shape))
 
 
 def score_tags(

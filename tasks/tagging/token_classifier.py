@@ -284,7 +284,7 @@ class TokenClassifier(LabelledTask):
     def _before_evaluation(self) -> None:
         for metric in compiled_metrics(self):
             if isinstance(metric, entity_metrics.EntityF1) and metric.labels == self.labels:
-                metric.set_transitions(self._allowed())
+                entity_metrics.set_transitions(metric, self._allowed())
 
     @property
     def _marks_entities(self) -> bool:
