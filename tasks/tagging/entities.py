@@ -265,7 +265,7 @@ def best_sequences(logits, mask, transitions: Sequence[keras.Variable]):
             of the tag at the end (C,).
     """
     first, between, last = (ops.convert_to_tensor(scores) for scores in transitions)
-    logits = ops.log_softmax(ops.cast(logits, "float32"))
+    logits = ops.log(ops.maximum(ops.softmax(ops.cast(logits, "float32")), LEAST))
     # Tags are floats here: Keras's scan on TensorFlow has outputs of the dtype of its inputs.
     same = ops.arange(ops.shape(last)[0], dtype=logits.dtype) + ops.zeros_like(logits[:, 0])
     real = ops.cast(mask, logits.dtype)[..., None]
