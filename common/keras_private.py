@@ -196,9 +196,45 @@ _SEPARATED: weakref.WeakSet = weakref.WeakSet()  # strategies
 _KEY_BASES = itertools.count(1_000, 100)
 
 
+def own_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return a layer's weights without those of the layers inside it, frozen ones included."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def attributes_of(layer: keras.layers.Layer) -> dict[str, object]:
+    """Return the public attributes of a layer's instance, also the layers that PyTorch holds.
+
+    Example:
+        >>> block = keras.layers.Layer()
+        >>> block.output_dense = keras.layers.Dense(2, name="bias")
+        >>> attributes_of(block)["output_dense"].units
+        2
+    """
+    found = {**vars(layer), **vars(layer).get("_modules", {})}
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
 def frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
     """Return the kernel of a dense layer with LoRA; the public `kernel` has the updates added."""
     return dense._kernel
+
+
+def remove_lora(layer: keras.layers.Layer) -> None:
+    """Remove the low-rank update of a layer, which Keras cannot. The kernel is unchanged.
+
+    Example:
+        >>> dense = keras.layers.Dense(2)
+        >>> dense.build((None, 3))
+        >>> dense.enable_lora(1)
+        >>> remove_lora(dense)
+        >>> [weight.name for weight in dense.weights]
+        ['kernel', 'bias']
+    """
+    for name, value in list(vars(layer).items()):
+        if name.startswith("lora_") and isinstance(value, keras.Variable):
+            layer._untrack_variable(value)
+            super(keras.layers.Layer, layer).__delattr__(name)  # Keras's own collects garbage
+    layer.lora_enabled, layer.lora_rank, layer.lora_alpha = False, None, None
 
 
 def compiled_parts(model: keras.Model) -> list:
@@ -290,23 +326,27 @@ def opens_training(cls: type[M]) -> type[M]:
     after every step, and a prediction leaves their memory alone. A Keras without the private parts
     that this needs trains with functions of its own; threads that answer must then wait for `fit`.
 
-    The class may have two methods:
+    The class may have three methods:
         step_function(step): returns the function of an iterator that runs a step of `fit` or
             `evaluate`, `train_step` or `test_step`, and holds the lock of the weights in each; None
             is Keras's own.
         _next_execution(): returns how many batches the next call of a step's function takes, from
             1 on. Keras's is `steps_per_execution`, with which an epoch of an endless dataset, whose
             batches that does not divide, takes too many.
+        forget_stale_functions(): sets functions of layers that the model no longer has to None.
     """
     call, make_predict_function = cls.__call__, cls.make_predict_function
     if not hasattr(cls, "step_function"):
         cls.step_function = lambda self, step: None
         cls._next_execution = lambda self: self.steps_per_execution
+    if not hasattr(cls, "forget_stale_functions"):
+        cls.forget_stale_functions = lambda self: None
     backend = keras.config.backend()
     own_on_jax = backend == "jax" and all(hasattr(cls, name) for name in NEEDED_ON_JAX)
 
     def make_function(self, kind: str, force: bool) -> None:
         """Make the function of `fit` or `evaluate`, which holds the lock of the weights."""
+        self.forget_stale_functions()
         attribute = f"{kind}_function"
         if not force and getattr(self, attribute) is not None:
             return
@@ -334,6 +374,7 @@ def opens_training(cls: type[M]) -> type[M]:
 
     def make_readers_predict_function(self, force: bool = False) -> None:
         """Make the function as in Keras; no other thread changes weights while it runs."""
+        self.forget_stale_functions()
         if not force and self.predict_function is not None:
             return
         if own_on_jax:

@@ -38,6 +38,7 @@ from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.training import (
     call_block,
     choose_layers,
+    current_updates,
     megatron_layout,
     recomputed,
     train_updates,
@@ -168,6 +169,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     pooler_is_new = False
     checkpoint_vocabulary = None  # see presets.origin.Vocabulary
     origin = None  # see presets.origin
+    layers_version = 0  # grows whenever functions that were traced before are of other layers
     _checkpoints_gradients = False
 
     @property
@@ -475,16 +477,33 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     ) -> None:
         """Freeze the backbone and train low-rank updates of some of its layers instead.
 
+        A second call with the same arguments changes nothing.
+
         Args:
-            rank: of the updates.
-            layers: names of dense layers in every block; in BERT's "query", "key", "value",
-                "intermediate" and "output", of the attention and of the block. None for the
-                attention's query and value projections, as in the paper.
-            alpha: the updates are multiplied by alpha / rank; None for the rank.
+            rank: Positive integer. Rank of the updates.
+            layers: Names of dense layers in every block. BERT has "query", "key", "value",
+                "intermediate" and "output" (of the attention and of the block). Defaults to None,
+                the attention's query and value projections, as in the paper.
+            alpha: Positive float. The updates are multiplied by alpha / rank. Defaults to None,
+                which is the rank.
 
         Raises:
-            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
+            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ...",
+                "This BertBackbone has low-rank updates of rank 4 ..." if an earlier call had
+                other arguments.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
-        train_updates(self, choose_layers(self, layers), rank, alpha)
+        chosen = choose_layers(self, layers)
+        updates = dict.fromkeys(chosen, (rank, rank if alpha is None else alpha))
+        present = current_updates(self)
+        if present and present != updates:
+            ranks, alphas = (sorted(set(values)) for values in zip(*present.values(), strict=True))
+            raise ValueError(
+                f"This {type(self).__name__} has low-rank updates of rank "
+                f"{', '.join(map(str, ranks))} and alpha {', '.join(map(str, alphas))} in "
+                f"{len(present)} layers. Received: rank={rank}, layers={layers}, alpha={alpha}. To "
+                "train other updates on top, save the model with save_to_preset, which adds the "
+                "updates to the weights, and open it with from_preset."
+            )
+        train_updates(self, updates)

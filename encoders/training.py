@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,18 +13,26 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.keras_private import frozen_kernel, innermost_layers, layers_in
+from encoder_zoo.common.keras_private import (
+    attributes_of,
+    frozen_kernel,
+    innermost_layers,
+    layers_in,
+    own_variables,
+    remove_lora,
+)
 from encoder_zoo.common.lazy import tf
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.core import Encoder
 
-BLOCK = r".*block_\d+/"
+# Paths begin with the backbone's name, which the user chooses: exactly one part.
+BLOCK = r"[^/]+/(\w+_)?block_\d+/"
 # Columns of a product's first matrix and rows of its second, so that devices add up once for it.
 PROJECTIONS = r"(cross_)?attention/(query|key|value|query_key_value|distance)"
 COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
 ROWS = (r"(cross_)?attention/output", "output")
-TOKENS = ".*embeddings/token_embedding/embeddings"
+TOKENS = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
 
 
 def recomputed(
@@ -138,12 +147,53 @@ def _is_float(leaf) -> bool:
     return hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)
 
 
+# Attributes of layers that hold a bias, such as "bias", "bias_hh" and "query_bias", or what a
+# normalization multiplies and adds.
+_UNDECAYED = re.compile(r"(.*_)?bias(es)?(_.*)?|gamma|beta")
+_NORMALIZATIONS = (
+    keras.layers.BatchNormalization,
+    keras.layers.GroupNormalization,
+    keras.layers.LayerNormalization,
+    keras.layers.RMSNormalization,
+)
+
+
+def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the weights without weight decay: biases, and the weights of normalization layers.
+
+    The layer decides by its type and by the attribute that holds the weight. Names do not count,
+    as users choose them. A layer with other biases lists their attributes in
+    `without_weight_decay`.
+
+    Args:
+        model: Any layer or model.
+
+    Example:
+        >>> model = keras.Sequential([keras.layers.Dense(2, name="bias")], name="norm")
+        >>> model.build((None, 3))
+        >>> [weight.path for weight in undecayed_weights(model)]
+        ['norm/bias/bias']
+    """
+    found = []
+    for layer in layers_in(model):
+        own = own_variables(layer)
+        named = [v for name, v in attributes_of(layer).items() if _UNDECAYED.fullmatch(name)]
+        held = {id(value) for value in keras.tree.flatten(named)}
+        is_norm = isinstance(layer, _NORMALIZATIONS)
+        found += [weight for weight in own if is_norm or id(weight) in held]
+        for name in getattr(type(layer), "without_weight_decay", ()):
+            part = getattr(layer, name)
+            found += part.weights if isinstance(part, keras.layers.Layer) else [part]
+    return found
+
+
 def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.layers.Dense]:
     """Return the dense layers of all blocks that have one of some names.
 
     Args:
         backbone: the encoder.
-        names: such as "query" or "output"; None for the attention's query and value projections.
+        names: such as "query" or "output", the attributes that hold the layers, without "_dense".
+            None for the attention's query and value projections.
 
     Raises:
         ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
@@ -157,12 +207,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
     blocks = dict.fromkeys(backbone.blocks)
     if names is None:
         return [layer for block in blocks for layer in block.attention.lora_layers]
-    named = [
-        (layer.name.removesuffix("_dense"), layer)
-        for block in blocks
-        for layer in layers_in(block)
-        if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense)
-    ]
+    named = [pair for block in blocks for pair in _dense_layers(block)]
     known = {name for name, _ in named}
     unknown = sorted(set(names) - known)
     if unknown or not names:
@@ -170,33 +215,70 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
             f"There is no layer {', '.join(unknown) or names}. Expected some of "
             f"{', '.join(sorted(known))}."
         )
-    return [layer for name, layer in named if name in names]
+    return list(dict.fromkeys(layer for name, layer in named if name in names))
 
 
-def train_updates(
-    backbone: Encoder, layers: Iterable[keras.layers.Dense], rank: int, alpha: float | None
-) -> None:
-    """Freeze a backbone and add low-rank updates, which are trained, to some of its layers.
+def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Dense]]:
+    """Yield the dense layers inside a layer, with the attributes that hold them."""
+    for owner in layers_in(layer):
+        for attribute, value in attributes_of(owner).items():
+            for inner in keras.tree.flatten(value):
+                if isinstance(inner, keras.layers.Dense | keras.layers.EinsumDense):
+                    yield attribute.removesuffix("_dense"), inner
 
-    Biases are frozen too, as with peft's `bias="none"`.
+
+def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]) -> None:
+    """Freeze a backbone and train low-rank updates of some of its layers.
+
+    Biases are frozen too, as with peft's `bias="none"`. If the backbone has the same updates
+    already, they are kept. Other updates are removed.
 
     Args:
-        backbone: the encoder.
-        layers: dense layers of its blocks.
-        rank: of the updates.
-        alpha: the updates are multiplied by alpha / rank; None for the rank.
+        backbone: The encoder.
+        updates: Dict of dense layers to `(rank, alpha)`. The product of an update's matrices is
+            multiplied by alpha / rank.
+
+    Raises:
+        ValueError: If a layer cannot have an update. Nothing has changed then.
 
     Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
     """
+    check_updatable(updates)
+    present = current_updates(backbone)
+    if present != updates:
+        for layer in present:
+            remove_lora(layer)
+        for layer, (rank, alpha) in updates.items():
+            layer.enable_lora(rank, lora_alpha=alpha)
+        backbone.layers_version += 1
+        backbone.train_function = backbone.test_function = backbone.predict_function = None
     for layer in innermost_layers(backbone):
         layer.trainable = False
-    for layer in layers:
+    for layer in updates:
         layer.trainable = True
-        if not layer.lora_enabled:
-            layer.enable_lora(rank, lora_alpha=alpha)
         for weight in (frozen_kernel(layer), layer.bias):
             if weight is not None:
                 weight.trainable = False
+
+
+def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
+    """Raise a ValueError for layers that Keras gives no low-rank update."""
+    for layer in layers:
+        if layer.kernel_constraint is not None or layer.quantization_mode in ("gptq", "awq"):
+            raise ValueError(
+                f"The layer {layer.path} has a kernel constraint or is quantized "
+                f"({layer.quantization_mode}), so it cannot have a low-rank update. Call "
+                "enable_lora before quantizing, or choose other layers."
+            )
+
+
+def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
+    """Return the layers inside a model that have a low-rank update, with its rank and alpha."""
+    return {
+        layer: (layer.lora_rank, layer.lora_alpha)
+        for layer in layers_in(model)
+        if getattr(layer, "lora_enabled", False)
+    }
 
 
 def megatron_layout(

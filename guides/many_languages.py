@@ -51,6 +51,7 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.pipeline import make_pipeline
 
 import encoder_zoo as ez
+from encoder_zoo.encoders.training import undecayed_weights
 from encoder_zoo.tasks.training.fine_tuning_optimizer import fine_tuning_optimizer
 
 matplotlib.use("Agg")  # draws into a file, no screen needed
@@ -155,7 +156,8 @@ def pretrain(tokenizer, pairs: list[tuple[str, str]], epochs: int, folder: pathl
     initialize(model)
     first, second = zip(*random.sample(pairs, len(pairs)), strict=True)
     steps = -(-len(pairs) // 16) * epochs
-    model.compile(optimizer=fine_tuning_optimizer(steps, 1e-3))
+    optimizer = fine_tuning_optimizer(steps, 1e-3, undecayed_weights=undecayed_weights(model))
+    model.compile(optimizer=optimizer)
     model.fit((list(first), list(second)), batch_size=16, epochs=epochs, verbose=2)
     model.learning_rate = 1e-3  # a narrow model takes larger steps than a wide one
     model.save_to_preset(folder)

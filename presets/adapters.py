@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import collections
 import json
+import logging
 import os
 import pathlib
 import re
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType, SimpleNamespace
 
 import keras
 import numpy as np
 from safetensors.numpy import save_file
 
-from encoder_zoo.common.validation import PositiveFloat, rule_of
+from encoder_zoo.common.validation import PositiveFloat, Rule, rule_of
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Size
-from encoder_zoo.encoders.training import train_updates
+from encoder_zoo.encoders.training import check_updatable, current_updates, train_updates
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.manifest import write_manifest
@@ -32,6 +36,8 @@ from encoder_zoo.presets.formats.checkpoint import (
 )
 from encoder_zoo.presets.formats.preset_task import PresetTask
 
+logger = logging.getLogger("encoder_zoo")
+
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MANIFEST, ADAPTERS = "encoder_zoo_adapters.json", "adapters"  # peft ignores this file
 PREFIX = "base_model.model."
@@ -40,31 +46,24 @@ PREFIX = "base_model.model."
 PLAIN = {
     "peft_type": "LORA",
     "bias": "none",
-    "use_rslora": False,
     "use_dora": False,
     "fan_in_fan_out": False,
-    "rank_pattern": {},
-    "alpha_pattern": {},
 }
 PEFT_ALPHA = 8  # where a file has no lora_alpha
 # Values that change how A and B begin, before training, and no other weights.
 INITIALIZERS = (True, False, None, "gaussian", "eva", "orthogonal")
 # {option: why it does not change the numbers}
 IRRELEVANT = {
-    "r": "read",
-    "lora_alpha": "read",
-    "init_lora_weights": "read",
+    **dict.fromkeys(("r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora"), "read"),
+    **dict.fromkeys(("target_modules", "exclude_modules", "modules_to_save"), "read"),
+    **dict.fromkeys(("layers_to_transform", "layers_pattern"), "read"),
+    "init_lora_weights": "of the first step; values that change other weights are refused",
     "task_type": "the class that loads says the task, and the shapes of its head are checked",
     "auto_mapping": "names classes, which are not imported",
     "peft_version": "noted",
     "base_model_name_or_path": "noted; the shapes of all tensors are checked",
     "revision": "noted, of the base model",
     "inference_mode": "says whether updates are trained",
-    "target_modules": "the names of the tensors say it",
-    "exclude_modules": "the names of the tensors say it",
-    "modules_to_save": "the names of the tensors say it; those that do not fit are refused",
-    "layers_to_transform": "the names of the tensors say it",
-    "layers_pattern": "the names of the tensors say it",
     "lora_dropout": "of training",
     "loftq_config": "of init_lora_weights, which is checked",
     "eva_config": "of init_lora_weights, which is checked",
@@ -77,44 +76,66 @@ IRRELEVANT = {
 }
 
 
+# Modules that peft saves whole for tasks with classes, in addition to `modules_to_save`.
+CLASSIFIERS = ("classifier", "score")
+
+
 def projections(backbone: Backbone) -> dict[str, keras.layers.Dense]:
-    """Return {name in the checkpoint: layer} of the dense layers of the blocks."""
+    """Return the dense layers of a backbone by their names in transformers.
+
+    Example:
+        >>> from encoder_zoo import BertBackbone
+        >>> backbone = BertBackbone(30, 1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+        >>> list(projections(backbone))[-2:]
+        ['bert.encoder.layer.0.output.dense', 'bert.pooler.dense']
+    """
+    prefix = backbone.family.prefix
     found = {name: layer_at(backbone, path) for path, name in backbone_layers(backbone).items()}
     return {
-        name: layer
+        f"{prefix}.{name}": layer
         for name, layer in found.items()
-        if isinstance(layer, keras.layers.Dense) and re.search(r"\.\d+\.", name)
+        if isinstance(layer, keras.layers.Dense)
     }
+
+
+# -- saving ------------------------------------------------------------------------------------
 
 
 def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.save_adapters`."""
-    family = task.backbone.family
-    layers = {n: layer for n, layer in projections(task.backbone).items() if layer.lora_enabled}
-    if not layers:
+    updates, known = current_updates(task), projections(task.backbone)
+    if not updates:
         raise ValueError("There are no low-rank updates to save. Call enable_lora first.")
+    layers = {name: layer for name, layer in known.items() if layer in updates}
+    if others := [layer.path for layer in updates if layer not in layers.values()]:
+        raise ValueError(
+            f"peft has no low-rank updates of {', '.join(others[:3])}: transformers has no linear "
+            "layer in its place. Use save_to_preset."
+        )
     # As in torch, A is (rank, in) and B is (out, rank).
     arrays = {
-        f"{PREFIX}{family.prefix}.{name}.lora_{which}.weight": stored_array(kernel, transposed=True)
+        f"{PREFIX}{name}.lora_{which}.weight": stored_array(kernel, transposed=True)
         for name, layer in layers.items()
         for which, kernel in (("A", layer.lora_kernel_a), ("B", layer.lora_kernel_b))
     }
-    whole = _whole_tensors(task)
-    for name, weight, transposed in whole:
-        arrays[PREFIX + name] = stored_array(weight, transposed)
-    first = next(iter(layers.values()))
+    whole = _whole_tensors(task, updates)
+    for name, (weight, transposed) in whole.items():
+        arrays[name] = stored_array(weight, transposed)
+    [((rank, alpha), _)] = collections.Counter(updates.values()).most_common(1)
+    prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
         **PLAIN,
         "task_type": task.peft_task_type,
         "base_model_name_or_path": None,
-        "r": first.lora_rank,
-        "lora_alpha": first.lora_alpha,
+        "r": rank,
+        "lora_alpha": alpha,
+        "rank_pattern": {n: updates[v][0] for n, v in layers.items() if updates[v][0] != rank},
+        "alpha_pattern": {n: updates[v][1] for n, v in layers.items() if updates[v][1] != alpha},
+        "use_rslora": False,
         "lora_dropout": 0.0,
         "inference_mode": True,
-        "target_modules": sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in layers}),
-        "modules_to_save": sorted(
-            {name.removeprefix(f"{family.prefix}.").split(".")[0] for name, *_ in whole}
-        ),
+        "target_modules": _target_modules(layers, known),
+        "modules_to_save": sorted({_without(prefixes, name).split(".")[0] for name in whole}),
     }
     kind = Kind("adapters", lambda manifest: manifest["task"] == ADAPTERS, MANIFEST)
     with replacing(folder, kind) as new:
@@ -123,19 +144,71 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
         write_manifest(new, {"task": ADAPTERS}, MANIFEST)
 
 
-def _whole_tensors(task: PresetTask) -> list[tuple]:
-    """Return (name, weight, whether the file has its transpose) of the head and its pooler."""
+def _without(prefixes: Iterable[str], name: str) -> str:
+    for prefix in prefixes:
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _target_modules(chosen: Collection[str], known: Iterable[str]) -> list[str]:
+    """Return names by which peft chooses exactly these layers: their ends, if those suffice."""
+    ends = sorted({re.sub(r"^.*?\.\d+\.", "", name) for name in chosen})
+    exact = {name for name in known if _is_named(name, ends)} == {*chosen}
+    return ends if exact else sorted(chosen)
+
+
+def _is_named(name: str, ends: Iterable[str]) -> bool:
+    """Return whether some names have a module's name, or the end of it, as peft compares them."""
+    return any(f".{name}".endswith(f".{end}") for end in ends)
+
+
+def _whole_tensors(
+    task: PresetTask, updates: Collection[keras.layers.Layer], head: object = None
+) -> dict[str, tuple]:
+    """Return the weights that adapters hold as they are: those of the head and its pooler.
+
+    Args:
+        task: The task.
+        updates: Layers with low-rank updates.
+        head: The layer that becomes the head of a task without one. Defaults to None.
+
+    Returns:
+        {name in the file: (weight, whether the file has its transpose)}.
+    """
     if task.peft_task_type is None:
         raise ValueError(
             "Adapters alone are saved of a SequenceClassifier or a TokenClassifier. Received: a "
             f"{type(task).__name__}. Use save_to_preset."
         )
-    backbone, head = task.backbone, task.head_record
-    found = list(named_weights(task, head.tensors if task.head else {}))
-    if head.pooled:
+    backbone, record = task.backbone, task.head_record
+    found = []
+    if task.head is not None:
+        found += named_weights(task, record.tensors)
+    elif head is not None:
+        found += named_weights(SimpleNamespace(head=head), record.tensors)
+    if record.pooled and backbone.pooler_dense not in updates:
         layers = {"pooler_dense": f"{backbone.family.prefix}.{backbone.family.pooler}"}
         found += named_weights(backbone, layers)
-    return found
+    return {PREFIX + name: rest for name, *rest in found}
+
+
+# -- loading -----------------------------------------------------------------------------------
+
+
+def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
+    """Return the weights below the adapters of a task that adapters replace as a whole.
+
+    peft keeps them next to those of each adapter.
+
+    Returns:
+        {name in a file of adapters: array}. Without updates the weights are the task's own.
+    """
+    if task.peft_task_type is None:
+        return {}
+    if current_updates(task.backbone):
+        return task.weights_before_adapters
+    found = {name: stored_array(*given) for name, given in _whole_tensors(task, ()).items()}
+    return MappingProxyType(found)
 
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
@@ -148,39 +221,195 @@ def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
 
 def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     file = SafetensorsFile(files.file(WEIGHTS))
-    prefix = f"{PREFIX}{task.backbone.family.prefix}."
-    chosen = {
-        f"{prefix}{name}": layer
-        for name, layer in projections(task.backbone).items()
-        if f"{prefix}{name}.lora_A.weight" in file.shapes
+    chosen, missing = _chosen_layers(task, config, file)
+    updates = {layer: _rank_and_alpha(name, config) for name, layer in chosen.items()}
+    head = _missing_head(task, file)
+    shapes = {
+        name: tuple(weight.shape)[:: -1 if transposed else 1]
+        for name, (weight, transposed) in _whole_tensors(task, updates, head).items()
     }
-    output = f"{PREFIX}{task.head_record.output}.weight"
-    if task.head is None and len(file.shapes.get(output, ())) == 2:
-        task._set_classes(file.shapes[output][0], None)
-    whole = {PREFIX + name: rest for name, *rest in _whole_tensors(task)}
-    whole = {name: rest for name, rest in whole.items() if name in file.shapes}
-    expected = {}
+    before, replaces = weights_before_adapters(task), bool(current_updates(task.backbone))
+    layers = {_layer_of(name) for name in file.shapes}  # whole ones
+    expected = {
+        name: shape
+        for name, shape in shapes.items()
+        if _layer_of(name) in layers or _is_saved(name, config)
+    }
     for name, layer in chosen.items():
-        inputs, outputs = layer.kernel.shape
-        expected[f"{name}.lora_A.weight"] = (config["r"], inputs)
-        expected[f"{name}.lora_B.weight"] = (outputs, config["r"])
-    for name, (weight, transposed) in whole.items():
-        expected[name] = tuple(weight.shape)[:: -1 if transposed else 1]
-    _check_shapes(file, expected)
+        rank, _ = updates[layer]
+        expected[f"{PREFIX}{name}.lora_A.weight"] = (rank, layer.input_spec.axes[-1])
+        expected[f"{PREFIX}{name}.lora_B.weight"] = (layer.units, rank)
+    _check_shapes(file, expected, missing)
+    restored = {*_whole_tensors(task, ())} - {*expected} if replaces else set()
+    if unknown := sorted(restored - {*before}):
+        raise ValueError(
+            f"{files.path}: it does not have {', '.join(unknown)}, and this "
+            f"{type(task).__name__} has those of other adapters, or trained ones. Load the "
+            "adapters into a new model, from from_preset."
+        )
+    check_updatable(updates)
     values = {name: _values(file, name) for name in expected}
     files.check_unchanged()  # before anything of the task is changed
-    alpha = config.get("lora_alpha", PEFT_ALPHA)
-    train_updates(task.backbone, chosen.values(), config["r"], alpha)
+    train_updates(task.backbone, {})
+    if head is not None:
+        task._set_classes(head.units, None)
+    values |= {name: before[name] for name in restored}
+    for name, (weight, transposed) in _whole_tensors(task, ()).items():
+        if name in values:
+            weight.assign(values[name].T if transposed else values[name])
+    train_updates(task.backbone, updates)
     task.train_pooler()
     for name, layer in chosen.items():
-        layer.lora_kernel_a.assign(values[f"{name}.lora_A.weight"].T)
-        layer.lora_kernel_b.assign(values[f"{name}.lora_B.weight"].T)
-    for name, (weight, transposed) in whole.items():
-        weight.assign(values[name].T if transposed else values[name])
+        layer.lora_kernel_a.assign(values[f"{PREFIX}{name}.lora_A.weight"].T)
+        layer.lora_kernel_b.assign(values[f"{PREFIX}{name}.lora_B.weight"].T)
+    task.weights_before_adapters = before
+    if replaces:
+        logger.warning(
+            "The low-rank updates in %s replace those that this %s had.",
+            files.path,
+            type(task).__name__,
+        )
+
+
+def _chosen_layers(
+    task: PresetTask, config: dict, file: SafetensorsFile
+) -> tuple[dict[str, keras.layers.Dense], list[str]]:
+    """Return the layers with updates by name, and which tensors are missing if there are none.
+
+    A list of `target_modules` chooses layers as in peft, with or without tensors in the file. Of a
+    regular expression, which is not evaluated, the tensors tell the layers.
+    """
+    known, targets = projections(task.backbone), config.get("target_modules")
+    stored = {
+        name
+        for name in known
+        if not {f"{PREFIX}{name}.lora_{which}.weight" for which in "AB"}.isdisjoint(file.shapes)
+    }
+    if isinstance(targets, list):
+        named = {name for name in known if _is_named(name, targets) and _is_chosen(name, config)}
+        chosen = named & stored if isinstance(config.get("exclude_modules"), str) else named
+    else:
+        chosen = stored
+    layers = {name: layer for name, layer in known.items() if name in chosen}
+    absent = f"lora_A.weight, lora_B.weight of target_modules {shown(targets)}"
+    return layers, [] if layers else [absent]
+
+
+def _is_chosen(name: str, config: dict) -> bool:
+    """Return whether peft does not leave out a module of the right name."""
+    excluded, numbers = config.get("exclude_modules"), config.get("layers_to_transform")
+    if isinstance(excluded, list) and _is_named(name, excluded):
+        return False
+    if _is_in(name, config.get("modules_to_save") or []):
+        return False
+    if numbers is None or numbers == []:
+        return True
+    patterns = config.get("layers_pattern") or [r"\w+"]
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    found = re.search(rf"\.({'|'.join(patterns)})\.(\d+)\.", f".{name}")
+    return found is not None and int(found[2]) in ([numbers] if type(numbers) is int else numbers)
+
+
+def _is_in(name: str, modules: Iterable[str]) -> bool:
+    """Return whether a tensor or a layer is inside a module that has one of some names."""
+    return any(f".{module}." in f".{name}." for module in modules)
+
+
+def _layer_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _is_saved(name: str, config: dict) -> bool:
+    """Return whether the file has to hold a tensor of the head or its pooler."""
+    classifiers = CLASSIFIERS if config.get("task_type") in ("SEQ_CLS", "TOKEN_CLS") else ()
+    return _is_in(name, (*(config.get("modules_to_save") or ()), *classifiers))
+
+
+def _rank_and_alpha(name: str, config: dict) -> tuple[int, float]:
+    """Return rank and alpha of a layer, such that alpha / rank is what peft multiplies by."""
+
+    def value_of(option: str, default: float) -> float:
+        patterns = config.get(option) or {}
+        found = (v for key, v in patterns.items() if _is_named(name, [_literal(key)]))
+        return next(found, default)
+
+    rank, alpha = config["r"], config.get("lora_alpha", PEFT_ALPHA)
+    rank = value_of("rank_pattern", rank)
+    alpha = value_of("alpha_pattern", rank if alpha is None else alpha)
+    return rank, alpha * rank**0.5 if config.get("use_rslora") else alpha
+
+
+def _literal(pattern: str) -> str:
+    return pattern.removeprefix("^").replace("\\.", ".")
+
+
+def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer | None:
+    """Return a new head for a task without classes, with as many as the file has; or None."""
+    shape = file.shapes.get(f"{PREFIX}{task.head_record.output}.weight", ())
+    if task.head is not None or task.given_head is not None or len(shape) != 2:
+        return None
+    task.num_classes = shape[0]
+    try:
+        return task._make_head()
+    finally:
+        task.num_classes = None
+
+
+NAMES = Rule(
+    lambda v: not v or (isinstance(v, list) and all(isinstance(name, str) for name in v)),
+    "a list of names",
+)
+NAMES_OR_PATTERN = Rule(lambda v: isinstance(v, str) or NAMES.holds(v), "a list of names")
+NUMBERS = Rule(
+    lambda v: v is None or all(type(i) is int for i in (v if isinstance(v, list) else [v])),
+    "an integer or a list of integers",
+)
+WORDS = Rule(
+    lambda v: (
+        not v
+        or all(
+            isinstance(word, str) and re.fullmatch(r"\w+", word)
+            for word in (v if isinstance(v, list) else [v])
+        )
+    ),
+    "names of lists of layers, without a regular expression",
+)
+
+
+def _patterns(rule: Rule) -> Rule:
+    """Return the rule of a dict of names of modules to values.
+
+    A regular expression of a stranger may take for ever.
+    """
+    return Rule(
+        lambda v: (
+            not v
+            or (
+                isinstance(v, dict)
+                and all(re.fullmatch(r"\^?\w+(\\?\.\w+)*", name) for name in v)
+                and all(map(rule.holds, v.values()))
+            )
+        ),
+        f"a dict of names of modules, without a regular expression, to {rule.words}",
+    )
+
+
+RULES = {
+    "r": rule_of(Size),
+    "lora_alpha": rule_of(PositiveFloat | None),
+    "rank_pattern": _patterns(rule_of(Size)),
+    "alpha_pattern": _patterns(rule_of(PositiveFloat)),
+    "use_rslora": Rule(lambda v: v in (True, False, None), "true or false"),
+    "target_modules": NAMES_OR_PATTERN,
+    "exclude_modules": NAMES_OR_PATTERN,
+    "modules_to_save": NAMES,
+    "layers_to_transform": NUMBERS,
+    "layers_pattern": WORDS,
+}
 
 
 def _check_config(config: dict, folder: pathlib.Path) -> None:
-    """Raise a ValueError for adapters other than plain LoRA."""
+    """Raise a ValueError for adapters other than LoRA of whole layers."""
     for name, value in config.items():
         if name in IRRELEVANT or not value:
             continue
@@ -196,16 +425,19 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
             "changes the model's own weights. Expected true, false or 'gaussian'. Open the folder "
             "that model.merge_and_unload().save_pretrained(folder) of peft writes, by from_preset."
         )
-    for name, rule in {"r": rule_of(Size), "lora_alpha": rule_of(PositiveFloat | None)}.items():
+    for name, rule in RULES.items():
         if not rule.holds(config.get(name)):
             raise ValueError(
                 f"{folder}: {name} is {shown(config.get(name))} in {CONFIG}. Expected {rule.words}."
             )
 
 
-def _check_shapes(file: SafetensorsFile, expected: dict[str, tuple[int, ...]]) -> None:
+def _check_shapes(
+    file: SafetensorsFile, expected: dict[str, tuple[int, ...]], missing: list[str]
+) -> None:
     """Raise an error if tensors are missing, unexpected, or of another shape."""
     misfits = [f"+ {shown(name)} (unexpected)" for name in sorted({*file.shapes} - {*expected})]
+    misfits += [f"- {name} (missing)" for name in missing]
     for name, shape in expected.items():
         if name not in file.shapes:
             misfits.append(f"- {name} (missing)")

@@ -110,6 +110,7 @@ class MPNetBackbone(Backbone):
     """
 
     defaults: ClassVar = {"num_segments": 0}
+    without_weight_decay = ("relative_bias",)
     pad_token_id = 1  # whatever config.json says, in MPNet's own code too
 
     def build(self, input_shape=None):

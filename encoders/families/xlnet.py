@@ -79,6 +79,8 @@ class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
     Source: Dai et al. 2019, Transformer-XL, section 3.3; Yang et al. 2019, XLNet, section 2.5.
     """
 
+    without_weight_decay = ("content", "distance", "segment")  # they are biases
+
     def __init__(self, heads: tuple[int, int], **kwargs):
         super().__init__(**kwargs)
         self.heads = heads

@@ -27,6 +27,8 @@ class PresetTask(Protocol):
         new_head: first weights of a head that a checkpoint does not have; None: it has the head.
         kept_weights: {tensor: value} of a checkpoint, for a head that is built by `fit`.
         peft_task_type: name of the task in peft; None if it cannot be saved as adapters.
+        given_head: the user's layer that is the head; None: the family's.
+        weights_before_adapters: see `adapters.weights_before_adapters`.
         answer_settings: constructor arguments of inference, saved with the preset.
         settings_in_files: arguments that `files_to_save` or `extra_config` writes.
         sentence_transformers_class: that opens the preset; None: transformers does.
@@ -51,6 +53,8 @@ class PresetTask(Protocol):
     new_head: tuple | None
     kept_weights: Mapping
     peft_task_type: ClassVar[str | None]
+    given_head: object | None
+    weights_before_adapters: Mapping
     answer_settings: ClassVar[tuple[str, ...]]
     settings_in_files: ClassVar[tuple[str, ...]]
     sentence_transformers_class: ClassVar[str | None]

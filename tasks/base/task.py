@@ -92,6 +92,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
         new_head: first weights of a head that a checkpoint does not have, until the first answer.
         kept_weights: {tensor: value} of a checkpoint, for a head that `fit` builds.
+        weights_before_adapters: Dict of names in a file of adapters to arrays, the head and its
+            pooler as they were before `enable_lora` or `load_adapters`.
         labels_tokens: whether there is an answer, and a label, for each token.
         pretrains: whether the labels are made of the texts.
         problem_type: as in config.json, of tasks that have several.
@@ -147,6 +149,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     num_classes: int | None = None
     new_head: tuple | None = None
     kept_weights: Mapping[str, np.ndarray] = MappingProxyType({})
+    weights_before_adapters: Mapping[str, np.ndarray] = MappingProxyType({})
     cpu_model: CpuModel | None = None  # of the results of `for_cpu`
     head: keras.layers.Layer | None
 
@@ -688,16 +691,19 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             rank, layers, alpha: see `Backbone.enable_lora`.
 
         Raises:
-            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
+            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ...",
+                "This BertBackbone has low-rank updates of rank 4 ..."
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
+        before = adapters.weights_before_adapters(self)
         self.backbone.enable_lora(rank, layers, alpha)
+        self.weights_before_adapters = before
         self.train_pooler()
 
     def train_pooler(self) -> None:
-        """Unfreeze the pooler if the head reads its output."""
-        if self.head_record.pooled:
+        """Unfreeze the pooler if the head reads its output and it has no low-rank update."""
+        if self.head_record.pooled and not self.backbone.pooler_dense.lora_enabled:
             self.backbone.pooler_dense.trainable = True
 
     @reads_weights
@@ -708,8 +714,9 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         `load_adapters` does.
 
         Raises:
-            ValueError: "There are no low-rank updates to save. ...", "Adapters alone are saved of
-                a SequenceClassifier or a TokenClassifier. ..."
+            ValueError: "There are no low-rank updates to save. ...", "peft has no low-rank updates
+                of ...", "Adapters alone are saved of a SequenceClassifier or a TokenClassifier.
+                ..."
         """
         adapters.save_adapters(self, folder)
 
@@ -717,9 +724,18 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Load low-rank updates, and the weights saved with them, from peft's files.
 
+        They replace updates that the model has, as another active adapter does in peft: weights
+        that the files do not hold are again as before `enable_lora` and `load_adapters`. After an
+        error the model is unchanged.
+
+        Args:
+            folder: Folder with `adapter_config.json` and `adapter_model.safetensors`.
+
         Raises:
             ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
-                model. ..." with the tensors that do not fit.
+                model. ..." with the tensors that do not fit, "... it does not have ..., and this
+                SequenceClassifier has those of other adapters ..." after a copy, which does not
+                know the weights before the adapters.
         """
         adapters.load_adapters(self, folder)
 

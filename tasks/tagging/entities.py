@@ -309,13 +309,14 @@ class TagTransitions(ConfigFromSignature, keras.layers.Layer):
     Architectures for Named Entity Recognition, section 2.2.
     """
 
+    without_weight_decay = ("first", "between", "last")  # they are biases
+
     def __init__(self, units: int, **kwargs):
         super().__init__(**{"dtype": "float32", **kwargs})
         self.units = units
 
     def build(self, input_shape=None):
         def scores(name: str, *shape: int):
-            # A bias: without weight decay.
             return self.add_weight(shape=shape, initializer="zeros", name=f"{name}_bias")
 
         self.first = scores("first", self.units)

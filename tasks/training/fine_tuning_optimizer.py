@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 from keras import ops
@@ -217,9 +217,9 @@ def fine_tuning_optimizer(
     gradient_accumulation_steps: int | None = None,
     learning_rate_multiplier: Callable[[keras.Variable], float] | None = None,
     warmup: float = WARMUP,
+    undecayed_weights: Sequence[keras.Variable] = (),
 ) -> keras.optimizers.Optimizer:
-    """Return AdamW with linear warmup and decay, gradients clipped at norm 1, and no weight decay
-    on biases and LayerNorm.
+    """Return AdamW with linear warmup and decay, and gradients clipped at norm 1.
 
     Args:
         total_batches: number of batches; after them the learning rate is 0.
@@ -228,6 +228,7 @@ def fine_tuning_optimizer(
         gradient_accumulation_steps: so many batches make one step; None is one.
         learning_rate_multiplier: of a weight, for layer-wise decay, see `layerwise`.
         warmup: share of the steps until the peak.
+        undecayed_weights: Weights without weight decay, see `training.undecayed_weights`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
@@ -247,7 +248,7 @@ def fine_tuning_optimizer(
         global_clipnorm=1.0,
         gradient_accumulation_steps=gradient_accumulation_steps,
     )
-    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    optimizer.exclude_from_weight_decay(var_list=undecayed_weights)
     return optimizer
 
 

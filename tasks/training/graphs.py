@@ -356,6 +356,10 @@ class GraphCache:
         """Note which variables the next graphs read; other variables need other graphs."""
         self._weights = tuple((id(weight), weight.dtype) for weight in self._task.variables)
 
+    def forget(self) -> None:
+        """Forget all graphs, as after a change of the backbone's layers."""
+        self._graphs.clear()
+
     # -- answers -------------------------------------------------------------------------------
 
     def predict_few(self, texts: tuple, encode: Callable | None = None) -> np.ndarray:

@@ -12,6 +12,7 @@ import numpy as np
 from encoder_zoo.common.keras_private import compiled_parts, learning_rate_at
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.encoders.family import WEIGHT_DECAY
+from encoder_zoo.encoders.training import undecayed_weights
 from encoder_zoo.tasks.training.fine_tuning_optimizer import (
     FrozenLayers,
     fine_tuning_optimizer,
@@ -191,6 +192,7 @@ class Recipe:
                 other = 1.0 if of_others is None else of_others(weight)
                 return shares.get(id(weight), other)
 
+        settings |= {"undecayed_weights": undecayed_weights(task)}
         optimizer = fine_tuning_optimizer(
             1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
         )
@@ -205,8 +207,10 @@ class Recipe:
 
     def _traced_state(self) -> tuple:
         """Return the state that training graphs depend on, except the arguments of `compile`."""
-        trained = tuple(id(variable) for variable in self._task.trainable_variables)
-        return trained, self._task.backbone._checkpoints_gradients, self._task.traced_settings
+        task, backbone = self._task, self._task.backbone
+        trained = tuple(id(variable) for variable in task.trainable_variables)
+        of_backbone = backbone._checkpoints_gradients, backbone.layers_version
+        return trained, *of_backbone, task.traced_settings
 
     def _is_as_traced(self) -> bool:
         return self._task.compiled and self._traced_with == self._traced_state()

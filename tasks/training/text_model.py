@@ -128,6 +128,7 @@ class TextModel(keras.Model):
         """Set the state of a task before its first `compile`."""
         self.distribution = Distribution(strategy_of(self))
         self.graphs = GraphCache(self)
+        self._layers_version = 0
         enable_compilation_cache()
         self.recipe = Recipe(self)
         self.learning_rate = self.default_learning_rate
@@ -678,6 +679,14 @@ class TextModel(keras.Model):
         count = min(self.steps_per_execution, counted.steps - counted.done % counted.steps)
         counted.done += count
         return count
+
+    def forget_stale_functions(self) -> None:
+        """Forget the functions that were traced before low-rank updates were added or replaced."""
+        version = self.backbone.layers_version
+        if version != self._layers_version:
+            self._layers_version = version
+            self.train_function = self.test_function = self.predict_function = None
+            self.graphs.forget()
 
     def make_predict_function(self, force: bool = False) -> None:
         """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
