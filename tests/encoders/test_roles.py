@@ -87,7 +87,12 @@ def behaviour(task):
     }
     mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
     layout = ez.Backbone.layout_map(mesh, vocabulary_size=30)
-    axes = [found and found.axes for found in (layout[w.path] for w in task.backbone.weights)]
+    # Inside of a block the layout goes by the names that its author gives to the parts.
+    own = {
+        id(w) for b in task.backbone.blocks for w in (*b.extra_dense.weights, *b.extra_norm.weights)
+    }
+    found = [layout[w.path] for w in task.backbone.weights if id(w) not in own]
+    axes = [one and one.axes for one in found]
     task.enable_lora(2)
     trained = [weight.trainable for weight in task.weights]
     return {"steps": steps, "frozen": frozen, "lora": chosen, "layout": axes, "trained": trained}
