@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ logger = logging.getLogger("encoder_zoo")
 
 # The fields of an annotation that must have a value; the first tuple of which one is there counts.
 FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
+MISSING_CODE = -1  # of a missing value, in the codes of pandas and in columns of `datasets`
 MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # of missing values, as texts
 MAX_LOGGED = 5  # labels in a line
 
@@ -424,8 +425,8 @@ def class_name(label: object) -> str:
 def log_odd_labels(y) -> None:
     """Log labels in memory that may not be what they seem: one line for each kind of them.
 
-    Names of missing values, such as "nan"; blanks at an end; names that differ only by case or
-    Unicode form; values of several types; floats and booleans in place of class indices.
+    Names of missing values, such as "nan"; -1 among codes; blanks at an end; names that differ only
+    by case or Unicode form; values of several types; floats and booleans in place of class indices.
 
     Args:
         y: classes, lists of them, tags or spans, in any container.
@@ -434,6 +435,12 @@ def log_odd_labels(y) -> None:
         return
     rows = _rows(y)
     if not isinstance(rows, list) and (rows.ndim > 1 or rows.dtype.kind in "iu"):
+        if rows.ndim == 1 and rows.size and rows.dtype.kind == "i":
+            values, firsts, times = np.unique(rows, return_index=True, return_counts=True)
+            first = dict(zip(((int, value) for value in values.tolist()), firsts, strict=True))
+            line = _missing_codes(first, dict(zip(first, times, strict=True)))
+            if line:
+                logger.warning(line)
         return
     first: dict[tuple[type, object], int] = {}  # the row of each, 1 and True and 1.0 apart
     counts: collections.Counter = collections.Counter()
@@ -445,6 +452,7 @@ def log_odd_labels(y) -> None:
     names = [value for kind, value in first if kind is str]
     for line in (
         _marks(first, counts),
+        _missing_codes(first, counts),
         _blank_ends(names),
         _alike(names),
         _several_types(first),
@@ -489,6 +497,20 @@ def _marks(first: dict, counts: collections.Counter) -> str:
     return (
         f"Labels that may stand for missing values are classes like others: {shown_names}. "
         "If they are missing, drop these rows."
+    )
+
+
+def _missing_codes(first: dict, counts: Mapping) -> str:
+    """Return the line for -1 among codes from 0 on; of -1 and 1 it is a class like the other."""
+    numbers = {key[1] for key in first if key[0] in (int, float)}
+    names = {key[1] for key in first if key[0] is str}
+    code = next((key for key in first if key[1] in (MISSING_CODE, str(MISSING_CODE))), None)
+    if code is None or {str(value) for value in numbers | names} <= {"-1", "1", "-1.0", "1.0"}:
+        return ""
+    return (
+        f"The label {code[1]!r} ({counts[code]} times, first in row {first[code]}) is a class like "
+        "others. pandas marks missing labels by -1 (`cat.codes`, `factorize`). If they are "
+        "missing, drop these rows."
     )
 
 

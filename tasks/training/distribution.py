@@ -14,7 +14,8 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
@@ -146,6 +147,7 @@ def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
         )
 
 
+MAX_COUNTING = 20  # seconds in which data of unknown length are read to be counted
 ROWS = (1, 8, 32)  # of the batches that answers are computed in, where each is compiled
 
 
@@ -455,7 +457,34 @@ def count_batches(dataset: tf.data.Dataset) -> int:
     if count == tf.data.INFINITE_CARDINALITY:
         raise ValueError("The dataset is endless. Pass `steps_per_epoch`.")
     if count == tf.data.UNKNOWN_CARDINALITY:
-        count = int(dataset.reduce(np.int64(0), lambda n, *_: n + 1))
+        ones = dataset.map(lambda *_: 1).batch(64)
+        count = count_to_end((len(part) for part in ones), "The dataset")
+    return count
+
+
+def count_to_end(sizes: Iterable[int], source: str) -> int:
+    """Return the sum of sizes that are read only to be counted, of which there may be no end.
+
+    Args:
+        sizes: of parts of the data.
+        source: description of the data for the error.
+
+    Raises:
+        ValueError: "x, a DataLoader, has not ended after 20 seconds and 12345 elements. ..."
+
+    Example:
+        >>> count_to_end([64, 64, 3], "The dataset")
+        131
+    """
+    count, start = 0, time.monotonic()
+    for size in sizes:
+        count += size
+        if time.monotonic() - start > MAX_COUNTING:
+            raise ValueError(
+                f"{source}, has not ended after {MAX_COUNTING} seconds and {count} elements, and "
+                "does not tell its length. Pass the number of batches of an epoch: "
+                "steps_per_epoch=... of fit, validation_steps=... or steps=... of evaluate."
+            )
     return count
 
 

@@ -16,7 +16,12 @@ from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
 from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset, training_data
+from encoder_zoo.tasks.training.sources import (
+    check_has_elements,
+    check_preprocessor,
+    is_dataset,
+    training_data,
+)
 from encoder_zoo.tasks.training.streams import Stream, as_stream, ending_quietly
 
 
@@ -33,12 +38,14 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
     in_dataset = is_dataset(x)
     prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
     if in_dataset and (prepared or not task.predicts_lists):
-        batches = training_data(task, x, plan=Plan(batch_size)).in_order(fills=False)
+        plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
+        batches = training_data(task, x, plan=plan).in_order(fills=False)
         return _predict_batches(batches, predict)
     if prepared:
         return _predict_arrays(checked_arrays(task, x), batch_size, predict)
     check_preprocessor(task, x)
     if in_dataset:
+        check_has_elements(x)
         batched = (
             x.batch if isinstance(x, Stream) else functools.partial(task.preprocessor.batched, x)
         )

@@ -30,6 +30,7 @@ from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import (
     check_divisible,
     count_batches,
+    count_to_end,
     data_parallel_devices,
 )
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
@@ -181,15 +182,20 @@ class DatasetBatches(TrainingData):
         return self.plan.steps_per_epoch or count_batches(self._batched)
 
     def count_examples(self) -> int:
-        batched = self._batched
-        if isinstance(batched, tf.data.Dataset) and (
-            batched.cardinality() != tf.data.INFINITE_CARDINALITY
-        ):
-            sizes = batched.map(lambda *data: array_ops.shape(keras.tree.flatten(data)[0])[0])
-            return int(
-                sizes.reduce(np.int64(0), lambda n, size: n + array_ops.cast(size, array_ops.int64))
-            )
-        return self._rows() * (self.plan.steps_per_epoch or 1)
+        """Return the number of examples of a pass, or at least that of `steps_per_epoch` batches.
+
+        Batches of unknown sizes are read for it, but no more than `fit` reads.
+        """
+        steps, batched = self.plan.steps_per_epoch, self._batched
+        if steps and self._is_single:
+            return steps * self.plan.batch_size
+        sizes = batched.map(lambda *data: array_ops.shape(keras.tree.flatten(data)[0])[0])
+        if steps:
+            sizes = sizes.repeat().take(steps * max(len(self.plan.epochs), 1))
+            return steps * int(sizes.reduce(0, array_ops.maximum))
+        if sizes.cardinality() == tf.data.INFINITE_CARDINALITY:
+            return self._rows()  # Keras says what is missing
+        return count_to_end(map(int, sizes), "The dataset")
 
     def check(self) -> None:
         preprocessor = self.task.preprocessor
@@ -264,13 +270,16 @@ def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None)
     if isinstance(x, Stream):
         check_preprocessor(task, x)
         return StreamBatches(task, plan, x)
-    return own(task, plan) if own else DatasetBatches(task, plan, x)
+    if own:
+        return own(task, plan)
+    check_has_elements(x)
+    return DatasetBatches(task, plan, x)
 
 
-def evaluation_data(task, x, y, sample_weight, batch_size: int):
+def evaluation_data(task, x, y, sample_weight, batch_size: int, steps: int | None = None):
     """Return the data for Keras's `evaluate`: a dataset, or arrays `(x, y, sample_weight)`."""
     x, y = separated(task, x, y)
-    data = training_data(task, x, y, sample_weight, Plan(batch_size))
+    data = training_data(task, x, y, sample_weight, Plan(batch_size, steps_per_epoch=steps))
     task._reserve_examples(data)
     return data.in_order()
 
@@ -307,7 +316,7 @@ def check_validation(task, data) -> None:
         task._check_given(data[1], data[0])
 
 
-def validation_data_of(task, data, batch_size: int):
+def validation_data_of(task, data, batch_size: int, steps: int | None = None):
     """Return the data for Keras's `evaluate`, from `(x, y)`, `(x, y, sample_weight)`, a dataset or
     None."""
     if data is None:
@@ -318,7 +327,8 @@ def validation_data_of(task, data, batch_size: int):
             f"validation_data is a {type(data[0]).__name__}, which can be read only once. Expected "
             "what every epoch can read: lists, a keras.utils.PyDataset or a DataLoader."
         )
-    return evaluation_data(task, *keras.utils.unpack_x_y_sample_weight(data), batch_size)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    return evaluation_data(task, x, y, sample_weight, batch_size, steps)
 
 
 def check_preprocessor(task, x) -> None:
@@ -353,6 +363,23 @@ def check_inputs(task, x, y) -> None:
 def is_dataset(x) -> bool:
     """Return whether an input is a `tf.data.Dataset`, or a `Stream`."""
     return hasattr(x, "element_spec")
+
+
+def check_has_elements(dataset) -> None:
+    """Raise a ValueError for a `tf.data.Dataset` without elements.
+
+    Raises:
+        ValueError: "The dataset is empty: ..."
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        return
+    count = int(dataset.cardinality())
+    if count > 0 or next(iter(dataset.take(count != 0)), None) is not None:
+        return
+    raise ValueError(
+        f"The dataset is empty: {dataset!r:.200}. Expected at least one text. "
+        "drop_remainder=True leaves out a last batch that is smaller than the others."
+    )
 
 
 def check_not_empty(x) -> None:

@@ -31,7 +31,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.training.data import TrainingData
-from encoder_zoo.tasks.training.distribution import data_parallel_devices
+from encoder_zoo.tasks.training.distribution import count_to_end, data_parallel_devices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.token_cache import TokenCache, TokenFiles, settings_of
 
@@ -73,6 +73,7 @@ class Stream:
         self._separate = task._separate if learns else lambda x, y: (x, y)
         self._labels_tokens = task.labels_tokens
         self._elements = self._read()
+        self.first = None
         first = next(self._elements, None)
         if first is None:
             raise ValueError(f"The stream is empty: {source!r:.60}. Expected at least one text.")
@@ -114,7 +115,22 @@ class Stream:
             return *self._separate(x, y), weight
 
     def _read(self) -> Iterator[tuple]:
-        """Yield `(x, y, sample_weight)` of each element of a pass."""
+        """Yield `(x, y, sample_weight)` of each element of a pass, all of one form.
+
+        Raises:
+            ValueError: "Element 3 of the stream is None. Expected ..."
+        """
+        for number, element in enumerate(self._parts()):
+            form = _form(element[0])
+            expected = "texts" if self.first is None else _form(self.first[0])
+            if form == "None" or (self.first is not None and form != expected):
+                raise ValueError(
+                    f"Element {number} of the stream has {form} as inputs. Expected {expected}"
+                    f"{', as in the first element' if number else ''}."
+                )
+            yield element
+
+    def _parts(self) -> Iterator[tuple]:
         source = self.source
         collate = getattr(getattr(source, "collate_fn", None), "__name__", None)
         if collate == "default_convert":  # of batch_size=None
@@ -158,7 +174,7 @@ class Stream:
         try:
             elements = len(self.source)
         except TypeError:
-            elements = sum(1 for _ in self.one_pass())
+            elements = count_to_end((1 for _ in self.one_pass()), f"x, {self}")
         if elements == sys.maxsize:  # of Grain, repeated without end
             raise ValueError("The stream has no end. Say how long an epoch is: steps_per_epoch.")
         return -(-elements // batch_size) if self.is_single else elements
@@ -254,6 +270,17 @@ def _parts(element, labels_tokens: bool) -> tuple:
     if is_strings and not _is_single(x, y, labels_tokens):
         x = list(x)  # texts, not a pair
     return x, y, weight
+
+
+def _form(x) -> str:
+    """Return a description of inputs, by which those of one stream are alike."""
+    if isinstance(x, Mapping):
+        return "the columns " + ", ".join(sorted(map(str, x)))
+    if isinstance(x, tuple):
+        return f"{len(x)} texts in a tuple"
+    if isinstance(x, str | bytes):
+        return "a text"
+    return "a list or array" if _is_sized(x) else str(x)[:40]
 
 
 def _as_tuples(row, labels_tokens: bool):
@@ -430,14 +457,33 @@ class StreamBatches(TrainingData):
             for number, size in enumerate(files.sizes):
                 yield size, functools.partial(files.examples, number)
             return
-        sizes = []
-        for number, chunk in enumerate(self._stream.chunks(rows)):
+        chunks = self._stream.chunks(rows)
+        if files is None:
+            for chunk in chunks:
+                yield _length(chunk[0]), functools.partial(self._encoded, chunk)
+            return
+        yield from self._kept_chunks(files, chunks)
+
+    def _kept_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
+        """Yield chunks whose examples are kept in files.
+
+        A chunk is read ahead: an epoch asks for nothing after its last chunk, with whose examples
+        the files are complete.
+        """
+        sizes, chunk = [], next(chunks, None)
+        while chunk is not None:
+            number, following = len(sizes), next(chunks, None)
             sizes.append(_length(chunk[0]))
             encode = functools.partial(self._encoded, chunk)
-            kept = files and functools.partial(files.examples, number, encode)
-            yield sizes[-1], kept or encode
-        if files is not None:
-            files.finish(sizes)
+
+            def examples(number=number, encode=encode, is_last=following is None):
+                found = files.examples(number, encode)
+                if is_last:
+                    files.finish(sizes)
+                return found
+
+            yield sizes[-1], examples
+            chunk = following
 
     def _encoded(self, chunk: tuple):
         """Return encoded examples of a chunk; prepared batches as they are."""

@@ -338,7 +338,9 @@ class TextModel(keras.Model):
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.group_lengths)
         held_out_size = validation_batch_size or plan.batch_size
         with logged_once():
-            held_out = sources.validation_data_of(self, validation_data, held_out_size)
+            held_out = sources.validation_data_of(
+                self, validation_data, held_out_size, validation_steps
+            )
             data = sources.training_data(self, x, y, sample_weight, plan)
         self._before_training(x, y)
         self._reserve_examples(data)
@@ -483,7 +485,7 @@ class TextModel(keras.Model):
         self._begin_evaluate(x, y)
         self._before_evaluation()
         size = batch_size or BATCH_SIZE
-        data = sources.evaluation_data(self, x, y, sample_weight, size)
+        data = sources.evaluation_data(self, x, y, sample_weight, size, steps)
         if not isinstance(data, tuple):  # of arrays
             build_metrics(self, data)
             with ending_quietly(given):

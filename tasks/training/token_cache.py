@@ -20,7 +20,7 @@ from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.resuming import plain_settings
 
-NAME, FORMAT = "tokens.json", 1
+NAME, FORMAT = "tokens.json", 2
 LABELS = ("labels", "problem_type")  # attributes that decide how labels are encoded
 CHECKSUM = "checksum"  # an array beside the others of a file
 
@@ -83,7 +83,7 @@ class TokenFiles:
         path = folder / NAME
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_signed(path, {**self._manifest, "sizes": None})
+            write_signed(path, {**self._manifest, "sizes": None, "checksums": None})
         with open(path, "rb") as file:
             found = parse_object(file.read(SETTINGS.content + 1), path)
         if found.get("sha256") != digest(found):
@@ -94,6 +94,7 @@ class TokenFiles:
                 "order, or of another version of encoder_zoo. Name another folder, or delete it."
             )
         self.sizes: list[int] | None = found["sizes"]
+        self._checksums: list[int] | None = found["checksums"]
 
     def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
         """Return the examples of a chunk, written before or now.
@@ -107,23 +108,32 @@ class TokenFiles:
             examples = encode()
             arrays = dict(_parts(examples))
             with replacing_file(path) as new:
-                save_file({**arrays, CHECKSUM: _checksum(arrays)}, new)
+                save_file({**arrays, CHECKSUM: self._checksum(number, arrays)}, new)
             return examples
         if not path.exists():
             raise _damaged(path)
         with open(path, "rb") as file:
             tensors = SafetensorsFile(file)
             arrays = {name: tensors.read(name) for name in tensors.shapes}
-        if not np.array_equal(arrays.pop(CHECKSUM, None), _checksum(arrays)):
+        found = arrays.pop(CHECKSUM, None)
+        known = self._checksums is None or np.array_equal(found, [self._checksums[number]])
+        if not (known and np.array_equal(found, self._checksum(number, arrays))):
             raise _damaged(path)
         with in_numpy():
             return {name: _joined(name, arrays) for name in arrays if "/" not in name}
 
     def finish(self, sizes: list[int]) -> None:
         """Note that all chunks are written; of a pass that left some out nothing."""
-        if all(self._path(number).exists() for number in range(len(sizes))):
-            write_signed(self._folder / NAME, {**self._manifest, "sizes": sizes})
-            self.sizes = sizes
+        paths = [self._path(number) for number in range(len(sizes))]
+        if all(path.exists() for path in paths):
+            checksums = [_kept_checksum(path) for path in paths]
+            whole = {**self._manifest, "sizes": sizes, "checksums": checksums}
+            write_signed(self._folder / NAME, whole)
+            self.sizes, self._checksums = sizes, checksums
+
+    def _checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the checksum of a chunk, which another place or another cache does not have."""
+        return _checksum(arrays, f"{self._manifest['made_of']} {number}")
 
     def _path(self, number: int) -> pathlib.Path:
         return self._folder / f"tokens-{number:06d}.safetensors"
@@ -172,9 +182,18 @@ def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
         yield name, np.ascontiguousarray(values)
 
 
-def _checksum(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the CRC-32 of arrays with their names, types and shapes, (1,)."""
-    found = 0
+def _kept_checksum(path: pathlib.Path) -> int:
+    """Return the checksum that a file holds."""
+    with open(path, "rb") as file:
+        tensors = SafetensorsFile(file)
+        if CHECKSUM not in tensors.shapes:
+            raise _damaged(path)
+        return int(tensors.read(CHECKSUM)[0])
+
+
+def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
+    """Return the CRC-32 of arrays with their place, names, types and shapes, (1,)."""
+    found = zlib.crc32(place.encode())
     for name in sorted(arrays):
         values = arrays[name]
         found = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), found)

@@ -1,0 +1,215 @@
+"""Sources of data that are empty, endless, broken or of several forms, by the methods that read
+them: an error that says so, or an answer at once."""
+
+import itertools
+import json
+import pathlib
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
+from encoder_zoo.tasks.training import distribution
+from encoder_zoo.testing import tiny
+
+pytestmark = pytest.mark.eager
+TEXTS, LABELS = ["the cat sat", "a dog", "the film", "bad"], [0, 1, 0, 1]
+ROW = tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int32)
+
+
+def rows(count=None):
+    numbers = itertools.count() if count is None else range(count)
+    return ((TEXTS[i % 4], i % 2) for i in numbers)
+
+
+def dataset(count=None):
+    return tf.data.Dataset.from_generator(lambda: rows(count), output_signature=ROW)
+
+
+class Elements(keras.utils.PyDataset):
+    """A stream of these elements."""
+
+    def __init__(self, *elements):
+        super().__init__()
+        self.elements = elements
+
+    def __len__(self):
+        return len(self.elements)
+
+    def __getitem__(self, number):
+        return self.elements[number]
+
+
+class Endless(Elements):
+    num_batches = None
+
+    def __getitem__(self, number):
+        return TEXTS, LABELS
+
+
+BATCH = TEXTS, LABELS
+EMPTY = {
+    "tensors": lambda: tf.data.Dataset.from_tensor_slices((np.array([], "S"), np.array([], int))),
+    "generator": lambda: dataset(0).batch(2),
+    "drop_remainder": lambda: dataset(3).batch(8, drop_remainder=True),
+    "take(0)": lambda: dataset().take(0),
+    "filter": lambda: dataset(4).filter(lambda *_: False),
+    "repeat": lambda: dataset(0).repeat(),
+    "PyDataset": Elements,
+    "no rows": lambda: Elements(([], [])),
+}
+BROKEN = {
+    "None": (lambda: Elements(None), "Element 0"),
+    "None later": (lambda: Elements(BATCH, None), "Element 1"),
+    "no inputs": (lambda: Elements((None, LABELS)), "Element 0"),
+    "other form": (lambda: Elements(BATCH, ({"a": TEXTS}, LABELS)), "Element 1"),
+    "a number later": (lambda: Elements(BATCH, (5, 1)), "Element 1"),
+    "a row later": (lambda: Elements(BATCH, ("a text", 1)), "Element 1"),
+    "pairs later": (lambda: Elements(BATCH, ((TEXTS, TEXTS), LABELS)), "Element 1"),
+    "four parts": (lambda: Elements((1, 2, 3, 4)), "format"),
+}
+METHODS = {
+    "fit": lambda task, x, steps: task.fit(x, steps_per_epoch=steps, verbose=0),
+    "evaluate": lambda task, x, steps: task.evaluate(x, steps=steps, verbose=0),
+    "predict": lambda task, x, steps: task.predict(x, steps=steps, verbose=0),
+    "validation_data": lambda task, x, steps: task.fit(
+        TEXTS, LABELS, validation_data=x, validation_steps=steps, verbose=0
+    ),
+}
+methods = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.fixture(scope="module")
+def task():
+    task = tiny.task(get_family("bert"), ez.SequenceClassifier)
+    task.compile(metrics=["auc", "accuracy"])
+    return task
+
+
+@methods
+@pytest.mark.parametrize("source", EMPTY)
+def test_empty_sources_are_refused(task, source, method):
+    steps = 2 if source == "repeat" else None
+    with pytest.raises(ValueError, match="empty"):
+        METHODS[method](task, EMPTY[source](), steps)
+
+
+@pytest.mark.parametrize("cls", [ez.TextEmbedder, ez.TokenClassifier, ez.MaskedLM, ez.SpanQA])
+def test_an_empty_dataset_is_refused_by_every_task(cls):
+    task = tiny.task(get_family("bert"), cls)
+    for method in (task.fit, task.predict):
+        with pytest.raises(ValueError):
+            method(tf.data.Dataset.from_tensor_slices(np.array([], "S")), verbose=0)
+
+
+@methods
+@pytest.mark.parametrize("source", BROKEN)
+def test_elements_of_a_wrong_form_are_named(task, source, method):
+    make, words = BROKEN[source]
+    with pytest.raises(ValueError, match=words):
+        METHODS[method](task, make(), None)
+
+
+ENDLESS = {
+    "rows": dataset,
+    "batches": lambda: dataset().batch(4),
+    "repeat": lambda: dataset(4).batch(4).repeat(),
+    "PyDataset": Endless,
+}
+
+
+@methods
+@pytest.mark.parametrize("source", ENDLESS)
+def test_endless_sources_end_after_their_steps(task, source, method):
+    METHODS[method](task, ENDLESS[source](), 2)
+
+
+@pytest.mark.parametrize("source", ENDLESS)
+def test_endless_sources_without_steps_are_refused(task, source, monkeypatch):
+    monkeypatch.setattr(distribution, "MAX_COUNTING", 0.05)
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        task.fit(ENDLESS[source](), verbose=0)
+
+
+def test_a_generator_of_rows_is_not_read_to_count_its_examples(task):
+    read = []
+
+    def noted():
+        for row in rows(400):
+            read.append(row)
+            yield row
+
+    data = tf.data.Dataset.from_generator(noted, output_signature=ROW)
+    task.evaluate(data, batch_size=4, steps=2, verbose=0)
+    assert len(read) < 200  # 8 are evaluated; others are read ahead
+
+
+@pytest.mark.parametrize(
+    "labels, logged",
+    [
+        (np.array([0, -1, 1, 0]), True),
+        (np.array([0, -1, 1, 0], "int8"), True),
+        ([0, -1, 1, 0], True),
+        (["0", "-1", "1", "0"], True),
+        ([-1, 1, 1, -1], False),
+        (np.array([-1, 1, 1, -1]), False),
+        ([0, 1, 2, 0], False),
+    ],
+)
+def test_the_code_of_missing_labels_is_logged(labels, logged, caplog):
+    log_odd_labels(labels)
+    assert ("marks missing labels" in caplog.text) == logged
+
+
+class TestTokenCache:
+    STREAM = (TEXTS[:2], [0, 1]), (TEXTS[2:], [0, 1]), (["bad film", "dog"], [1, 0])
+
+    def written(self, task, folder, stream=STREAM, by="fit"):
+        getattr(task, by)(ez.TokenCache(Elements(*stream), folder), verbose=0)
+        [inner] = pathlib.Path(folder).iterdir()
+        return inner
+
+    @pytest.mark.parametrize("by", ["fit", "evaluate"])
+    def test_one_pass_completes_it(self, task, tmp_path, by):
+        folder = self.written(task, tmp_path / "tokens", by=by)
+        assert json.loads((folder / "tokens.json").read_text())["sizes"] == [2, 2, 2]
+        read = []
+
+        class Noted(Elements):
+            def __getitem__(self, number):
+                read.append(number)
+                return super().__getitem__(number)
+
+        task.evaluate(ez.TokenCache(Noted(*self.STREAM), tmp_path / "tokens"), verbose=0)
+        assert set(read) == {0}
+
+    def spoil(self, how, folder, other):
+        first, second = (folder / f"tokens-00000{number}.safetensors" for number in range(2))
+        if how == "swapped":
+            kept = first.read_bytes()
+            first.write_bytes(second.read_bytes())
+            second.write_bytes(kept)
+        elif how == "duplicated":
+            shutil.copy(first, second)
+        elif how == "truncated":
+            second.write_bytes(second.read_bytes()[:-5])
+        elif how == "of another cache":
+            shutil.copy(other / second.name, second)
+        else:
+            second.unlink()
+
+    @pytest.mark.parametrize(
+        "how", ["swapped", "duplicated", "truncated", "of another cache", "gone"]
+    )
+    def test_changed_files_are_found(self, task, tmp_path, how):
+        folder = self.written(task, tmp_path / "tokens")
+        changed = (self.STREAM[0], (["cat", "cat"], [1, 1]), self.STREAM[2])
+        other = self.written(task, tmp_path / "other", changed)
+        self.spoil(how, folder, other)
+        with pytest.raises(ValueError, match=r"tokens-00000\d"):
+            self.written(task, tmp_path / "tokens")
