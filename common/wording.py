@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 _MOST = 60
+_MOST_NAMES, _MOST_LETTERS = 1000, 200  # that an unknown name is compared with
 
 
 def shown(value: object) -> str:
@@ -132,9 +133,34 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
     if name in COMPILED and function.endswith(".fit"):
         return f"{function} got an unknown argument {name!r}. Call {COMPILED[name]}."
     other = OTHER_NAMES.get(name)
-    close = [other] if other in known else difflib.get_close_matches(name, known, n=2, cutoff=0.7)
+    close = [other] if other in known else close_names(name, known, most=2, least=0.7)
     hint = did_you_mean(close) or f" Expected some of {', '.join(known)}."
     return f"{function} got an unknown argument {name!r}.{hint}"
+
+
+def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0.6) -> list[str]:
+    """Return the names that may be meant by an unknown one, the most similar first.
+
+    The comparison is slow, so that its cost is bounded: a name of more than 200 characters resembles
+    none, and of more than 1,000 names those count that begin with the same two characters.
+
+    Args:
+        name: The unknown name.
+        known: The names to compare it with.
+        most: Maximum number of names to return. Defaults to 1.
+        least: Float between 0 and 1. Minimum similarity. Defaults to 0.6.
+
+    Example:
+        >>> close_names("epoch", ["epochs", "verbose"])
+        ['epochs']
+    """
+    if len(name) > _MOST_LETTERS:
+        return []
+    known = [each for each in known if isinstance(each, str) and len(each) <= _MOST_LETTERS]
+    if len(known) > _MOST_NAMES:
+        begin = name[:2].lower()
+        known = [each for each in known if each[:2].lower() == begin][:_MOST_NAMES]
+    return difflib.get_close_matches(name, known, n=most, cutoff=least)
 
 
 def did_you_mean(names: Sequence[str]) -> str:

@@ -5,13 +5,12 @@ Comment letters: B batch, L sequence, M masked positions, K texts in a row.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 
 import keras
 from keras import ops
 
-from encoder_zoo.common.wording import did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean
 
 # Inputs that every backbone takes.
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
@@ -140,7 +139,7 @@ def check_inputs(
 def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
     for name in inputs:
         if name not in names:
-            close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.7)
+            close = close_names(str(name), names, least=0.7)
             meant = [OTHER_NAMES[name]] if name in OTHER_NAMES else close
             hint = did_you_mean(meant) or f" Expected some of {', '.join(names)}."
             raise ValueError(f"{taker} takes no input {name!r}.{hint}")

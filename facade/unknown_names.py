@@ -1,9 +1,8 @@
 """Errors for names that the package does not have: typing errors, and names of other libraries."""
 
-import difflib
 from collections.abc import Iterable
 
-from encoder_zoo.common.wording import did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean
 
 # {name in transformers, sentence-transformers, KerasHub or spaCy: what is used here}
 ELSEWHERE = {
@@ -82,7 +81,7 @@ def similar_names(name: str, public: Iterable[str]) -> list[str]:
     by_lower = {each.lower(): each for each in public}
     if name.lower() in by_lower:
         return [by_lower[name.lower()]]
-    close = difflib.get_close_matches(name.lower(), by_lower, n=2, cutoff=0.88)
+    close = close_names(name.lower(), by_lower, most=2, least=0.88)
     return [by_lower[each] for each in close]
 
 

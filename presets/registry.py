@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import html
 import json
@@ -12,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from encoder_zoo.common.wording import did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean
 
 BUNDLED = pathlib.Path(__file__).parent / "data"
 KNOWN = BUNDLED / "known"
@@ -209,6 +208,6 @@ def _hint(name: str, presets: Mapping[str, PresetInfo]) -> str:
     same = [known for known, row in presets.items() if row.source.endswith(f"/{name}")]
     own = name.split("/")[-1].replace("-", "_")
     begun = [known for known in presets if known.startswith(own)]
-    close = same or begun or difflib.get_close_matches(own, presets, n=3, cutoff=0.5)
+    close = same or begun or close_names(own, presets, most=3, least=0.5)
     names = "Names are in list_presets(); any other must be an existing folder."
     return f"{did_you_mean(close[:5])} {names}"

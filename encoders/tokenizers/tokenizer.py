@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,13 @@ from encoder_zoo.common.validation import (
     SpecialToken,
     validate_arguments,
 )
-from encoder_zoo.common.wording import ForeignName, invalid, unknown_argument, with_type
+from encoder_zoo.common.wording import (
+    ForeignName,
+    close_names,
+    invalid,
+    unknown_argument,
+    with_type,
+)
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 from encoder_zoo.encoders.tokenizers.files.steps import (
     complete_added_tokens,
@@ -68,7 +73,7 @@ class Vocabulary:
         """Return the id of a token; raise an error with similar tokens if there is none."""
         if token in self.ids:
             return self.ids[token]
-        near = difflib.get_close_matches(str(token), self.ids, n=3)
+        near = close_names(str(token), self.ids, most=3)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens{hint}")
 

@@ -696,7 +696,7 @@ def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:
         a = queries_for(a, function)
         return np.array([max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
     if isinstance(a, np.ndarray):
-        return pair_scores(a, b, function)
+        return pair_scores(a, b, function).astype("float32")
     return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
 

@@ -5,10 +5,12 @@ Comment letters: N documents.
 
 from __future__ import annotations
 
-import difflib
+import bisect
+import datetime
 import functools
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.missing import is_missing
-from encoder_zoo.common.wording import did_you_mean, invalid, with_type
+from encoder_zoo.common.wording import close_names, did_you_mean, invalid, shown, with_type
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
 
@@ -27,7 +29,10 @@ Id = str | int
 Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
 SCALARS = (str, int, float, bool)
 MAX_SHOWN = 60  # characters of a value in an error
+MOST_BITS = 256  # of an integer: a checksum of 32 bytes
 CHUNKED_AT_ONCE = 1000  # documents
+DIGITS_OF_SINGLES = 14  # 0.10000000149011612 has 19; nobody writes so many
+OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin")  # of a condition
 
 
 class DocumentColumns(TypedDict, total=False):
@@ -125,6 +130,9 @@ class Documents:
             for name in (name for name, value in given.items() if value is not None):
                 raise ValueError(f"{name} is of texts or a table, and these documents have theirs.")
             return documents
+        if isinstance(documents, os.PathLike | str):
+            cure = "a list of texts or a table; load_index(folder) opens an index that was saved"
+            raise invalid("documents", documents, cure)
         documents = plain(documents)
         if _is_of_beir(documents, text_column):
             documents = [_row_of_beir(*item, text_column) for item in documents.items()]
@@ -177,8 +185,7 @@ class Documents:
         found = {} if self.ids is None else {"id": self.ids[index]}
         found["text"] = None if self.texts is None else self.texts[index]
         if self.metadata is not None:
-            fields = self.metadata[index].items()
-            found["metadata"] = {n: list(v) if isinstance(v, list) else v for n, v in fields}
+            found["metadata"] = _copy_fields(self.metadata[index])
         return found
 
     def without_texts(self) -> Documents:
@@ -250,8 +257,12 @@ class Documents:
             _check_types(metadata)
         return Documents(texts, self.ids, metadata)
 
-    def indices_of(self, ids: object) -> list[int]:
+    def indices_of(self, ids: object, chunks: bool = False) -> list[int]:
         """Return the indices of some documents, in the order of the ids.
+
+        Args:
+            ids: One id, or several.
+            chunks: Whether the id of a document that was cut into chunks stands for all of them.
 
         Raises:
             ValueError: "There is no document 'a7'. ...", "The documents of this index have no ids.
@@ -265,31 +276,61 @@ class Documents:
         if not isinstance(ids, Iterable):
             raise invalid("ids", ids, "one, or a list of them")
         ids, kind = [_plain_scalar(one) for one in ids], type(self.ids[0])
+        found = []
         for one in ids:
-            if type(one) is not kind:  # and True not 1
-                near = f" Ids are of the type {kind.__name__}, such as {self.ids[0]!r:.40}."
-            elif one not in self._index_of:
-                near = _near(one, self.ids) if kind is str else ""
-            else:
+            if type(one) is kind and one in self._index_of:
+                found.append(self._index_of[one])
                 continue
-            raise ValueError(f"There is no document {one!r:.{MAX_SHOWN}}.{near}")
-        return [self._index_of[one] for one in ids]
+            parts = self.chunks_of.get(one) if type(one) in (str, int) else None
+            if parts is not None and chunks:
+                found += parts
+                continue
+            if parts is not None:
+                near = (
+                    f" It is cut into {len(parts)} chunks: pass all of its chunks, "
+                    "index.update(embedder.chunks(documents))."
+                )
+            elif type(one) is not kind:  # and True not 1
+                near = f" Ids are of the type {kind.__name__}, such as {self.ids[0]!r:.40}."
+            else:
+                near = did_you_mean(close_names(one, self.ids)) if kind is str else ""
+            raise ValueError(f"There is no document {shown(one)}.{near}")
+        return found
 
     @functools.cached_property
     def _index_of(self) -> dict[Id, int]:
         return {one: i for i, one in enumerate(self.ids)}
 
+    @functools.cached_property
+    def chunks_of(self) -> dict[Id, list[int]]:
+        """Return {id of a document that was cut: the indices of its chunks}, see `chunked`."""
+        found: dict[Id, list[int]] = {}
+        for i, (one, fields) in enumerate(zip(self.ids or (), self.metadata or (), strict=False)):
+            owner = fields.get("document")
+            if type(owner) in (str, int) and str(one).startswith(f"{owner}#"):
+                found.setdefault(owner, []).append(i)
+        return found
+
+    def exchanged(self, indices: Sequence[int], others: Documents) -> Documents:
+        """Return the documents without those of some indices, and others behind them."""
+        kept = np.delete(np.arange(len(self)), indices)
+        if not len(kept):
+            return others if self.texts is not None else others.without_texts()
+        return self.taken(kept).joined(others)
+
     def where(self, condition: Where) -> np.ndarray:
         """Return the indices of the documents that meet a condition, int64.
 
         Args:
-            condition: {field: value, or list of values, or a function of the value}, which must all
-                hold; a list in a document meets it if one of its values does, and a document
-                without the field does not. Or a function of a document's fields.
+            condition: A dict or a function. {field: value, list of values, comparisons, or a
+                function of the value}, which must all hold. Comparisons are a dict such as {"$gt":
+                300, "$lte": 500}, of `OPERATORS`. A list in a document meets a condition if one of
+                its values does; "$ne" and "$nin" if none is the value. A document without the field
+                meets no condition. A function gets a copy of a document's fields.
 
         Raises:
             ValueError: "where: there is no field 'jear'. Did you mean 'year'?", "where: the field
-                'year' holds int, and '2024' is str."
+                'year' holds float, and '2024' is str."
         """
         if self.metadata is None:
             raise ValueError(
@@ -297,7 +338,8 @@ class Documents:
                 "metadata=[{...}, ...], or of a table."
             )
         if callable(condition):
-            return np.flatnonzero([bool(condition(dict(fields))) for fields in self.metadata])
+            met = [bool(condition(_copy_fields(fields))) for fields in self.metadata]
+            return np.flatnonzero(met)
         if not isinstance(condition, Mapping) or not condition:
             raise invalid(
                 "where", condition, "{field: value or values}, or a function of a document's fields"
@@ -310,27 +352,113 @@ class Documents:
     def _meets(self, field: str, wanted: object) -> np.ndarray:
         """Return which documents have a wanted value in a field, (N,) bool."""
         if field not in self._fields:
+            cure = ""
+            if str(field).startswith("$"):
+                cure = " Pass a function of a document's fields in place of a dict for other logic."
             raise ValueError(
                 f"where: there is no field {field!r:.{MAX_SHOWN}}."
-                f"{_near(str(field), self._fields)} Fields are {', '.join(self._fields)}."
+                f"{did_you_mean(close_names(str(field), self._fields))} Fields are "
+                f"{', '.join(self._fields)}.{cure}"
             )
-        found, numbers = np.zeros(len(self), bool), self._fields[field]
         if callable(wanted):
-            values = [value for value in numbers if wanted(value)]
-        else:
-            wanted = wanted.tolist() if isinstance(wanted, np.ndarray) else plain(wanted)
-            several = isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes | Mapping)
-            values = [_plain_scalar(value) for value in (wanted if several else [wanted])]
-            kind = _kind(next(iter(numbers)))
-            for value in values:
-                if _kind(value) is not kind:
-                    raise ValueError(
-                        f"where: the field {field!r} holds {kind.__name__}, and {value!r:.40} is "
-                        f"{type(value).__name__}."
-                    )
+            return self._have(field, [value for value in self._fields[field] if wanted(value)])
+        if not isinstance(wanted, Mapping):
+            return self._have(field, self._wanted(field, _listed(wanted)))
+        if not wanted or wanted.keys() - set(OPERATORS):
+            known = f"some of {', '.join(OPERATORS)}, such as {{'$gt': 300}}, or a function"
+            raise invalid(f"where: the condition for the field {field!r}", wanted, known)
+        met = np.ones(len(self), bool)
+        for operator, value in wanted.items():
+            met &= self._compares(field, operator, value)
+        return met
+
+    def _compares(self, field: str, operator: str, wanted: object) -> np.ndarray:
+        """Return which documents meet a comparison, (N,) bool.
+
+        Args:
+            field: Name of the field.
+            operator: One of `OPERATORS`.
+            wanted: The value or values that it compares with.
+        """
+        several = operator in ("$in", "$nin")
+        if several != _are_several(wanted):
+            expected = "a list of values" if several else "one value"
+            raise invalid(f"where: {operator} of the field {field!r}", wanted, expected)
+        values = self._wanted(field, _listed(wanted))
+        if operator in ("$eq", "$in"):
+            return self._have(field, values)
+        if operator in ("$ne", "$nin"):
+            return self._have(field, self._fields[field]) & ~self._have(field, values)
+        find = bisect.bisect_left if operator in ("$gte", "$lt") else bisect.bisect_right
+        cut = find(self._sorted_values(field), values[0])
+        below = operator in ("$lt", "$lte")
+        known = self._sorted_values(field)
+        return self._have(field, known[:cut] if below else known[cut:])
+
+    def _wanted(self, field: str, given: list) -> list:
+        """Return values of a condition as the field has them.
+
+        Raises:
+            ValueError: "where: the field 'year' holds float, and '2024' is str."
+        """
+        kind, values = _kind(next(iter(self._fields[field]))), []
+        for value in given:
+            if is_missing(value):
+                raise ValueError(
+                    f"where: {value} for the field {field!r} is a missing value, which no document "
+                    f"has. A function finds the documents without it: lambda fields: {field!r} not "
+                    "in fields."
+                )
+            value = _plain_scalar(value)
+            if _kind(value) is not kind:
+                raise ValueError(
+                    f"where: the field {field!r} holds {kind.__name__}. Received: "
+                    f"{with_type(value)}."
+                )
+            if isinstance(value, int):
+                _check_size(value, f"where: the value for {field!r}")
+            values.append(value)
+        if kind is float and self._is_single(field):
+            # As NumPy and pandas compare a column of float32 with Python's floats.
+            with np.errstate(over="ignore"):
+                return [float(np.float32(value)) for value in values]
+        return values
+
+    def _have(self, field: str, values: Iterable) -> np.ndarray:
+        """Return which documents have one of some values in a field, (N,) bool."""
+        met, rows = np.zeros(len(self), bool), self._fields[field]
         for value in values:
-            found[numbers.get(value, [])] = True
-        return found
+            met[rows.get(value, [])] = True
+        return met
+
+    def _sorted_values(self, field: str) -> list:
+        """Return the different values of a field, rising."""
+        if field not in self._sorted:
+            self._sorted[field] = sorted(self._fields[field])
+        return self._sorted[field]
+
+    @functools.cached_property
+    def _sorted(self) -> dict[str, list]:
+        """Return the sorted values of the fields that were asked for."""
+        return {}
+
+    def _is_single(self, field: str) -> bool:
+        """Return whether a field of numbers comes from a column of float32.
+
+        All its values fit into float32, and some have more digits than a person would write.
+        """
+        if field not in self._singles:
+            found = np.array(list(self._fields[field]), "float64")
+            with np.errstate(over="ignore"):
+                fits = bool((found == found.astype("float32")).all())
+            long = (len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
+            self._singles[field] = fits and any(long)
+        return self._singles[field]
+
+    @functools.cached_property
+    def _singles(self) -> dict[str, bool]:
+        """Return what `_is_single` returns, of fields that were asked for."""
+        return {}
 
     @functools.cached_property
     def _fields(self) -> dict[str, dict[Any, list[int]]]:
@@ -387,7 +515,8 @@ class Documents:
         values = [_plain_scalar(value) for value in values]
         for value in values:
             if value not in firsts:
-                near = _near(value, list(firsts)) if isinstance(value, str) else ""
+                known = firsts if isinstance(value, str) else ()
+                near = did_you_mean(close_names(str(value), known))
                 raise ValueError(f"There is no document with {field}={value!r:.{MAX_SHOWN}}.{near}")
         return [firsts[value] for value in values]
 
@@ -402,7 +531,8 @@ class Documents:
         if not any(field in row for row in rows):
             known = list(dict.fromkeys(name for row in rows for name in row))
             raise ValueError(
-                f"group_by: there is no field {field!r:.{MAX_SHOWN}}.{_near(field, known)}"
+                f"group_by: there is no field {field!r:.{MAX_SHOWN}}."
+                f"{did_you_mean(close_names(field, known))}"
             )
         values = [row.get(field) for row in rows]
         return values, np.flatnonzero([isinstance(value, list | None) for value in values])
@@ -644,6 +774,8 @@ def _checked_ids(ids: Sequence) -> list[Id]:
             raise _other_type(i, one, next(iter(found)))
         if isinstance(one, str):
             check_writable(one, f"ids[{i}]")
+        else:
+            _check_size(one, f"ids[{i}]")
         if one in found:
             raise _same_id(i, one, found[one])
         found[one] = i
@@ -726,18 +858,64 @@ def _plain_value(value: object, name: str):
     return value
 
 
+def _check_size(value: int, name: str) -> None:
+    """Raise an error for an integer that files of JSON do not hold."""
+    if value.bit_length() > MOST_BITS:
+        raise ValueError(
+            f"{name} is an integer of {value.bit_length()} bits. Expected at most {MOST_BITS}: a "
+            "text holds more."
+        )
+
+
 def _plain_scalar(value: Any):
-    """Return a number of NumPy, or a text or integer of a class of its own, as Python's."""
-    value = value.item() if isinstance(value, np.generic) else value
+    """Return a scalar of NumPy as Python's, a text or integer of a class of its own as plain, and
+    a date as its text in ISO 8601, which sorts by time."""
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()  # nanoseconds would become an integer
+    elif isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
+        value = value.item()
+    if isinstance(value, datetime.date):
+        return _date_text(value)
     if isinstance(value, str):
         return str.__str__(value)  # not str(), which names a member of an enumeration
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _date_text(value: datetime.date) -> str:
+    """Return a date or a time in ISO 8601, without a time of day at midnight.
+
+    Example:
+        >>> _date_text(datetime.datetime(2024, 5, 1, 12, 30)), _date_text(datetime.date(2024, 5, 1))
+        ('2024-05-01T12:30:00', '2024-05-01')
+    """
+    if not isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if value.tzinfo is not None:
+        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return value.isoformat().removesuffix("T00:00:00")
+
+
+def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a document's fields, lists included."""
+    return {
+        name: list(value) if isinstance(value, list) else value for name, value in fields.items()
+    }
+
+
+def _are_several(wanted: object) -> bool:
+    """Return whether a condition names several values."""
+    if isinstance(wanted, np.ndarray):
+        return wanted.ndim > 0
+    return isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes | Mapping)
+
+
+def _listed(wanted: object) -> list:
+    """Return the values that a condition names, one or several, as a list."""
+    if not _are_several(wanted):
+        return [wanted[()] if isinstance(wanted, np.ndarray) else wanted]
+    return list(wanted if isinstance(wanted, np.ndarray) else plain(wanted))
+
+
 def _kind(value: object) -> type:
     """Return the type of a value: of numbers float, as 1 and 1.0 are equal."""
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    return did_you_mean(difflib.get_close_matches(name, list(known), n=1))

@@ -21,9 +21,11 @@ import numpy as np
 from encoder_zoo.common.lazy import LazyModule, require
 from encoder_zoo.tasks.retrieval.vectors import (
     BLOCK,
+    ROUNDING,
     Float32Vectors,
     check_shape,
     steps_of,
+    with_other_pairs,
 )
 
 if TYPE_CHECKING:
@@ -121,8 +123,18 @@ class FaissVectors(Float32Vectors):
         if among is not None:
             return super().candidates(queries, k, among)
         count = min(k + SPARE, len(self))
-        columns = self._index.search(np.ascontiguousarray(queries), count)[1]
-        return np.repeat(np.arange(len(queries)), count), columns.ravel()
+        distances, columns = self._index.search(np.ascontiguousarray(queries), count)
+        rows, columns = np.repeat(np.arange(len(queries)), count), columns.ravel()
+        # Where the last one found is as near as the k-th, others may be as near.
+        kth, last = distances[:, k - 1], distances[:, -1]
+        rounding = self._rounding_of(queries)
+        rounding = ROUNDING * np.abs(kth) if rounding is None else rounding
+        if self.function == "euclidean":
+            rounding = 2 * rounding  # faiss's distances are squared, and not halved
+        close = np.flatnonzero(np.abs(last - kth) <= 2 * rounding)
+        if count == len(self) or not len(close):
+            return rows, columns
+        return with_other_pairs(rows, columns, close, super().candidates(queries[close], k))
 
 
 class GraphVectors(Float32Vectors):
@@ -236,12 +248,8 @@ class GraphVectors(Float32Vectors):
         short = np.flatnonzero(columns[:, -1] < 0)  # their part of the graph ended before
         if not len(short):
             return rows, columns.ravel()
-        found = ~np.isin(rows, short)
-        more, others = self.base.candidates(queries[short], k, among)
-        rows = np.concatenate([rows[found], short[more]])
-        columns = np.concatenate([columns.ravel()[found], others])
-        order = np.argsort(rows, kind="stable")
-        return rows[order], columns[order]
+        others = self.base.candidates(queries[short], k, among)
+        return with_other_pairs(rows, columns.ravel(), short, others)
 
 
 def _view_of(index: Any, owner: Any) -> np.ndarray:

@@ -11,7 +11,16 @@ import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 import numpy as np
 
@@ -98,6 +107,34 @@ class SearchOptions(QueryOptions, total=False):
     min_score: float | None
     group_by: str | None
     offset: int
+
+
+class GivenVectors(NamedTuple):
+    """Queries that are vectors already.
+
+    Attributes:
+        vectors: As the store of the index takes them.
+        count: Their number.
+        single: Whether one vector was given, and not a list of vectors.
+    """
+
+    vectors: Any
+    count: int
+    single: bool
+
+
+def are_numbers(values: object) -> bool:
+    """Return whether these are numbers, or lists or arrays of numbers, and no texts.
+
+    Example:
+        >>> are_numbers([0.5, 1.0]), are_numbers(np.zeros((2, 3))), are_numbers(["a"])
+        (True, True, False)
+    """
+    while isinstance(values, list | tuple) and len(values):
+        values = values[0]
+    if isinstance(values, float | int):
+        return True
+    return getattr(getattr(values, "dtype", None), "kind", None) in ("f", "i", "u")
 
 
 class Index:
@@ -231,15 +268,20 @@ class Index:
         """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
 
         Args:
-            queries: a text, or a list, array or column of texts.
+            queries: a text, or a list, array or column of texts; or vectors of this embedder, such
+                as `index.vectors[3]` for documents like the fourth: an array (D,) or (N, D), of a
+                `MultiVectorIndex` (tokens, D) or a list of such arrays, of a `SparseIndex` a sparse
+                matrix (N, V).
             top_k: how many documents, None for all; fewer if there are fewer, or if fewer share a
                 term or a word with the query where terms or words are compared.
             reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It puts
                 the nearest documents in its own order, with its own scores.
             candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
-            where: only documents whose fields meet it: {"year": [2023, 2024], "lang": "en"}, where
-                all must hold and one of a list, or a function of a value; or a function of a
-                document's fields. Documents without a field do not meet it.
+            where: only documents whose fields meet it: {"year": {"$gte": 2023}, "lang": ["en",
+                "de"]}, where all must hold and one of a list. Comparisons are "$gt", "$gte", "$lt",
+                "$lte", "$eq", "$ne", "$in" and "$nin", several in one dict; or pass a function of a
+                value; or a function of a document's fields. Documents without a field do not meet
+                it. Dates are compared by their texts in ISO 8601, as the fields hold them.
             min_score: only hits of this score or more; of a reranker's scores, if there is one.
             group_by: a field, of whose values each has its best document alone: of the chunks of a
                 book, say, the one that is nearest.
@@ -273,12 +315,19 @@ class Index:
             chosen = (where, min_score, group_by, offset)
             return self.search([queries], top_k, reranker, candidates, *chosen, **options)[0]
         self._check_options(reranker, candidates, options)
-        texts = checked_texts(queries, "queries", least=0)
+        if (given := self._given_vectors(queries)) is not None:
+            if reranker is not None or options:
+                unfit = "reranker" if reranker is not None else ", ".join(options)
+                raise ValueError(f"{unfit} is for queries that are texts. Received: vectors.")
+            texts, options = [""] * given.count, {"vectors": given.vectors}
+        else:
+            texts = checked_texts(queries, "queries", least=0)
         self._check_unchanged()
         now, last = self._snapshot(), offset + (top_k or len(self))
         among = None if where is None else now.documents.where(where)
         if not texts or (among is not None and not len(among)):
-            return [[] for _ in texts]
+            found: list[list[Hit]] = [[] for _ in texts]
+            return found[0] if given is not None and given.single else found
         wanted = last if reranker is None else max(last, candidates or RERANKED)
         hits = now._best_hits(texts, wanted, among, group_by, options)
         if reranker is not None:
@@ -286,7 +335,18 @@ class Index:
             hits = [reranked(reranker, *one, last) if one[1] else [] for one in pairs]
         if min_score is not None:
             hits = [[hit for hit in found if hit["score"] >= min_score] for found in hits]
-        return [found[offset:last] for found in hits]
+        found = [some[offset:last] for some in hits]
+        return found[0] if given is not None and given.single else found
+
+    def _given_vectors(self, queries: object) -> GivenVectors | None:
+        """Return queries that are vectors already, checked; None if they are texts.
+
+        Raises:
+            ValueError: "queries has the shape (3,). Expected vectors of 384 dimensions, ..."
+        """
+        if are_numbers(queries):
+            raise invalid("queries", queries, f"texts: a {type(self).__name__} takes no vectors")
+        return None
 
     def _best_hits(
         self,
@@ -339,7 +399,12 @@ class Index:
             raise ValueError("A reranker reads texts, and this index holds vectors alone.")
 
     def _find(
-        self, queries: list[str], top_k: int, among: np.ndarray | None = None, **options: Any
+        self,
+        queries: list[str],
+        top_k: int,
+        among: np.ndarray | None = None,
+        vectors: Any = None,
+        **options: Any,
     ) -> Iterable[tuple[Sequence[int], Sequence[float]]]:
         """Return for each query the indices of its documents, the nearest first, and their scores.
 
@@ -347,9 +412,10 @@ class Index:
             queries: one or more texts.
             top_k: how many documents, at most N.
             among: the indices of those that may be found; None: all.
+            vectors: of the queries; None: they are embedded.
             **options: of `embed`.
         """
-        vectors = self._embed_queries(queries, **options)
+        vectors = self._embed_queries(queries, **options) if vectors is None else vectors
         return zip(*self._store.nearest(vectors, top_k, among), strict=True)
 
     def _hits(self, indices: Sequence[int], scores: Sequence[float]) -> list[Hit]:
@@ -576,7 +642,8 @@ class Index:
 
         Args:
             documents, batch_size, **columns: as of `add`. Without metadata the documents keep
-                their fields.
+                their fields. Chunks, as of `embedder.chunks`, replace all chunks of their
+                documents, and are put behind the documents that stay.
 
         Raises:
             ValueError: "There is no document 'a7'. ..."; and as `add`.
@@ -584,7 +651,9 @@ class Index:
         new = Documents.of(documents, **columns)
         if new.ids is None:
             raise ValueError("update needs ids=[...], of the documents that are replaced.")
-        self._putting(new, batch_size, self.documents.indices_of(new.ids))()
+        owners = new.chunks_of if self.documents.chunks_of else ()
+        indices = self.documents.indices_of(owners or new.ids, chunks=bool(owners))
+        self._putting(new, batch_size, indices)()
 
     def _putting(
         self, new: Documents, batch_size: int | None = None, indices: list[int] | None = None
@@ -599,15 +668,22 @@ class Index:
         self._check_embedder()
         own = {name: getattr(self, name) for name in self.of_documents}
         vectors = self._embed_documents(self.embedder, new, batch_size=batch_size, **own)
+        behind = np.arange(len(new))
 
         def put() -> None:
             with self._lock:
                 if indices is None:
                     documents, store = self.documents.joined(new), self._store.joined(vectors)
+                elif new.chunks_of and self.documents.chunks_of:
+                    at = self.documents.indices_of(new.chunks_of, chunks=True)
+                    documents = self.documents.exchanged(at, new)
+                    kept = np.delete(np.arange(len(self)), at)
+                    order = np.concatenate([kept, len(self) + behind])
+                    store = self._store.joined(vectors).taken(order)
                 else:
                     at = indices if self.ids is None else self.documents.indices_of(new.ids)
                     order = np.arange(len(self))
-                    order[at] = len(self) + np.arange(len(new))
+                    order[at] = len(self) + behind
                     documents = self.documents.replaced(at, new)
                     store = self._store.joined(vectors).taken(order)
                 self._store, self.documents = store, documents
@@ -615,17 +691,43 @@ class Index:
         return put
 
     @validate_arguments
-    def remove(self, ids: object) -> None:
-        """Remove the documents that have these ids; those behind them move up.
+    def remove(self, ids: object = None, where: Any = None) -> None:
+        """Remove documents by their ids or their fields; those behind them move up.
 
         Args:
-            ids: one, or several.
+            ids: one, or several. The id of a document that was cut into chunks removes all of them.
+            where: as for `search`, in place of ids.
 
         Raises:
-            ValueError: "There is no document 'a7'. ...", "remove would leave no document. ..."
+            ValueError: "There is no document 'a7'. ...", "remove would leave no document. ...",
+                "remove takes either ids or where. ..."
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> books = [{"id": "a", "text": "A cat sleeps. A dog barks.", "year": 1990},
+            ...          {"id": "b", "text": "Tax law.", "year": 2024},
+            ...          {"id": "c", "text": "A red bird.", "year": 2020}]
+            >>> index = embedder.index(embedder.chunks(books, length=4))
+            >>> index.ids
+            ['a#0', 'a#1', 'b#0', 'c#0']
+            >>> index.remove("a")
+            >>> index.remove(where={"year": {"$lt": 2024}})
+            >>> index.ids
+            ['b#0']
         """
-        with self._lock:
-            self._keep(np.delete(np.arange(len(self)), self.documents.indices_of(ids)))
+        if (ids is None) == (where is None):
+            raise ValueError("remove takes either ids or where. Pass one of them.")
+        removed = False
+        while not removed:  # the documents are looked up outside of the lock, in which others wait
+            documents = self.documents
+            if where is None:
+                indices = documents.indices_of(ids, chunks=True)
+            else:
+                indices = documents.where(where)
+            with self._lock:
+                if removed := self.documents is documents:
+                    self._keep(np.delete(np.arange(len(self)), indices))
 
     def _keep(self, indices: np.ndarray) -> None:
         """Remove all documents but those of some indices."""

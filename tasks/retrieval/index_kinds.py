@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import (
     Name,
     PositiveInt,
+    Rule,
     integer_from,
     one_of,
     rule_of,
@@ -33,7 +34,12 @@ from encoder_zoo.tasks.retrieval.engines import (
     faiss,
     with_engine,
 )
-from encoder_zoo.tasks.retrieval.index import FINGERPRINT_TEXTS, Index
+from encoder_zoo.tasks.retrieval.index import (
+    FINGERPRINT_TEXTS,
+    GivenVectors,
+    Index,
+    are_numbers,
+)
 from encoder_zoo.tasks.retrieval.index_files import (
     DOCUMENTS,
     TEXTS,
@@ -64,6 +70,15 @@ if TYPE_CHECKING:
     from typing import Self
 
     from scipy.sparse import csr_array
+
+
+Embedder = Annotated[
+    Any,
+    Rule(
+        lambda v: hasattr(v, "embed") and hasattr(v, "similarity_function"),
+        "an embedder, with its embed and similarity_function",
+    ),
+]
 
 
 class VectorIndex(Index):
@@ -119,7 +134,7 @@ class VectorIndex(Index):
     @reads_weights_of("embedder")
     def build(
         cls,
-        embedder: Any,
+        embedder: Embedder,
         documents: object,
         precision: Precision = "float32",
         prompt: str | None = "document",
@@ -163,7 +178,7 @@ class VectorIndex(Index):
     @validate_arguments
     def from_vectors(
         cls,
-        embedder: Any,
+        embedder: Embedder,
         vectors: object,
         texts: object = None,
         precision: Precision = "float32",
@@ -235,6 +250,21 @@ class VectorIndex(Index):
     def _embed_queries(self, queries: list[str], **options: Any) -> np.ndarray:
         return super()._embed_queries(queries, dim=self.dim, **options)
 
+    def _given_vectors(self, queries: object) -> GivenVectors | None:
+        if not are_numbers(queries):
+            return None
+        found = np.asarray(queries)
+        if not found.size and found.ndim < 2:
+            return None  # no queries
+        if found.ndim not in (1, 2) or found.shape[-1] != self.dim:
+            raise ValueError(
+                f"queries has the shape {found.shape}. Expected texts, or vectors of {self.dim} "
+                "dimensions, as the index has them."
+            )
+        vectors = np.array(np.atleast_2d(found), "float32")
+        vectors = checked_and_normalized(vectors, self.embedder.similarity_function, "queries")
+        return GivenVectors(vectors, len(vectors), found.ndim == 1)
+
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
         found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query", dim=width)
@@ -255,7 +285,7 @@ class VectorIndex(Index):
     def load(
         cls,
         folder: str | os.PathLike[str],
-        embedder: Any,
+        embedder: Embedder,
         engine: Engine | None = None,
         verify: bool = True,
     ) -> Self:
@@ -341,7 +371,7 @@ class MultiVectorIndex(Index):
     @reads_weights_of("embedder")
     def build(
         cls,
-        embedder: Any,
+        embedder: Embedder,
         documents: object,
         precision: Precision = "float32",
         pool_factor: PositiveInt = 1,
@@ -376,7 +406,7 @@ class MultiVectorIndex(Index):
     @validate_arguments
     def from_vectors(
         cls,
-        embedder: Any,
+        embedder: Embedder,
         vectors: Sequence[np.ndarray],
         texts: object = None,
         precision: Precision = "float32",
@@ -439,6 +469,18 @@ class MultiVectorIndex(Index):
         vectors = super()._embed_queries(queries, **options)
         return queries_for(vectors, self.embedder.similarity_function)
 
+    def _given_vectors(self, queries: object) -> GivenVectors | None:
+        if not are_numbers(queries):
+            return None
+        single = np.ndim(queries[0]) < 2
+        documents = [queries] if single else list(queries)
+        try:
+            vectors = prepared_tokens(documents, self.dim)
+        except ValueError as error:
+            raise ValueError(f"queries are no texts, and of the vectors: {error}") from None
+        vectors = queries_for(vectors, self.embedder.similarity_function)
+        return GivenVectors(vectors, len(vectors), single)
+
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:
         found = embedder.embed(list(FINGERPRINT_TEXTS), prompt="query")
@@ -493,7 +535,7 @@ class SparseIndex(Index):
     @reads_weights_of("embedder")
     def build(
         cls,
-        embedder: Any,
+        embedder: Embedder,
         documents: object,
         prompt: str | None = "document",
         batch_size: PositiveInt | None = None,
@@ -522,7 +564,7 @@ class SparseIndex(Index):
     @validate_arguments
     def from_vectors(
         cls,
-        embedder: Any,
+        embedder: Embedder,
         vectors: object,
         texts: object = None,
         prompt: str | None = "document",
@@ -583,6 +625,16 @@ class SparseIndex(Index):
     def _embed(embedder, texts, name, **options) -> csr_array:
         vectors = made_of(texts, embedder.embed(texts, **options), embedder.embedding_dim)
         return normalized_for(vectors, embedder.similarity_function)
+
+    def _given_vectors(self, queries: object) -> GivenVectors | None:
+        if not sparse.issparse(queries):
+            return super()._given_vectors(queries)
+        if queries.shape[-1] != self._store.width:
+            raise invalid("queries", queries, f"texts, or a sparse matrix (N, {self._store.width})")
+        single = len(queries.shape) == 1
+        rows = queries.reshape(1, -1) if single else queries
+        vectors = normalized_for(rows, self.embedder.similarity_function)
+        return GivenVectors(vectors, vectors.shape[0], single)
 
     @staticmethod
     def _fingerprint_of(embedder: Any, width: int) -> np.ndarray:

@@ -48,7 +48,7 @@ def similarity_matrix(a: np.ndarray, b: np.ndarray, function: Similarity) -> np.
 
 
 def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
-    """Return the similarity of each vector to the one in the same row, (P,) float32.
+    """Return the similarity of each vector to the one in the same row, (P,) float64.
 
     Args:
         a: (P, D).
@@ -66,7 +66,7 @@ def pair_scores(a: np.ndarray, b: np.ndarray, function: str) -> np.ndarray:
         found = 0 - np.sqrt(np.square(np.subtract(a, b, dtype="float64")).sum(axis=1))
     else:
         found = 0 - np.abs(np.subtract(a, b, dtype="float64")).sum(axis=1)
-    return found.astype("float32")
+    return found
 
 
 def ordering_scores(queries: np.ndarray, vectors: np.ndarray, function: str) -> np.ndarray:

@@ -33,7 +33,7 @@ Precision = Literal["float32", "int8", "binary"]
 
 BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
 SAMPLE = 4096  # vectors whose scores show which ones can be among the best
-# The same vector may get scores that differ in their last bits, by where it stands in a block.
+# By how much float32 rounds a score, as a share of the largest product in it.
 ROUNDING = 4e-6
 QUERIES = 1024  # at a time
 TIES = 1000  # vectors beyond `k`, as near as the last one, that are looked at
@@ -48,6 +48,12 @@ class BestPairs:
     Args:
         queries: Q, how many.
         k: of every query.
+        rounding: (Q,) by how much the scores of each query are rounded; None: by a share of the
+            score. Scores that differ by less are both kept.
+
+    Attributes:
+        crowded: (Q,) bool, whether more than `TIES` vectors were as near as the last one, so that
+            some of them were dropped.
 
     Example:
         >>> best = BestPairs(queries=2, k=1)
@@ -57,8 +63,10 @@ class BestPairs:
         [[0, 1], [1, 2]]
     """
 
-    def __init__(self, queries: int, k: int):
+    def __init__(self, queries: int, k: int, rounding: np.ndarray | None = None):
         self.k = k
+        self.crowded = np.zeros(queries, bool)
+        self._rounding = rounding
         self._least = np.full((queries, 1), -np.inf, "float32")  # a lower score is not kept
         self._rows = self._columns = np.zeros(0, "int64")  # (P,) of queries, of vectors
         self._scores = np.zeros(0, "float32")
@@ -83,18 +91,21 @@ class BestPairs:
         return self._rows, self._columns
 
     def _raise_least(self, kth: np.ndarray) -> None:
-        self._least = (kth - ROUNDING * np.abs(kth))[:, None]
+        rounding = ROUNDING * np.abs(kth) if self._rounding is None else self._rounding
+        self._least = (kth - rounding)[:, None]
 
     def _drop(self) -> None:
         """Drop the pairs that are not among the best so far."""
         order = np.lexsort((-self._scores, self._rows))  # equal ones keep their order
         rows, scores = self._rows[order], self._scores[order]
         ranks = ranks_in_groups(rows)
-        kth = np.full(len(self._least), -np.inf, "float32")
+        kth = np.full(len(self._least), -np.inf, scores.dtype)
         is_kth = ranks == self.k - 1
         kth[rows[is_kth]] = scores[is_kth]
         self._raise_least(kth)
-        kept = (scores >= self._least[rows, 0]) & (ranks < self.k + TIES)
+        near = scores >= self._least[rows, 0]
+        kept = near & (ranks < self.k + TIES)
+        self.crowded[rows[near & ~kept]] = True
         self._rows, self._scores = rows[kept], scores[kept]
         self._columns = self._columns[order][kept]
         self._limit = 2 * len(self._rows)
@@ -110,9 +121,36 @@ def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
-def scan(
-    scores: Callable[[int, int], np.ndarray], queries: int, count: int, made: int, k: int
+def with_other_pairs(
+    rows: np.ndarray, columns: np.ndarray, queries: np.ndarray, others: tuple
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of queries and vectors, with other pairs for some of the queries.
+
+    Args:
+        rows, columns: (P,) of the pairs, sorted by query.
+        queries: The queries whose pairs are replaced.
+        others: Their pairs. The rows are positions in `queries`.
+
+    Example:
+        >>> pairs = with_other_pairs(np.array([0, 1]), np.array([7, 8]), np.array([0]), ([0], [9]))
+        >>> [part.tolist() for part in pairs]
+        [[0, 1], [9, 8]]
+    """
+    stay = ~np.isin(rows, queries)
+    rows = np.concatenate([rows[stay], queries[others[0]]])
+    columns = np.concatenate([columns[stay], others[1]])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], columns[order]
+
+
+def scan(
+    scores: Callable[[int, int], np.ndarray],
+    queries: int,
+    count: int,
+    made: int,
+    k: int,
+    rounding: np.ndarray | None = None,
+) -> BestPairs:
     """Return pairs of queries and vectors that include the `k` best of each query.
 
     Args:
@@ -121,22 +159,22 @@ def scan(
         count: N.
         made: how many numbers `scores` holds in memory for each vector.
         k: of each query, at most N.
-
-    Returns:
-        Queries (P,) and vectors (P,), sorted by query.
+        rounding: of the scores, see `BestPairs`.
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
-        >>> [part.tolist() for part in scan(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)]
+        >>> best = scan(lambda a, b: vectors[a:b].T, 1, 3, made=1, k=2)
+        >>> [part.tolist() for part in best.pairs()]
         [[0, 0], [1, 2]]
     """
-    best = BestPairs(queries, k)
+    best = BestPairs(queries, k, rounding)
     step = max(1, BLOCK // max(queries, made))
     starts = range(0, count, step)
     blocks = _one_ahead(lambda start: scores(start, min(start + step, count)), starts)
     for start, block in zip(starts, blocks, strict=True):
         best.add(block, start)
-    return best.pairs()
+    best.pairs()
+    return best
 
 
 def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> Iterator[np.ndarray]:
@@ -283,7 +321,7 @@ class Float32Vectors:
         self, queries: np.ndarray, k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         rows, columns = self.candidates(queries, k, among)
-        scores = np.empty(len(rows), "float32")
+        scores = np.empty(len(rows), "float64")
         step = max(1, BLOCK // self.width)
         for i in range(0, len(rows), step):
             part = slice(i, i + step)
@@ -291,7 +329,7 @@ class Float32Vectors:
             scores[part] = pair_scores(queries[rows[part]], vectors, self.function)
         order = np.lexsort((columns, -scores, rows))
         order = order[ranks_in_groups(rows) < k]  # `rows` are sorted, before and after
-        return columns[order].reshape(-1, k), scores[order].reshape(-1, k)
+        return columns[order].reshape(-1, k), scores[order].astype("float32").reshape(-1, k)
 
     def candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
@@ -302,28 +340,70 @@ class Float32Vectors:
             Queries (P,) and vectors (P,), sorted by query.
         """
 
-        def scores(start: int, stop: int) -> np.ndarray:
-            part = slice(start, stop)
-            return self._scores(queries, part if among is None else among[part])
+        def scores(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
+            def score(start: int, stop: int) -> np.ndarray:
+                part = slice(start, stop)
+                return self._scores(some, part if among is None else among[part], dtype)
 
-        return self._scanned(scores, len(queries), self._numbers_made(), k, among)
+            return score
+
+        rounding = self._rounding_of(queries)
+        made = self._numbers_made()
+        best = self._scanned(scores(queries, "float32"), len(queries), made, k, among, rounding)
+        rows, columns = best.pairs()
+        if best.crowded.any() and rounding is not None:
+            # So many vectors are nearly alike that float32 does not tell which ones are nearest.
+            close = np.flatnonzero(best.crowded)
+            wide = scores(queries[close].astype("float64"), "float64")
+            rounding = rounding[close] * (np.finfo("float64").eps / np.finfo("float32").eps)
+            again = self._scanned(wide, len(close), self.width, k, among, rounding)
+            rows, columns = with_other_pairs(rows, columns, close, again.pairs())
+        return rows, columns if among is None else among[columns]
 
     def _scanned(
-        self, scores: Callable, queries: int, made: int, k: int, among: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self,
+        scores: Callable,
+        queries: int,
+        made: int,
+        k: int,
+        among: np.ndarray | None,
+        rounding: np.ndarray | None = None,
+    ) -> BestPairs:
         """Return the pairs of `scan`, of the vectors that are compared."""
         if among is None:
-            return scan(scores, queries, len(self), made, k)
+            return scan(scores, queries, len(self), made, k, rounding)
         # Vectors that do not follow each other are copied for each block.
-        rows, columns = scan(scores, queries, len(among), max(made, self.width), k)
-        return rows, among[columns]
+        return scan(scores, queries, len(among), max(made, self.width), k, rounding)
+
+    def _rounding_of(self, queries: np.ndarray) -> np.ndarray | None:
+        """Return by how much the scores of queries are rounded in float32, (Q,); None: by a share
+        of each score, as the sum of a manhattan distance has no terms of both signs."""
+        if self.function == "manhattan":
+            return None
+        longest = self._longest
+        if self.function == "cosine":
+            longest = np.float32(1)
+        lengths = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype="float64"))
+        terms = lengths * longest
+        if self.function == "euclidean":
+            terms += longest**2 / 2
+        return (ROUNDING * terms).astype("float32")
+
+    @functools.cached_property
+    def _longest(self) -> float:
+        """Return the length of the longest vector."""
+        step = max(1, BLOCK // self.width)
+        parts = (self.rows(slice(i, i + step)) for i in range(0, len(self), step))
+        squares = (np.einsum("nd,nd->n", p, p, dtype="float64").max() for p in parts)
+        return float(np.sqrt(max(squares)))
 
     def _numbers_made(self) -> int:
         """Return how many numbers `_scores` holds in memory for each vector of a block."""
         return self.width if self.function == "manhattan" else 1
 
-    def _scores(self, queries: np.ndarray, part: slice | np.ndarray) -> np.ndarray:
-        return ordering_scores(queries, self.rows(part), self.function)
+    def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
+        vectors = self.rows(part).astype(dtype, copy=False)
+        return ordering_scores(queries, vectors, self.function)
 
 
 class Int8Vectors(Float32Vectors):
@@ -398,9 +478,12 @@ class Int8Vectors(Float32Vectors):
     def _numbers_made(self) -> int:
         return self.width
 
-    def _scores(self, queries: np.ndarray, part: slice | np.ndarray) -> np.ndarray:
+    def _rounding_of(self, queries: np.ndarray) -> None:
+        return None  # the vectors are rounded themselves
+
+    def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
         if self.function not in ("cosine", "dot"):
-            return super()._scores(queries, part)
+            return super()._scores(queries, part, dtype)
         # A number for each query is left out: its product with the middles of the ranges.
         return (queries * steps_of(self.ranges)) @ self.vectors[part].astype("float32").T
 
@@ -471,7 +554,8 @@ class BinaryVectors(Int8Vectors):
             signs = self.signs[:, part if among is None else among[part]]
             return -np.stack([hamming(signs, query) for query in words])
 
-        return self._scanned(scores, len(words), 1, k, among)
+        rows, columns = self._scanned(scores, len(words), 1, k, among).pairs()
+        return rows, columns if among is None else among[columns]
 
 
 def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:

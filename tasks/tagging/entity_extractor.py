@@ -60,6 +60,7 @@ from encoder_zoo.tasks.tagging.entity_metrics import score_entities, scored_enti
 from encoder_zoo.tasks.tagging.span_decoding import (
     Candidates,
     choose,
+    choose_in_graph,
     entity_columns,
     in_texts,
     of_texts,
@@ -517,7 +518,7 @@ class EntityExtractor(Task):
             words, read, examples = self._read(text, names)
             lowest = array_ops.reduce_min(least.flat_values)
             found = in_texts(self._candidates_in_graph(examples, lowest), words, read)
-            found = choose(_above(found, least), nested, multi_label)
+            found = choose_in_graph(_above(found, least), nested, multi_label)
             return padded_columns(entity_columns(found, words, text, names))
 
         entities.takes_other_shapes = True

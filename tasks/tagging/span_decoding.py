@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, cut_texts
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
@@ -95,42 +97,125 @@ def choose(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
         >>> choose(found, nested=True, multi_label=False).start.numpy().tolist()
         [0, 1]
     """
-    by_score = array_ops.argsort(found.score, direction="DESCENDING", stable=True)
-    by_text = array_ops.argsort(array_ops.gather(found.row, by_score), stable=True)
-    found = found.ordered(array_ops.gather(by_score, by_text))
-    count = array_ops.size(found.row)
-    position = array_ops.range(count)
-    # Texts with candidates, numbered from 0.
-    text = array_ops.unique(found.row).idx
-    texts = array_ops.reduce_max(array_ops.concat([text, [-1]], axis=0)) + 1
+    row, start, end, _, score = map(np.asarray, found)
+    spans = list(zip(row.tolist(), start.tolist(), end.tolist(), strict=True))
+    kept: dict[tuple[int, int, int], bool] = {}
+    taken: set[tuple[int, int]] = set()  # words of the spans that are kept
+    # For words that begin or end a span that is kept: its last word, or its first.
+    last, first = {}, {}
 
-    def step(alive, kept):
-        # The best of each text, which is the first that is left.
-        rank = array_ops.where(alive, count - position, array_ops.zeros_like(position))
-        best = array_ops.math.unsorted_segment_max(rank, text, texts)  # (texts,)
-        chosen = array_ops.minimum(count - best, count - 1)
-        of_text = array_ops.gather(chosen, text)
-        has = array_ops.gather(best, text) > 0
-        start, end = (array_ops.gather(v, of_text) for v in (found.start, found.end))
-        same = (found.start == start) & (found.end == end)
-        apart = (found.start > end) | (start > found.end)
+    def clashes(row: int, start: int, end: int) -> bool:
+        if not nested:
+            return any((row, word) in taken for word in range(start, end + 1))
+        return any(last.get((row, word), end) > end for word in range(start + 1, end + 1)) or any(
+            first.get((row, word), start) < start for word in range(start, end)
+        )
+
+    chosen = []
+    for i in np.argsort(-score, kind="stable").tolist():
+        row, start, end = span = spans[i]
+        if span in kept:  # with another label, for which the same spans are in the way
+            if kept[span] and multi_label:
+                chosen.append(i)
+            continue
+        kept[span] = not clashes(*span)
+        if kept[span]:
+            chosen.append(i)
+            taken.update((row, word) for word in range(start, end + 1))
+            last[row, start] = max(end, last.get((row, start), end))
+            first[row, end] = min(start, first.get((row, end), start))
+    chosen.sort(key=lambda i: spans[i][:2])
+    return found.ordered(array_ops.constant(np.array(chosen, "int64")))
+
+
+def choose_in_graph(found: Candidates, nested: bool, multi_label: bool) -> Candidates:
+    """Return what `choose` returns, inside `tf.function`.
+
+    Spans that no chain of overlapping spans connects are independent of each other. A step decides
+    on one span of every such group, so that the number of steps is the size of the largest group,
+    and the cost grows with the number of candidates.
+    """
+    order = array_ops.argsort(found.score, direction="DESCENDING", stable=True)
+    found = found.ordered(order)
+    row, start, end = (array_ops.cast(field, array_ops.int64) for field in found[:3])
+    # Words of all texts, a gap between two texts. The last ones are for windows that reach beyond.
+    most = array_ops.reduce_max(array_ops.concat([end, [0]], axis=0)) + 2
+    widest = array_ops.reduce_max(array_ops.concat([end - start, [0]], axis=0)) + 1
+    size = (array_ops.reduce_max(array_ops.concat([row, [0]], axis=0)) + 1) * most + widest
+    start, end = row * most + start, row * most + end
+    # Different spans, the best first; their other labels share their fate.
+    span = array_ops.unique(start * widest + end - start).idx  # (P,)
+    count = array_ops.reduce_max(array_ops.concat([span, [-1]], axis=0)) + 1
+    position = array_ops.range(array_ops.size(span))
+    best = array_ops.math.unsorted_segment_min(position, span, count)
+    start, end = array_ops.gather(start, best), array_ops.gather(end, best)
+    steps, offsets = _steps(start, end, size)
+
+    def step(i, kept, a, b):
+        chosen = steps[offsets[i] : offsets[i + 1]]
+        begin, stop = array_ops.gather(start, chosen), array_ops.gather(end, chosen)
+        words = begin[:, None] + array_ops.range(widest)  # (S, widest)
+        inside = words <= stop[:, None]
+        if nested:  # the last words of spans that begin here, the first words of those that end
+            later = array_ops.gather(a, words) > stop[:, None]
+            earlier = array_ops.gather(b, words) < begin[:, None]
+            later &= inside & (words > begin[:, None])
+            clash = later | (earlier & (words < stop[:, None]))
+        else:  # 1 for words that are taken
+            clash = inside & (array_ops.gather(a, words) > 0)
+        free = ~array_ops.reduce_any(clash, axis=1)
         if nested:
-            inside = (found.start >= start) & (found.end <= end)
-            apart |= inside | ((start >= found.start) & (end <= found.end))
-        conflicts = ~apart & ~same
-        if not multi_label:
-            conflicts |= same
-        is_best = has & (position == of_text)
-        return alive & ~(has & conflicts) & ~is_best, kept | is_best
+            begin, stop = array_ops.boolean_mask(begin, free), array_ops.boolean_mask(stop, free)
+            a = array_ops.tensor_scatter_nd_max(a, begin[:, None], stop)
+            b = array_ops.tensor_scatter_nd_min(b, stop[:, None], begin)
+        else:
+            words = array_ops.boolean_mask(words, inside & free[:, None])
+            a = array_ops.tensor_scatter_nd_max(a, words[:, None], array_ops.ones_like(words))
+        return i + 1, kept.write(i, free), a, b
 
-    alive = array_ops.ones_like(position) > 0
-    _, kept = array_ops.while_loop(
-        lambda alive, _: array_ops.reduce_any(alive), step, (alive, ~alive)
+    number = array_ops.size(offsets) - 1
+    kept = array_ops.TensorArray("bool", number, infer_shape=False, element_shape=[None])
+    none = array_ops.zeros([size], array_ops.int64)
+    _, kept, _, _ = array_ops.while_loop(
+        lambda i, *_: i < number, step, (0, kept, none, none + size)
     )
+    fate = array_ops.scatter_nd(steps[:, None], kept.concat(), [count])  # of each span
+    kept = array_ops.gather(fate, span)
+    if not multi_label:
+        kept &= position == array_ops.gather(best, span)
     found = found.masked(kept)
     key = array_ops.cast(found.row, array_ops.int64) * ROW
     key += array_ops.cast(found.start, array_ops.int64)
     return found.ordered(array_ops.argsort(key, stable=True))
+
+
+def _steps(
+    start: array_ops.Tensor, end: array_ops.Tensor, size: array_ops.Tensor
+) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+    """Return spans in steps, in each step the next best of every group of overlapping spans.
+
+    Args:
+        start, end: (U,) int64, the words of the spans, the best span first.
+        size: Number of words.
+
+    Returns:
+        The numbers (U,) of the spans, and where each step begins among them, (steps + 1,).
+    """
+    # How many spans have both a word and the next one: where none has, a group ends.
+    ones = array_ops.ones_like(start)
+    links = array_ops.math.unsorted_segment_sum(ones, start, size)
+    links = array_ops.cumsum(links - array_ops.math.unsorted_segment_sum(ones, end, size))
+    ends = array_ops.cast(links == 0, array_ops.int64)
+    group = array_ops.gather(array_ops.cumsum(ends, exclusive=True), start)
+    by_group = array_ops.argsort(group, stable=True)
+    sorted_group = array_ops.gather(group, by_group)
+    place = array_ops.range(array_ops.size(group))
+    begins = array_ops.math.unsorted_segment_min(place, sorted_group, size)
+    rank = place - array_ops.gather(begins, sorted_group)  # of the spans as sorted by group
+    by_rank = array_ops.argsort(rank, stable=True)
+    counts = array_ops.math.bincount(rank)
+    offsets = array_ops.concat([[0], array_ops.cumsum(counts)], axis=0)
+    return array_ops.gather(by_group, by_rank), offsets
 
 
 def entity_columns(

@@ -9,7 +9,6 @@ Comment letters: B batch, C classes.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 
 import keras
@@ -17,7 +16,7 @@ from keras import losses, metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter, take_direction, wrapped_function
-from encoder_zoo.common.wording import did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
 from encoder_zoo.tasks.training.loss_inputs import (
@@ -433,7 +432,7 @@ def _check_known(name: str) -> None:
         _made(name)
     except ValueError:
         known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
-        close = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.6)
+        close = close_names(name.lower(), known, most=2)
         raise ValueError(
             f"Unknown metric {name!r}.{did_you_mean(close)} Names are {', '.join(NAMES)} and those "
             "of Keras."
