@@ -141,8 +141,9 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
 def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0.6) -> list[str]:
     """Return the names that may be meant by an unknown one, the most similar first.
 
-    The comparison is slow, so that its cost is bounded: a name of more than 200 characters resembles
-    none, and of more than 1,000 names those count that begin with the same two characters.
+    The comparison is slow, so that its cost is bounded. A name of more than 200 characters
+    resembles none. Of more than 1,000 known names, only those are compared that begin with the same
+    two characters.
 
     Args:
         name: The unknown name.

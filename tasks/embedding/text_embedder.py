@@ -398,7 +398,8 @@ class TextEmbedder(Embedder[VectorIndex]):
         if self._adds_rows:
             return self._means_of_rows(texts, prompt, whole=True)
         examples = self.preprocessor.encode_windows(texts, prompt)
-        weights = examples["token_ids"].row_lengths().numpy()[:, None] - 2.0  # (W, 1)
+        lengths = examples["token_ids"].row_lengths().numpy()[:, None]  # (W, 1)
+        weights = np.maximum(lengths - 2.0, 1)  # a text without tokens has one window
         index = examples.pop("text_index").numpy()
         parts = self._in_order(examples, batch_size)  # (W, D)
         total, vectors = np.zeros((len(texts), 1)), np.zeros((len(texts), parts.shape[1]))

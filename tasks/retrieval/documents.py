@@ -855,6 +855,8 @@ def _plain_value(value: object, name: str):
         raise invalid(name, value, "a finite number")
     if isinstance(value, str):
         check_writable(value, name)
+    elif isinstance(value, int):
+        _check_size(value, name)
     return value
 
 

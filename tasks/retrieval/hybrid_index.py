@@ -242,7 +242,11 @@ class HybridIndex(Index):
                 )
 
     def _putting(
-        self, new: Documents, batch_size: int | None = None, indices: list[int] | None = None
+        self,
+        new: Documents,
+        batch_size: int | None = None,
+        indices: list[int] | None = None,
+        chunks: bool = False,
     ) -> Callable[[], None]:
         """Embed documents, and return the function that puts them into every index."""
         if indices is not None:
@@ -257,7 +261,7 @@ class HybridIndex(Index):
         steps = [functools.partial(index.add, new.texts) for index in others]
         own = [index for index in self.indexes if isinstance(index, Index)]
         parts = [(index, new.as_in(index.documents)) for index in own]
-        steps += [index._putting(some, batch_size, indices) for index, some in parts]
+        steps += [index._putting(some, batch_size, indices, chunks) for index, some in parts]
         return self._together(steps)
 
     def _keep(self, indices: np.ndarray) -> None:

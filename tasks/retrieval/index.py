@@ -653,10 +653,14 @@ class Index:
             raise ValueError("update needs ids=[...], of the documents that are replaced.")
         owners = new.chunks_of if self.documents.chunks_of else ()
         indices = self.documents.indices_of(owners or new.ids, chunks=bool(owners))
-        self._putting(new, batch_size, indices)()
+        self._putting(new, batch_size, indices, bool(owners))()
 
     def _putting(
-        self, new: Documents, batch_size: int | None = None, indices: list[int] | None = None
+        self,
+        new: Documents,
+        batch_size: int | None = None,
+        indices: list[int] | None = None,
+        chunks: bool = False,
     ) -> Callable[[], None]:
         """Embed documents, and return the function that puts them into the index.
 
@@ -664,6 +668,7 @@ class Index:
             new: the documents.
             batch_size: of `embed`.
             indices: of the documents that they replace; None: they go behind those that are there.
+            chunks: whether they replace all chunks of their documents, and not one document each.
         """
         self._check_embedder()
         own = {name: getattr(self, name) for name in self.of_documents}
@@ -674,8 +679,10 @@ class Index:
             with self._lock:
                 if indices is None:
                     documents, store = self.documents.joined(new), self._store.joined(vectors)
-                elif new.chunks_of and self.documents.chunks_of:
-                    at = self.documents.indices_of(new.chunks_of, chunks=True)
+                elif chunks:
+                    at = indices
+                    if self.documents.chunks_of and new.chunks_of:
+                        at = self.documents.indices_of(new.chunks_of, chunks=True)
                     documents = self.documents.exchanged(at, new)
                     kept = np.delete(np.arange(len(self)), at)
                     order = np.concatenate([kept, len(self) + behind])

@@ -34,6 +34,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
 from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
 from encoder_zoo.presets.files.manifest import write_manifest
+from encoder_zoo.tasks.preprocessing.checks import serving
 
 if TYPE_CHECKING:
     import openvino
@@ -345,7 +346,7 @@ def _of_texts(
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
-        with tf.control_dependencies([check(), *alike]):
+        with tf.control_dependencies([check(), *alike]), serving():
             return function(**{name: tf.identity(text) for name, text in texts.items()})
 
     return tf.function(answer, input_signature=signature, autograph=False)

@@ -322,7 +322,7 @@ class TestFiles:
             ('{"id": "a"}\n{"id": ' + "[" * 99_999, "line 2 is no document"),
             ("", "documents.jsonl is empty"),
             ('{"metadata": {"\\ud800": 1}}\n', "has the lone surrogate"),
-            ('{"id": "a"}\n{"id": {}}\n', r"ids\[1\] is {} \(dict\). Expected a text or an int"),
+            ('{"id": "a"}\n{"id": {}}\n', r"ids\[1\] is {}. Expected a text or an int"),
             ('{"metadata": {"a": 1}}\n{"metadata": {"a": "x"}}\n', "field 'a' is 'x'"),
         ],
     )
@@ -360,9 +360,9 @@ class TestInputs:
             (["a", "b"], {"ids": ["x", "x"]}, r"ids\[1\] is 'x', as ids\[0\]"),
             (["a", "b"], {"ids": ["x"]}, "There are 1 ids for 2 documents"),
             (["a", "b"], {"ids": ["x", 7]}, r"ids\[1\] is 7 \(int\), and ids\[0\] is 'x'"),
-            (["a"], {"ids": [1.5]}, r"ids\[0\] is 1.5 \(float\). Expected a text or an integer"),
+            (["a"], {"ids": [1.5]}, r"ids\[0\] is 1.5. Expected a text or an integer"),
             (["a"], {"ids": "id"}, "ids='id' names a column, and documents are no table"),
-            (["a"], {"metadata": [7]}, r"metadata\[0\] is 7 \(int\). Expected a dict"),
+            (["a"], {"metadata": [7]}, r"metadata\[0\] is 7. Expected a dict"),
             (["a"], {"metadata": [{"x": object()}]}, "the field 'x' is <object.*Expected a text"),
             (["a"], {"metadata": [{"x": float("inf")}]}, "the field 'x' is inf. Expected a finite"),
             (
@@ -385,9 +385,9 @@ class TestInputs:
         [
             ({"where": {"jear": 2001}}, "there is no field 'jear'. Did you mean 'year'"),
             ({"where": {7: 2001}}, "there is no field 7. Fields are"),
-            ({"where": {"year": "2001"}}, "the field 'year' holds float, and '2001' is str"),
-            ({"where": 7}, r"where is 7 \(int\). Expected {field"),
-            ({"where": {}}, r"where is {} \(dict\). Expected"),
+            ({"where": {"year": "2001"}}, "the field 'year' holds float. Received: '2001' .str"),
+            ({"where": 7}, "where is 7. Expected {field"),
+            ({"where": {}}, "where is {}. Expected"),
             ({"group_by": "jear"}, "group_by: there is no field 'jear'. Did you mean 'year'"),
             ({"group_by": "tags"}, "group_by: document 0 has no single 'tags'"),
             ({"offset": -1}, "offset is -1"),
@@ -447,12 +447,12 @@ def test_ids_and_values_are_plain(given, found):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ids": {"x", "y"}}, r"ids is .* \(set\). Expected a list, with one for each document"),
-        ({"ids": (name for name in "xy")}, r"ids is .* \(generator\). Expected a list"),
-        ({"ids": 7}, r"ids is 7 \(int\). Expected a list"),
-        ({"metadata": ({} for _ in "xy")}, r"metadata is .* \(generator\). Expected a list"),
-        ({"metadata": {"lang": "en"}}, r"The column 'lang' is 'en' \(str\). Expected a list"),
-        ({"metadata": {"year": 1}}, r"The column 'year' is 1 \(int\). Expected a list"),
+        ({"ids": {"x", "y"}}, r"ids is .*. Expected a list, with one for each document"),
+        ({"ids": (name for name in "xy")}, r"ids is .*. Expected a list"),
+        ({"ids": 7}, r"ids is 7. Expected a list"),
+        ({"metadata": ({} for _ in "xy")}, r"metadata is .*. Expected a list"),
+        ({"metadata": {"lang": "en"}}, r"The column 'lang' is 'en'. Expected a list"),
+        ({"metadata": {"year": 1}}, r"The column 'year' is 1. Expected a list"),
     ],
 )
 def test_columns_without_order_are_refused(options, message):
@@ -497,7 +497,9 @@ def test_indexes_of_other_ids_are_not_one():
 def test_columns_that_are_named(names):
     table = pd.DataFrame({"text": ["w1"], "year": [1990], "more": ["x"]})
     assert KINDS["words"](table, metadata=names).metadata == [{"year": 1990}]
-    with pytest.raises(ValueError, match=r"metadata='year'. Expected a list of names, \['year'\]"):
+    with pytest.raises(
+        ValueError, match=r"metadata is 'year'. Expected a list of names, \['year'\]"
+    ):
         KINDS["words"](table, metadata="year")
 
 
@@ -518,7 +520,8 @@ def test_ids_of_another_type_are_none_of_the_index(asked):
     index = KINDS["words"](["w1", "w2"], ids=[10, 1])
     for call in (index.remove, lambda ids: index.evaluate(["w1"], [ids])):
         with pytest.raises(
-            ValueError, match=r"There is no document .* Ids are of the type int|ids is"
+            ValueError,
+            match=r"There is no document .* Ids are of the type int|ids is|either ids or where",
         ):
             call(asked)
     assert index.ids == [10, 1]
@@ -662,7 +665,7 @@ class TestChunks:
     def test_refusals(self, embedder):
         with pytest.raises(ValueError, match="length=600 is more than the [0-9]+ tokens"):
             embedder.chunks(["a"], 600)
-        with pytest.raises(ValueError, match="overlap=7. Expected less than length=7"):
+        with pytest.raises(ValueError, match="overlap is 7. Expected less than length=7"):
             embedder.chunks(["a"], 7, 7)
         with pytest.raises(ValueError, match="has the field 'start', which the chunks have"):
             embedder.chunks(["a"], metadata=[{"start": 1}])

@@ -35,7 +35,7 @@ def chosen_by_definition(found, nested, multi_label):
             inside = start >= other[1] and end <= other[2]
             around = start <= other[1] and end >= other[2]
             if row == other[0] and not (
-                (same and multi_label) or (not same and (apart or nested and (inside or around)))
+                (same and multi_label) or (not same and (apart or (nested and (inside or around))))
             ):
                 break
         else:
@@ -73,8 +73,7 @@ def test_cost_follows_the_number_of_candidates(function, nested, multi_label, ti
     run = tf.function(function, reduce_retracing=True) if function is choose_in_graph else function
     sizes = (250, 500, 1000, 2000)
     found = [candidates(1, words, 6, 2, 1.0, ties=ties) for words in sizes]
-    run(found[0], nested, multi_label)
+    for one in found[:2]:  # a graph is traced for the first sizes
+        run(one, nested, multi_label)
     taken = [seconds(run, one, nested, multi_label) for one in found]
-    ratios = [b / a for a, b in zip(taken, taken[1:], strict=False)]
-    print(taken, ratios)
-    assert taken[3] < 8 * 1.6 * max(taken[0], 0.05), taken
+    assert taken[3] < 3 * 3 * max(taken[1], 0.02), taken

@@ -476,7 +476,7 @@ class TestErrors:
         [
             ([], {}, "documents is empty. Expected one or more texts."),
             (["a", " \n"], {}, r"documents\[1\] is empty. Expected some text"),
-            ("a text", {}, "documents is 'a text' .str.; expected a list"),
+            ("a text", {}, "documents is 'a text'. Expected a list.*load_index"),
             (["a", None], {}, "None"),
             (["a"], {"precision": "int4"}, "precision is 'int4'. Expected 'float32' or 'int8' or"),
             (["a"], {"engine": "annoy"}, "engine is 'annoy'. Expected 'faiss' or 'hnsw', or None"),
