@@ -347,7 +347,13 @@ def _of_texts(
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
         with tf.control_dependencies([check(), *alike]), serving():
-            return function(**{name: tf.identity(text) for name, text in texts.items()})
+            # TensorFlow lets a single text pass for (N,): it is a batch of one.
+            return function(
+                **{
+                    name: tf.reshape(text, [-1]) if text.shape.rank == 1 else tf.identity(text)
+                    for name, text in texts.items()
+                }
+            )
 
     return tf.function(answer, input_signature=signature, autograph=False)
 

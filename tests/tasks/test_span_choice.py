@@ -1,4 +1,4 @@
-"""The choice among overlapping spans: the same eagerly, in a graph and by definition, at any size."""
+"""The choice among overlapping spans: the same eagerly, in a graph and by definition."""
 
 import time
 
