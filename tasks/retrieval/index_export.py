@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.retrieval.index import Index
 
 MAX_BYTES = 2**31 - 1  # of the vectors
+SPARE = 16  # vectors beyond `k` whose distances are computed without rounding squares
 
 
 def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None:
@@ -106,12 +107,24 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
     """Return the variables of vectors (N, D), and the function from the embedder's answer and k to
     scores (Q, K) and indices (Q, K), in a graph."""
     _check_size(4 * len(store) * store.width, "vectors in float32", "smaller dim")
-    corpus = _variable(store.rows(slice(None)), "vectors")
+    rows = store.rows(slice(None))
+    # Without what all vectors share, distances are not lost in the rounding of squares.
+    center = np.zeros(store.width, "float32")
+    if function == "euclidean":
+        center = rows.mean(axis=0, dtype="float64").astype("float32")
+    corpus = _variable(rows - center, "vectors")
+    count, spare = len(store), SPARE if function == "euclidean" else 0
 
     def ordering(vectors):
         """Return scores (Q, N) that order the documents as the similarity does."""
         if function == "manhattan":
-            return tf.map_fn(lambda v: -tf.reduce_sum(tf.abs(v - corpus), axis=1), vectors)
+            one = tf.TensorSpec([count], tf.float32)
+            distances = tf.map_fn(
+                lambda v: tf.reduce_sum(tf.abs(v - corpus), axis=1),
+                vectors,
+                fn_output_signature=one,
+            )
+            return -distances
         products = tf.matmul(vectors, corpus, transpose_b=True)
         if function == "euclidean":
             products -= tf.reduce_sum(tf.square(corpus), axis=1) / 2
@@ -121,9 +134,14 @@ def _vectors(store: Float32Vectors, function: str) -> tuple[list[tf.Variable], C
         vectors = answer["embedding"]  # (Q, D)
         if function == "cosine":
             vectors = tf.math.l2_normalize(vectors, axis=1)
-        scores, found = tf.math.top_k(ordering(vectors), k)  # of equal ones the earlier
+        if function == "euclidean":
+            vectors -= center
+        # Of equal ones the earlier.
+        scores, found = tf.math.top_k(ordering(vectors), min(k + spare, count))
         if function == "euclidean":
             scores = -tf.norm(vectors[:, None] - tf.gather(corpus, found), axis=2)
+            scores, best = tf.math.top_k(scores, k)
+            found = tf.gather(found, best, batch_dims=1)
         return scores, found
 
     return [corpus], nearest
@@ -143,7 +161,8 @@ def _tokens(store: TokenVectors, function: str) -> tuple[list[tf.Variable], Call
 
     def nearest(answer, k: int):
         # (Q, L, D), zeros behind the last token.
-        scores = tf.map_fn(max_sim, answer["embedding"])
+        one = tf.TensorSpec([len(store)], tf.float32)
+        scores = tf.map_fn(max_sim, answer["embedding"], fn_output_signature=one)
         if function == "meanmaxsim":
             scores /= tf.cast(answer["length"], scores.dtype)[:, None]
         return tf.math.top_k(scores, k)
