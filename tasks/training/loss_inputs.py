@@ -9,7 +9,6 @@ Comment letters: B batch, C classes.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 
@@ -17,7 +16,7 @@ import keras
 from keras import losses, ops
 
 from encoder_zoo.common.keras_private import wrapped_function
-from encoder_zoo.common.wording import did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean
 
 ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
 FUNCTIONS = {
@@ -203,7 +202,7 @@ def _by_name(name: str):
         return losses.get(name)
     except ValueError:
         known = ["auto", "crossentropy", *sorted(f.__name__ for f in FUNCTIONS)]
-        close = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.6)
+        close = close_names(name.lower(), known, most=2)
         raise ValueError(
             f"Unknown loss {name!r}.{did_you_mean(close)} Names are those of keras.losses; other "
             "losses are passed as objects."

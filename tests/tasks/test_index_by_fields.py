@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import pathlib
 import time
 import uuid
 
@@ -16,6 +17,7 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from tests.tasks.test_documents import Dense, Terms, Tokens
 
+ROOT = pathlib.Path(__file__).parents[2]
 SYMBOLS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<=", "$eq": "==", "$ne": "!="}
 DAYS = [datetime.date(2024, 1, day) for day in (1, 2, 2, 3)]
 NOON = datetime.datetime(2024, 1, 2, 12)
@@ -185,6 +187,13 @@ def test_names_are_compared_with_a_bounded_number(monkeypatch):
     for name in ("x1", "a" * 10**6):
         wording.close_names(name, [f"x{i}" for i in range(5000)] + ["b" * 10**6])
     assert all(len(known) <= 1000 and max(map(len, known)) <= 200 for known in compared)
+
+
+def test_names_are_compared_in_one_place():
+    folders = ("common", "encoders", "presets", "tasks", "facade")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    found = [path.name for path in sources if "difflib" in path.read_text()]
+    assert found == ["wording.py"]
 
 
 # -- chunks ----------------------------------------------------------------------------------------
