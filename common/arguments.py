@@ -51,6 +51,19 @@ CommitMessage = Annotated[
 ]
 
 
+def _are_callbacks(value: object) -> bool:
+    found = (
+        [value] if isinstance(value, keras.callbacks.CallbackList) else keras.tree.flatten(value)
+    )
+    return all(callable(getattr(c, "set_model", None)) and not isinstance(c, type) for c in found)
+
+
+Callbacks = Annotated[
+    Sequence[keras.callbacks.Callback],
+    Rule(_are_callbacks, "a list of callbacks, such as keras.callbacks.EarlyStopping()"),
+]
+
+
 if TYPE_CHECKING:
 
     class History(keras.callbacks.History):

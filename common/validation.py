@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
+import os
 import types
 from collections.abc import Callable
 from typing import (
@@ -60,9 +60,17 @@ def integer_from(least: int) -> Rule:
     return Rule(lambda v: type(v) is int and least <= v < 2**31, f"an integer of {least} or more")
 
 
+SMALLEST, LARGEST = 1e-30, 1e30  # sizes of numbers whose products float32 can hold
+
+
 def is_number(value: object) -> bool:
-    """Return whether this is a finite number, and no `bool`."""
-    return type(value) in (int, float) and math.isfinite(value)
+    """Return whether this is a number that models in float32 can compute with, and no `bool`.
+
+    Example:
+        >>> [is_number(value) for value in (0, -2.5, float("nan"), 1e-300, 10**400, True)]
+        [True, True, False, False, False, False]
+    """
+    return type(value) in (int, float) and (value == 0 or SMALLEST <= abs(value) <= LARGEST)
 
 
 def _is_token(value: object) -> bool:
@@ -81,13 +89,20 @@ NonNegativeInt = Annotated[int, integer_from(0)]
 SequenceLength = Annotated[int, integer_from(3)]  # two special tokens and one more
 Number = Annotated[float, Rule(is_number, "a number")]
 PositiveFloat = Annotated[float, _number(lambda v: v > 0, "a number greater than 0")]
+Temperature = Annotated[float, _number(lambda v: 1e-3 <= v <= 1e3, "a number from 0.001 to 1000")]
 NonNegativeFloat = Annotated[float, _number(lambda v: v >= 0, "a number of 0 or more")]
 Fraction = Annotated[float, _number(lambda v: 0 < v < 1, "a number between 0 and 1")]
 Rate = Annotated[float, _number(lambda v: 0 <= v < 1, "a number from 0 up to below 1")]
 Ratio = Annotated[float, _number(lambda v: 0 < v <= 1, "a number up to 1, above 0")]
 Probability = Annotated[float, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1")]
+FilePath = Annotated[
+    str | os.PathLike,
+    Rule(lambda v: isinstance(v, str | os.PathLike) and "\0" not in str(v), "a path"),
+]
 SpecialToken = Annotated[str, Rule(_is_token, "a token, such as '[CLS]'")]
 Verbosity = Literal[0, 1, 2, "auto"]
+
+_BOUNDS = f", and 0 or a size from {SMALLEST:g} to {LARGEST:g}"
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -244,4 +259,6 @@ def check_argument(name: str, value: object, rule: Rule) -> None:
     except (TypeError, ValueError, OverflowError):  # such as of an array, or something unhashable
         holds = False
     if not holds:
-        raise invalid(name, value, rule.words)
+        size = abs(value) if type(value) in (int, float) else 1
+        bounds = _BOUNDS if 0 < size < SMALLEST or size > LARGEST else ""
+        raise invalid(name, value, f"{rule.words}{bounds}")

@@ -24,6 +24,8 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # an integer with more digits than Python writes
         text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "a number"
+    except RecursionError:
+        text = f"a {type(value).__name__} that is nested too deeply"
     half = (_MOST - 3) // 2
     return text if len(text) <= _MOST else f"{text[:half]}...{text[-half - 1 :]}"
 
@@ -187,6 +189,11 @@ def decoded(content: bytes, name: object) -> str:
         Traceback (most recent call last):
         ValueError: vocab.txt is not text in UTF-8: it is UTF-16. Save it as UTF-8.
     """
+    return decoded_exactly(content, name).replace("\r\n", "\n")
+
+
+def decoded_exactly(content: bytes, name: object) -> str:
+    """Return the text of a file in UTF-8, its line ends as they are; see `decoded`."""
     try:
         text = content.decode("utf-8")
         wrong = "it begins with a byte order mark" if text.startswith("\ufeff") else None
@@ -196,7 +203,7 @@ def decoded(content: bytes, name: object) -> str:
         wrong = "it is UTF-16" if is_utf16 else f"byte {error.start} is {found!r}"
     if wrong:
         raise ValueError(f"{name} is not text in UTF-8: {wrong}. Save it as UTF-8.")
-    return text.replace("\r\n", "\n")
+    return text
 
 
 def differing(said: Mapping[str, object]) -> str:

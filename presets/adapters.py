@@ -16,6 +16,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save_file
 
+from encoder_zoo.common.reading import loading
 from encoder_zoo.common.validation import PositiveFloat, Rule, rule_of
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
@@ -213,7 +214,7 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
 
 def load_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.load_adapters`."""
-    with OpenFolder(folder, [CONFIG, WEIGHTS]) as files:
+    with loading(folder), OpenFolder(folder, [CONFIG, WEIGHTS]) as files:
         config = files.read_json(CONFIG)
         _check_config(config, files.path)
         _read_adapters(task, config, files)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import keras
 
-from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.configuration import argument_names, argument_rules
+from encoder_zoo.common.reading import loading
+from encoder_zoo.common.validation import check_argument
 from encoder_zoo.common.wording import invalid, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
@@ -23,7 +25,7 @@ from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
-from encoder_zoo.presets.formats.preset_files import CONFIG
+from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.heads import restore_head, settle_head
@@ -51,7 +53,7 @@ T = TypeVar("T")
 def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -> Backbone:
     """See `Backbone.from_preset`."""
     safeguards = Safeguards.taken_from(overrides)
-    with open_preset(source, safeguards) as checkpoint:
+    with loading(source), open_preset(source, safeguards) as checkpoint:
         found = checkpoint.family.backbone
         if not (issubclass(found, cls) or issubclass(cls, found)):
             raise ValueError(
@@ -80,7 +82,7 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     added_tokens = options.pop("added_tokens", ())
     if options:
         raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
-    with open_tokenizer(source, safeguards) as preset:
+    with loading(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, added_tokens)
     if not isinstance(tokenizer, cls):
         raise ValueError(
@@ -106,7 +108,7 @@ def tokenizer_of_files(files: FolderFiles, family: Family) -> Tokenizer:
 def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     """See `Preprocessor.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
-    with open_tokenizer(source, safeguards) as preset:
+    with loading(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
         from_files = cls.arguments_from_files(preset, tokenizer)
     known = argument_names(cls)
@@ -115,13 +117,15 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
             raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))
     stored = preset.settings.get("preprocessor", {})
     stored = {name: value for name, value in stored.items() if name in known}
+    _check_stored(from_files, cls, preset.folder)
+    _check_stored(stored, cls, preset.folder / MANIFEST)
     return cls(tokenizer, **{**from_files, **stored, **arguments})
 
 
 def load_task(cls: type[PresetTask], source: str | os.PathLike, **arguments) -> PresetTask:
     """See `Task.from_preset`."""
     safeguards = Safeguards.taken_from(arguments)
-    with open_preset(source, safeguards) as checkpoint:
+    with loading(source), open_preset(source, safeguards) as checkpoint:
         task = _read_task(cls, checkpoint, safeguards, arguments)
         task.backbone.origin = origin_of(source, checkpoint.folder)
     return task
@@ -139,7 +143,7 @@ def load_tasks(
         **safeguards: of `Safeguards`.
     """
     checks, tasks = Safeguards(**safeguards), []
-    with open_preset(source, checks) as checkpoint:
+    with loading(source), open_preset(source, checks) as checkpoint:
         for cls, arguments in classes:
             backbone = tasks[0].backbone if tasks else None
             own = copy.copy(checkpoint)  # its head is settled for each task
@@ -178,6 +182,10 @@ def _read_task(
         names = [name for name in cls.answer_settings if name in stored]
         for_inference = {name: from_json_value(stored.pop(name)) for name in names}
         from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
+        manifest = checkpoint.folder / MANIFEST
+        _check_stored(from_files, cls.preprocessor_class, checkpoint.folder)
+        _check_stored(stored, cls.preprocessor_class, manifest)
+        _check_stored(for_inference, cls, manifest)
         from_files |= {**stored, **for_preprocessor}
         preprocessor = cls.preprocessor_class(tokenizer, **from_files)
         rows = checkpoint.config[family.config_keys["vocabulary_size"]]
@@ -367,6 +375,13 @@ def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
     known = {*argument_names(cls.preprocessor_class), *cls.answer_settings} - {"tokenizer"}
     stored = settings.get("preprocessor", {})
     return {name: value for name, value in stored.items() if name in known}
+
+
+def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
+    """Raise an error for a setting in a file that its class does not take, naming the file."""
+    rules = argument_rules(cls)
+    for name in settings.keys() & rules.keys():
+        check_argument(f"{path}: {name}", settings[name], rules[name])
 
 
 def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:

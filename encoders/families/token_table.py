@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 from collections.abc import Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
@@ -18,18 +19,23 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.reading import field_of, parse_json, reading
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
-from encoder_zoo.encoders.tokenizers.library import decoded, tokenizers
+from encoder_zoo.encoders.tokenizers.library import check_growth, decoded, tokenizers
 
 if TYPE_CHECKING:
     from typing import Self
 
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
     from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
+
+
+# Of errors where the library fails at texts, such as at a pattern that backtracks without end.
+TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
 
 
 class _Rows(keras.layers.Layer):
@@ -175,15 +181,15 @@ class FileTokenizer(ConfigFromSignature):
     def __init__(self, tokenizer_json: str, keeps_unknown: bool = True):
         self.tokenizer_json = tokenizer_json
         self.keeps_unknown = keeps_unknown
-        try:
-            contents = {**json.loads(tokenizer_json), "truncation": None, "padding": None}
+        with reading("tokenizer.json"):
+            contents = parse_json(tokenizer_json, "tokenizer.json")
+            check_growth(field_of(contents, "normalizer", (dict, NoneType), "tokenizer.json", None))
+            contents |= {"truncation": None, "padding": None}
             self._library = tokenizers.Tokenizer.from_str(json.dumps(contents))
-        except Exception as error:  # the library has no class of its own for them
-            raise ValueError(f"tokenizer.json cannot be read: {error}") from None
-        model = contents["model"]
-        unknown = model.get("unk_id")
-        if unknown is None and model.get("unk_token") is not None:
-            unknown = self._library.token_to_id(model["unk_token"])
+            model = contents["model"]
+            unknown = model.get("unk_id")
+            if unknown is None and model.get("unk_token") is not None:
+                unknown = self._library.token_to_id(model["unk_token"])
         self.unknown_id = unknown
 
     @classmethod
@@ -219,7 +225,8 @@ class FileTokenizer(ConfigFromSignature):
             texts: N.
             first: so many of each text, of which unknown ones may be left out; None: all.
         """
-        found = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        with reading(TEXTS, EXPECTED):
+            found = self._library.encode_batch_fast(texts, add_special_tokens=False)
         rows = [encoding.ids for encoding in found]
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         longer = np.zeros(len(rows), bool) if first is None else lengths > first
@@ -286,7 +293,9 @@ class FileTokenizer(ConfigFromSignature):
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Return ids, starts and ends of the tokens of texts (N,), ragged (N, None) int32."""
-        found = self._library.encode_batch(texts_in_memory(texts), add_special_tokens=False)
+        texts = texts_in_memory(texts)
+        with reading(TEXTS, EXPECTED):
+            found = self._library.encode_batch(texts, add_special_tokens=False)
         left_out = None if self.keeps_unknown else self.unknown_id
         rows = [
             [(i, *o) for i, o in zip(e.ids, e.offsets, strict=True) if i != left_out] for e in found

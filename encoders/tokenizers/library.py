@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,6 +81,63 @@ class LibraryTokenizer:
         flat = itertools.chain.from_iterable(rows)
         ids = self._ids[np.fromiter(flat, np.int32, sum(lengths))]
         return array_ops.RaggedTensor.from_row_lengths(ids, lengths)
+
+
+MAX_GROWTH = 500  # times that a normalizer may lengthen a text; NFKC makes 18 letters of one
+
+
+def check_growth(normalizer: Mapping | None) -> None:
+    """Raise an error for a normalizer of a tokenizer.json that makes very long texts of short ones.
+
+    Args:
+        normalizer: Dict of the step, or None.
+
+    Raises:
+        ValueError: If a text may become more than `MAX_GROWTH` times as long.
+
+    Example:
+        >>> step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+        >>> check_growth({"type": "Sequence", "normalizers": [step, step, step]})
+        Traceback (most recent call last):
+        ValueError: normalizer makes a text up to 1e+09 times as long. Expected at most 500 times.
+    """
+    # {letter: how many letters the steps after this one make of it}; "" stands for all others.
+    lengths = {"": 1.0}
+    for step in reversed(_normalizer_steps(normalizer)):
+        lengths = _lengths_before(step, lengths)
+        if (longest := max(lengths.values())) > MAX_GROWTH:
+            raise ValueError(
+                f"normalizer makes a text up to {longest:g} times as long. Expected at most "
+                f"{MAX_GROWTH} times."
+            )
+
+
+def _normalizer_steps(step: Mapping | None) -> list[Mapping]:
+    if step is None:
+        return []
+    if step.get("type") == "Sequence":
+        return [inner for part in step["normalizers"] for inner in _normalizer_steps(part)]
+    return [step]
+
+
+def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
+    """Return what becomes of each letter by a step and those after it; see `check_growth`."""
+    kind, longest = step.get("type"), max(lengths.values())
+    if kind in ("Strip", "StripAccents", "Prepend"):  # "Prepend" adds to a text as a whole
+        return dict(lengths)
+    if kind == "Precompiled":  # the bytes of a trie after their number; then strings with "\0"
+        content = base64.b64decode(step["precompiled_charsmap"] or "")
+        strings = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
+        return {"": longest * max(1, *map(len, strings))}
+    if kind != "Replace":
+        return {"": longest * (18 if "NFK" in str(kind) else 3)}
+    pattern, content = step["pattern"], step["content"]
+    new = sum(lengths.get(letter, lengths[""]) for letter in content)
+    if "String" not in pattern or not pattern["String"]:  # it may match between any two letters
+        return {letter: length + new for letter, length in lengths.items()}
+    replaced = pattern["String"]
+    share = {letter: new / len(replaced) for letter in replaced}
+    return {**lengths, **{k: max(v, lengths.get(k, lengths[""])) for k, v in share.items()}}
 
 
 def decoded(texts: array_ops.Tensor) -> list[str]:

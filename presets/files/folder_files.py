@@ -203,6 +203,7 @@ def is_plain(name: object) -> bool:
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")
+        and len(name) < 256
         and re.search(r"[/\\:\x00-\x1f\ud800-\udfff]", name) is None
     )
 

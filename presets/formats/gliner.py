@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import keras
 
@@ -33,10 +33,14 @@ LABEL_MARKER, SEPARATOR = "<<ENT>>", "<<SEP>>"
 SPAN_MODES = ("markerV0", "markerV1", "marker")
 POOLINGS = ("first", "last", "mean", "max")
 _SPANS = "span_rep_layer.span_rep_layer"
+# Words of an entity. Each width is a part of the model's graph, and of its memory.
+SpanWidth = Annotated[
+    int, Rule(lambda v: type(v) is int and 1 <= v <= 256, "an integer from 1 to 256")
+]
 # {field: its rule}, of those that are read.
 _RULES = {
     "hidden_size": rule_of(PositiveInt),
-    "max_width": rule_of(PositiveInt),
+    "max_width": rule_of(SpanWidth),
     "max_len": rule_of(PositiveInt),
     "dropout": rule_of(Rate),
     "num_rnn_layers": Rule(lambda v: type(v) is int and 0 <= v <= 16, "an integer from 0 to 16"),

@@ -32,6 +32,9 @@ MODEL_TYPE = "model2vec"
 THEIRS, MODEL2VEC = "embedding.weight", "embeddings"
 MAPPING, WEIGHTS = "mapping", "weights"
 MAX_LENGTH = 512  # of model2vec, where its config.json does not say it
+# Bytes of a table with a row for each token, in float32: so many, or so many times the file's. The
+# largest known table, of 500,000 tokens, has 512 MB, and rows that stand for 30 tokens are usual.
+TABLE_BYTES, TABLE_RATIO = 2**29, 16
 
 
 class StoredFile(NamedTuple):
@@ -114,6 +117,12 @@ class StaticCheckpoint(Checkpoint):
         if shapes.get(WEIGHTS, (count,)) != (count,):
             raise ValueError(
                 f"{file.path}: {WEIGHTS} has the shape {shapes[WEIGHTS]}. Expected ({count},)."
+            )
+        stored, needed = 4 * table[0] * table[1], 4 * count * table[1]
+        if needed > max(TABLE_BYTES, TABLE_RATIO * stored):
+            raise ValueError(
+                f"{file.path}: {MAPPING} makes a table of {needed} bytes of {stored} that are "
+                f"stored. Expected at most {max(TABLE_BYTES, TABLE_RATIO * stored)}."
             )
         sizes = {"vocab_size": count, "hidden_size": table[1]}
         ones = ("num_hidden_layers", "num_attention_heads", "intermediate_size")

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, TypedDict
 
+import keras
 import numpy as np
 
 from encoder_zoo.common.validation import Probability, Rule, rule_of
@@ -89,6 +90,7 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
         raise ValueError(
             "There are no labels to calibrate with. Expected held-out examples with their labels."
         )
+    _check_finite("calibrate", logits)
     logits, targets = logits.astype("float64"), targets.astype("float64")
     temperature = _fit_temperature(logits, targets, activation)
     losses, errors = [], []
@@ -108,6 +110,27 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
         error_before=errors[0],
         error=errors[1],
     )
+
+
+def _check_finite(method: str, values: np.ndarray) -> None:
+    """Raise a ValueError for outputs of which no temperature and no threshold can be learned."""
+    if not np.isfinite(values).all():
+        wrong = int(np.count_nonzero(~np.isfinite(values)))
+        raise ValueError(
+            f"{method} takes finite outputs of the model. Received: {wrong} of {values.size} are "
+            "NaN or infinite. Train the model again, with a lower learning rate or in float32."
+        )
+
+
+def check_weights_finite(task: keras.Model) -> None:
+    """Raise a ValueError for a tagger whose weights are NaN: it answers with no entities at all."""
+    for weight in task.weights:
+        if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
+            raise ValueError(
+                f"tune_thresholds takes a trained model. Received: {weight.path} has values that "
+                "are NaN or infinite. Train the model again, with a lower learning rate or in "
+                "float32."
+            )
 
 
 def _probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
@@ -219,7 +242,18 @@ def answers_at_scores(
 
 
 def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
-    """Return each label's best threshold; a label without examples keeps 0.5, which is logged."""
+    """Return each label's best threshold; a label without examples keeps 0.5, which is logged.
+
+    Raises:
+        ValueError: If there are neither answers nor labels, or a score is NaN.
+    """
+    if not any(answers.counts) and not any(map(len, answers.scores)):
+        raise ValueError(
+            "There are no examples to tune thresholds with. Expected held-out examples with their "
+            "labels."
+        )
+    for scores in answers.scores:
+        _check_finite("tune_thresholds", np.asarray(scores))
     labels = [str(label) for label in answers.names]
     of_labels = zip(answers.scores, answers.right, answers.counts, strict=True)
     found = {

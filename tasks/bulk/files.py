@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
+from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights_of
@@ -239,7 +240,9 @@ def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 def _characters(value) -> int:
-    return sum(map(len, value)) if isinstance(value, list) else len(value or "")
+    if is_missing(value):
+        return 0
+    return sum(map(len, value)) if isinstance(value, list) else len(value)
 
 
 def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:

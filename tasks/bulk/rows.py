@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import glob
 import gzip
-import json
 import os
 import pathlib
 import zlib
@@ -14,6 +13,7 @@ from typing import Annotated, NoReturn
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import LazyModule
+from encoder_zoo.common.reading import parse_json
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import shown
 from encoder_zoo.tasks.bulk.columns import pa
@@ -154,10 +154,7 @@ def _json_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, 
         if not line.strip():
             continue
         location = f"{path}, row {row} (line {number})"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            _bad(location, f"cannot be read: {error}", "a JSON object on each line")
+        record = parse_json(line, location)
         if not isinstance(record, dict):
             _bad(location, f"is {shown(record)}", "a JSON object on each line")
         missing = [name for name in names if name not in record]

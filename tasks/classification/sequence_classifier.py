@@ -17,10 +17,10 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
-    PositiveFloat,
     PositiveInt,
     Probability,
     Rate,
+    Temperature,
     one_of,
     validate_arguments,
 )
@@ -198,7 +198,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         dropout: Rate | None = None,
         window_pooling: WindowPooling = "mean",
         head: keras.layers.Layer | None = None,
-        temperature: PositiveFloat = 1.0,
+        temperature: Temperature = 1.0,
         thresholds: Thresholds | None = None,
         abstain_below: Probability | None = None,
         **kwargs: Unpack[LayerArguments],

@@ -16,8 +16,8 @@ from encoder_zoo.common.arguments import LayerArguments, PredictOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
-    PositiveFloat,
     PositiveInt,
+    Temperature,
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import share_weights_lock
@@ -124,7 +124,7 @@ class Distillation(ConfigFromSignature, TextModel):
         student: Task | Backbone,
         preprocessor: Preprocessor | None = None,
         objectives: Sequence[str] | None = None,
-        temperature: PositiveFloat = 2.0,
+        temperature: Temperature = 2.0,
         label_weight: NonNegativeFloat = 0.5,
         relation_heads: PositiveInt | None = None,
         **kwargs: Unpack[LayerArguments],

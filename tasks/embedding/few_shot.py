@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from safetensors.numpy import save
 
-from encoder_zoo.common.arguments import History
+from encoder_zoo.common.arguments import Callbacks, History
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -279,7 +279,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         *,
         pairs_per_text: PositiveInt = 10,
         verbose: Verbosity = "auto",
-        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        callbacks: Callbacks | None = None,
     ) -> History:
         """Train the embedder on pairs of the texts, then fit the head to their vectors.
 

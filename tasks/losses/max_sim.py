@@ -13,7 +13,12 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveFloat,
+    PositiveInt,
+    Temperature,
+    validate_arguments,
+)
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import negative_log_likelihood, own_columns, positives_mask
 from encoder_zoo.tasks.losses.replicas import of_all_replicas, padded_alike
@@ -294,7 +299,7 @@ class MaxSimDistillation(_MaxSimLoss):
     @validate_arguments
     def __init__(
         self,
-        temperature: PositiveFloat = 1.0,
+        temperature: Temperature = 1.0,
         min_max: bool = True,
         query_length: PositiveInt | None = None,
         mean: bool = False,

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.validation import PositiveFloat, validate_arguments
+from encoder_zoo.common.validation import Temperature, validate_arguments
 from encoder_zoo.tasks.losses.vectors import (
     Similarity,
     check_rows,
@@ -102,7 +102,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     @validate_arguments
     def __init__(
         self,
-        temperature: PositiveFloat = 1.0,
+        temperature: Temperature = 1.0,
         similarity: Similarity = "dot",
         min_max: bool = False,
         **kwargs,

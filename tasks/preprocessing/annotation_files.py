@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import pathlib
 import re
+import zlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.validation import Rule, validate_arguments
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.reading import parse_json, read_text, reading
+from encoder_zoo.common.validation import FilePath, Rule, validate_arguments
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.tasks.preprocessing.annotation_rows import (
     EXPECTED,
     KINDS,
@@ -36,9 +37,15 @@ TABLE = (
 Key = Annotated[
     str, Rule(lambda v: isinstance(v, str) and v != "", "a key of the rows, such as 'text'")
 ]
+ColumnNumber = Annotated[
+    int, Rule(lambda v: type(v) is int, "the number of a column, counted from 0 or, below, the end")
+]
 # Lines of brat's files: relations, events, attributes, normalizations, notes, equivalences.
 OF_NO_SPAN = re.compile(r"[REAMN#]\S*\t|\*\t")
 TABLES = (".csv", ".parquet", ".xlsx", ".feather", ".arrow")
+# Bytes that a packed .spacy file may have when it is unpacked: so many, or so many times its own.
+# Documents in English take 5 to 15 times the size of their file.
+UNPACKED, UNPACKED_RATIO = 2**28, 50
 
 
 @validate_arguments
@@ -106,6 +113,11 @@ are read from its features |
             )
         return annotations_of(source, kinds, text_key=text_key)
     path = pathlib.Path(source)
+    with reading(path.name):
+        return _read_file(path, kinds, text_key)
+
+
+def _read_file(path: pathlib.Path, kinds: tuple[Kind, ...], text_key: str | None) -> Annotations:
     if not path.exists():
         raise FileNotFoundError(f"There is no {path}.")
     suffix = path.suffix.lower()
@@ -126,19 +138,26 @@ are read from its features |
 
 def _read_json(path: pathlib.Path) -> list[Any]:
     """Return the rows of a JSON file, or of one with a JSON value in each line."""
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_text(path)
     try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as whole:
+        rows = parse_json(text, path.name)
+    except ValueError as whole:
         rows = []
         for number, line in enumerate(text.split("\n"), 1):
             try:
-                rows += [json.loads(line)] if line.strip() else []
-            except json.JSONDecodeError as error:
-                error = error if rows else whole
-                raise ValueError(f"{path.name}, line {number}: {error}.") from None
+                rows += [parse_json(line, f"{path.name}, line {number}")] if line.strip() else []
+            except ValueError:
+                if rows:
+                    raise
+                raise whole from None
     if isinstance(rows, dict):
-        if isinstance(rows.get("data"), list) and "paragraphs" in (rows["data"] or [{}])[0]:
+        data = rows.get("data")
+        if (
+            isinstance(data, list)
+            and data
+            and isinstance(data[0], dict)
+            and "paragraphs" in data[0]
+        ):
             raise ValueError(f"{path.name} holds questions: read_squad reads it, for SpanQA.")
         # Of the annotator of spaCy's format, {"classes": [...], "annotations": [[text, {...}]]}.
         listed = "classes" in rows and isinstance(rows.get("annotations"), list)
@@ -150,7 +169,24 @@ def _read_json(path: pathlib.Path) -> list[Any]:
 
 def _read_docs(path: pathlib.Path) -> list:
     """Return the documents of a `DocBin`."""
-    return list(spacy.tokens.DocBin().from_disk(path).get_docs(spacy.vocab.Vocab()))
+    tokens, vocab = spacy.tokens, spacy.vocab.Vocab()  # imported before any file is read
+    content = path.read_bytes()
+    _check_unpacked(content, path.name)
+    return list(tokens.DocBin().from_bytes(content).get_docs(vocab))
+
+
+def _check_unpacked(content: bytes, name: str) -> None:
+    """Raise an error for packed bytes that take too much memory, before they are unpacked whole."""
+    most, size, left = max(UNPACKED, UNPACKED_RATIO * len(content)), 0, content
+    unpacking = zlib.decompressobj()
+    while left and not unpacking.eof:
+        size += len(unpacking.decompress(left, 2**20))
+        left = unpacking.unconsumed_tail
+        if size > most:
+            raise ValueError(
+                f"{name} has {len(content)} bytes, and more than {most} when it is unpacked. "
+                "Expected a file of spaCy; divide a large one into several."
+            )
 
 
 # -- brat --------------------------------------------------------------------------------------
@@ -172,7 +208,7 @@ def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
         if not file.is_file() or not file.with_suffix(".ann").is_file():
             missing = file if not file.is_file() else file.with_suffix(".ann")
             raise ValueError(f"There is no {missing.name} beside {file.stem}'s other file.")
-        text = _read_text(file)
+        text = read_text(file)
         found, left_out = _spans_of_brat(file.with_suffix(".ann"), text)
         texts.append(text)
         spans.append(found)
@@ -182,21 +218,16 @@ def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
     return Annotations(texts, spans)
 
 
-def _read_text(path: pathlib.Path) -> str:
-    with path.open(encoding="utf-8", newline="") as file:  # offsets count each "\r"
-        return file.read()
-
-
 def _spans_of_brat(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
     """Return the spans of a .ann file, and how many lines are no spans."""
     spans, others = [], 0
-    for number, line in enumerate(_read_text(path).removeprefix("\ufeff").split("\n"), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         line = line.rstrip("\r")
         if not line.strip() or OF_NO_SPAN.match(line):
             others += bool(line.strip())
             continue
         where = f"{path.name}, line {number}"
-        match = re.fullmatch(r"T\S*\t(\S+) (\d+ \d+(?:;\d+ \d+)*)\t(.*)", line)
+        match = re.fullmatch(r"T\S*\t(\S+) (\d{1,9} \d{1,9}(?:;\d{1,9} \d{1,9})*)\t(.*)", line)
         if match is None:
             raise invalid(
                 where, line, "an identifier, a type with start and end, and the text, between tabs"
@@ -224,8 +255,9 @@ COMMENT = re.compile(r"# ?[\w.]+ ?=")
 NO_WORD = re.compile(r"\d+[-.]\d+|#")
 
 
+@validate_arguments
 def read_conll(
-    path: str | os.PathLike[str], column: int = -1, word_column: int = 0
+    path: FilePath, column: ColumnNumber = -1, word_column: ColumnNumber = 0
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Read the sentences of a file with a word in each line and blank lines between sentences.
 
@@ -261,7 +293,7 @@ def read_conll(
     """
     path, columns = pathlib.Path(path), (word_column, column)
     # Not `splitlines`, which also splits at characters inside of words, such as U+0085.
-    lines = [s.rstrip("\r") for s in path.read_text(encoding="utf-8-sig").split("\n")]
+    lines = [s.rstrip("\r") for s in read_text(path).split("\n")]
     if lines[0].startswith("#FORMAT=WebAnno"):
         raise ValueError(
             f"{path.name} is in the format of WebAnno and INCEpTION. Export it as CoNLL 2002 there."
@@ -341,10 +373,10 @@ def _word_and_tag(line: str, cells: list[str], columns: tuple[int, int]) -> tupl
     for column in columns:
         if not -len(cells) <= column < len(cells):
             raise ValueError(
-                f"{line}: there is no column {column} in {cells}. Expected a word and its tags, "
-                "between tabs or spaces; column=... says which of them is the tag."
+                f"{line}: there is no column {column} in {shown(cells)}. Expected a word and its "
+                "tags, between tabs or spaces; column=... says which of them is the tag."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:
-        raise ValueError(f"{line}: {cells} has no tag in addition to the word.")
+        raise ValueError(f"{line}: {shown(cells)} has no tag in addition to the word.")
     return cells[word], cells[tag]

@@ -12,12 +12,14 @@ import json
 import logging
 import numbers
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from encoder_zoo.common.missing import is_missing
+from encoder_zoo.common.reading import field_of, reading
+from encoder_zoo.common.wording import shown, with_type
 from encoder_zoo.tasks.preprocessing.columns import (
     is_doc,
     is_span,
@@ -136,8 +138,11 @@ def annotations_of(
     if isinstance(rows, Annotations):
         return rows
     read, left_out, of_tasks = [], [], {}
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        raise ValueError(f"The rows are {with_type(rows)}. {EXPECTED}")
     for number, row in enumerate(_records(rows, classes)):
-        found = _read(row, number, text_key)
+        with reading(f"Row {number}", EXPECTED):
+            found = _read(row, number, text_key)
         if isinstance(found, Row) and (task := _task_of(row)):
             found = _once(found, number, of_tasks.setdefault(task, (number, found)))
         (left_out if isinstance(found, NotAnnotated) else read).append((number, found))
@@ -228,7 +233,7 @@ def _task_of(row: object) -> tuple | None:
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
-                return key, row[key]
+                return key, repr(row[key])
     return None
 
 
@@ -315,7 +320,7 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
 
 def _no_annotation(number: int, key: str | None, value: object) -> str:
     return (
-        f"Row {number} has no annotation: {key!r} is {value!r}. Leave such rows out; those in "
+        f"Row {number} has no annotation: {key!r} is {shown(value)}. Leave such rows out; those in "
         "which nothing is to be annotated have an empty list."
     )
 
@@ -358,8 +363,9 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
     }
     if isinstance(row.get("data"), dict):
         return _of_label_studio(row, number, text_key)
-    if row.get("answer") in LEFT_OUT:
-        return NotAnnotated(LEFT_OUT[row["answer"]])
+    answer = field_of(row, "answer", (str, type(None)), f"Row {number}", None)
+    if answer in LEFT_OUT:
+        return NotAnnotated(LEFT_OUT[answer])
     keys = {}
 
     def found(role: str, item: tuple[str, Any] | None):
@@ -393,7 +399,7 @@ def _decoded(value: object) -> object:
     """Return a cell as the list or dict that it writes, as in Label Studio's and pandas' CSV."""
     if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
         for decode in (json.loads, ast.literal_eval):
-            with contextlib.suppress(ValueError, SyntaxError, RecursionError):
+            with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 return decode(value)
     return value
 
@@ -537,31 +543,47 @@ def _of_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotA
     Of several annotators' that of the ground truth is taken, or the one that all have in common.
     Predictions are not read.
     """
-    given = row.get("annotations", row.get("completions"))
-    if not isinstance(given, list):
-        raise ValueError(f"Row {number} has no annotations. It has {_seen(row)}. {EXPECTED}")
-    done = [a for a in given if not a.get("was_cancelled")]
+    where = f"Row {number}"
+    key = "completions" if "annotations" not in row and "completions" in row else "annotations"
+    if key not in row:
+        raise ValueError(f"{where} has no annotations. It has {_seen(row)}. {EXPECTED}")
+    given = field_of(row, key, list, where)
+    done = [a for a in given if not field_of(a, "was_cancelled", _FLAG, where, False)]
     if not done:
         return NotAnnotated("skipped" if given else "not annotated")
-    truth = [annotation for annotation in done if annotation.get("ground_truth")]
+    truth = [a for a in done if field_of(a, "ground_truth", _FLAG, where, False)]
     done = truth if len(truth) == 1 else done
-    results = [[r for r in a.get("result", []) if r.get("type") != "relation"] for a in done]
-    values = [r.get("value", {}) for r in results[0]]
+    results = [field_of(annotation, "result", list, where, []) for annotation in done]
+    every = [result for of_one in results for result in of_one]
+    related = any(_type_of(result, where) == "relation" for result in every)
+    results = [[r for r in of_one if _type_of(r, where) != "relation"] for of_one in results]
+    values = [field_of(result, "value", dict, where, {}) for result in results[0]]
     text = _text_of_task(row["data"], values, number, text_key)
-    readings = [_of_results(result, text, number) for result in results]
-    if any(reading != readings[0] for reading in readings):
+    readings = [_of_results(of_one, text, number) for of_one in results]
+    if any(other != readings[0] for other in readings):
         raise ValueError(
-            f"Row {number} has {len(done)} annotations that differ. Keep one for each text, or "
-            "mark it as ground truth."
+            f"{where} has {len(done)} annotations that differ. Keep one for each text, or mark it "
+            "as ground truth."
         )
-    related = any(r.get("type") == "relation" for a in done for r in a.get("result", []))
     return readings[0]._replace(related=related)
 
 
+_FLAG = (bool, type(None))
+
+
+def _type_of(result: object, where: str) -> str | None:
+    return field_of(result, "type", (str, type(None)), where, None)
+
+
 def _of_results(results: list[dict], text: str, number: int) -> Row:
-    values = [result.get("value", {}) for result in results]
+    where = f"Row {number}"
+    values = [field_of(result, "value", dict, where, {}) for result in results]
     spans = [value for value in values if _is_span(value)]
-    choices = [value["choices"] for value in values if "choices" in value and not _is_span(value)]
+    others = [value for value in values if "choices" in value and not _is_span(value)]
+    choices = [field_of(value, "choices", list, where) for value in others]
+    for label in (label for of_one in choices for label in of_one):
+        if not isinstance(label, str):
+            raise ValueError(f"{where}: 'choices' has {shown(label)}. Expected names of classes.")
     if len(spans) + len(choices) < len(values):
         kinds = sorted({str(r.get("type")) for r in results} - {"labels", "choices"})
         raise ValueError(
@@ -636,16 +658,16 @@ def _checked_span(span: object, text: str, row: str) -> dict:
         [label] = label
     if not all(isinstance(v, numbers.Integral) for v in (start, end)):
         raise ValueError(
-            f"{row}: a span starts at {start!r} and ends at {end!r}. Expected numbers of "
-            "characters."
+            f"{row}: a span starts at {shown(start)} and ends at {shown(end)}. Expected numbers "
+            "of characters."
         )
-    where = f"{row}: the span from {start} to {end}"
+    where = f"{row}: the span from {shown(start)} to {shown(end)}"
     if isinstance(label, list | tuple):
-        raise ValueError(f"{where} has {len(label)} labels: {list(label)}. Expected one.")
+        raise ValueError(f"{where} has {len(label)} labels: {shown(label)}. Expected one.")
     if not isinstance(label, str) or not label:
         raise ValueError(
-            f"{where} has the label {label!r}. Expected a name; export the names of labels, not "
-            "their numbers."
+            f"{where} has the label {shown(label)}. Expected a name; export the names of labels, "
+            "not their numbers."
         )
     quoted = span.get("text")
     quoted = quoted if isinstance(quoted, str) else None
@@ -666,7 +688,7 @@ def _field(span: Mapping, names: Sequence[str], row: str) -> Any:
     for name in names:
         if name in span:
             return span[name]
-    raise ValueError(f"{row}: the span {dict(span)!r:.100} has no {names[0]}.")
+    raise ValueError(f"{row}: the span {shown(span)} has no {names[0]}.")
 
 
 def _same(text: str | None, quoted: str) -> bool:

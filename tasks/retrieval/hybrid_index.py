@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 
+from encoder_zoo.common.reading import loading
 from encoder_zoo.common.validation import (
     PositiveInt,
     Rule,
@@ -411,6 +412,11 @@ def load_index(
         >>> load_index(folder, embedder).search("Tax law.", top_k=1)[0]["text"]
         'Tax law.'
     """
+    with loading(folder):
+        return _load_index(folder, embedder, options)
+
+
+def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOptions) -> Index:
     cls = INDEXES.get(kind := kind_of(folder))
     if cls is None:
         raise ValueError(f"{os.fspath(folder)} holds a {kind}. Expected {', '.join(INDEXES)}.")

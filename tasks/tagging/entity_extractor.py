@@ -33,11 +33,13 @@ from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.gliner import SpanWidth
 from encoder_zoo.tasks.base.classes import label_indices, validated_labels
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
+    check_weights_finite,
     threshold_of_each,
     tuned_thresholds,
 )
@@ -185,7 +187,7 @@ class EntityExtractor(Task):
         backbone: Backbone,
         preprocessor: EntityExtractorPreprocessor | None = None,
         labels: Sequence[str] | None = None,
-        max_width: PositiveInt = 12,
+        max_width: SpanWidth = 12,
         span_dim: PositiveInt | None = None,
         span_mode: SpanMode = "markerV0",
         num_rnn_layers: NonNegativeInt = 1,
@@ -623,6 +625,7 @@ class EntityExtractor(Task):
         """
         x, true, labels = self._true_entities(x, y, labels)
         check_not_empty(x)
+        check_weights_finite(self)
         # Spans are chosen by score, so that those of one threshold are those above it of all.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
         names, _ = label_sets(labels, None, len(x))

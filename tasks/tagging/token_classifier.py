@@ -19,10 +19,10 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.keras_private import compiled_metrics
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
-    PositiveFloat,
     PositiveInt,
     Probability,
     Rate,
+    Temperature,
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
@@ -188,7 +188,7 @@ class TokenClassifier(LabelledTask):
         valid_tags: bool | None = None,
         head: keras.layers.Layer | None = None,
         split_symbols: bool | Literal["outer"] = False,
-        temperature: PositiveFloat = 1.0,
+        temperature: Temperature = 1.0,
         thresholds: Thresholds | None = None,
         crf: bool = False,
         **kwargs: Unpack[LayerArguments],

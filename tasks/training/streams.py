@@ -20,6 +20,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_numpy, tf
+from encoder_zoo.common.wording import with_type
 from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch, take_examples
 from encoder_zoo.tasks.preprocessing.batching import (
     ArrayBatches,
@@ -564,7 +565,12 @@ class InOrder:
 
 def _length(x) -> int:
     while isinstance(x, Mapping | tuple):
-        x = next(iter(x.values() if isinstance(x, Mapping) else x))
+        x = next(iter(x.values() if isinstance(x, Mapping) else x), ())
+    if not hasattr(x, "__len__"):
+        raise ValueError(
+            f"The stream gave {with_type(x)} in place of texts. Expected batches, (texts, labels), "
+            "or single examples, all alike."
+        )
     return len(x)
 
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import EvaluateOptions, History
+from encoder_zoo.common.arguments import Callbacks, EvaluateOptions, History
 from encoder_zoo.common.keras_private import (
     VALIDATION_OF_FIT,
     ValidationOfFit,
@@ -274,7 +274,7 @@ class TextModel(keras.Model):
         epochs: NonNegativeInt = 1,
         *,
         verbose: Verbosity = "auto",
-        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        callbacks: Callbacks | None = None,
         validation_split: Rate = 0.0,
         validation_data: object = None,
         shuffle: bool = True,
@@ -451,7 +451,7 @@ class TextModel(keras.Model):
         verbose: Verbosity = "auto",
         sample_weight: object = None,
         steps: PositiveInt | None = None,
-        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        callbacks: Callbacks | None = None,
         **of_keras: Unpack[ValidationOfFit],
     ) -> dict[str, float] | float | list[float]:
         """Return the loss and the metrics on raw inputs, as `keras.Model.evaluate`.
@@ -542,7 +542,7 @@ class TextModel(keras.Model):
         *,
         verbose: Verbosity = "auto",
         steps: PositiveInt | None = None,
-        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        callbacks: Callbacks | None = None,
     ) -> Any:
         """Return the model's outputs for raw inputs, in their order: logits, not probabilities.
 

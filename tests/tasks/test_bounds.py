@@ -1,0 +1,64 @@
+"""Numbers of files are bounded, and what is no callback is refused before any work."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import encoder_zoo as ez
+
+pytestmark = pytest.mark.eager
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop"]
+TEXTS = ["a b", "c d", "e f"]
+
+
+@pytest.fixture
+def tokenizer():
+    return ez.BertTokenizer(WORDS)
+
+
+@pytest.fixture
+def backbone():
+    return ez.BertBackbone(len(WORDS), 1, 2, 8, 16, max_sequence_length=32)
+
+
+@pytest.fixture
+def classifier(backbone, tokenizer):
+    preprocessor = ez.SequenceClassifierPreprocessor(tokenizer)
+    return ez.SequenceClassifier(backbone, preprocessor, labels=["down", "up"])
+
+
+@pytest.fixture
+def folder(classifier, tmp_path):
+    classifier.save_to_preset(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.mark.parametrize("callbacks", [[5], 5, [keras.callbacks.EarlyStopping], ["early"]])
+def test_what_is_no_callback(callbacks, classifier):
+    for call in (classifier.predict, classifier.evaluate, classifier.fit):
+        with pytest.raises(ValueError, match="callbacks is .*Expected a list of callbacks"):
+            call(TEXTS, callbacks=callbacks, verbose=0)
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e300, 0.0, -1.0, float("nan"), "1", True, 10**400])
+def test_a_temperature_in_a_file(value, folder):
+    path = folder / "encoder_zoo.json"
+    content = json.loads(path.read_text())
+    content["preprocessor"]["temperature"] = value
+    path.write_text(json.dumps({**content, "files": {}}))
+    with pytest.raises(ValueError, match=r"encoder_zoo.json"):
+        ez.SequenceClassifier.from_preset(folder, verify=False)
+
+
+def test_nothing_is_tuned_by_nan_or_nothing(classifier):
+    for method in (classifier.calibrate, classifier.tune_thresholds):
+        with pytest.raises(ValueError, match="There are no"):
+            method([], [])
+    for weight in classifier.head.weights:
+        weight.assign(np.full(weight.shape, np.nan))
+    for method in (classifier.calibrate, classifier.tune_thresholds):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            method(TEXTS, ["up", "down", "up"])
