@@ -232,6 +232,8 @@ def tokenizer_files(tokenizer: Tokenizer, backbone: Backbone) -> dict[str, str]:
     Without `model_max_length` transformers' pipelines do not truncate, and fail for long texts.
     """
     files = tokenizer.to_files()
+    if TOKENIZER_CONFIG not in files:  # of static embeddings
+        return files
     longest = min(filter(None, (tokenizer.model_max_length, backbone.max_sequence_length)))
     settings = {**json.loads(files[TOKENIZER_CONFIG]), "model_max_length": longest}
     return {**files, TOKENIZER_CONFIG: as_json(settings)}

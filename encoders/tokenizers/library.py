@@ -99,7 +99,7 @@ def check_growth(normalizer: Mapping | None) -> None:
         >>> step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
         >>> check_growth({"type": "Sequence", "normalizers": [step, step, step]})
         Traceback (most recent call last):
-        ValueError: normalizer makes a text up to 1e+09 times as long. Expected at most 500 times.
+        ValueError: normalizer makes a text up to 1000 times as long. Expected at most 500 times.
     """
     # {letter: how many letters the steps after this one make of it}; "" stands for all others.
     lengths = {"": 1.0}
