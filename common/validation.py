@@ -150,6 +150,7 @@ def validate_arguments(function: F) -> F:
                 check_argument(name, given[name], rule)
         return function(*args, **kwargs)
 
+    validated.autograph_info__ = {}  # TensorFlow's mark of what AutoGraph leaves as it is
     validated.__signature__ = signature  # where Keras looks for the names of arguments
     return cast(F, validated)
 

@@ -306,6 +306,7 @@ class Tokenizer(TokenizerArguments):
         vocab_size = ForeignName("vocabulary_size")
 
     first_column = 1
+    autograph_info__: ClassVar[dict] = {}  # see `Preprocessor`
     lstrip_mask: bool  # whether a mask in a text takes in the white space before it
 
     def __init__(self, *args, **options):

@@ -359,6 +359,18 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 count + len(examples["labels"]),
                 ", ".join(sorted(unseen)),
             )
+        elif not self._is_multi_label() and len(wanted) == 1 < len(seen):
+            [only] = wanted
+            parts = [_indices(part["labels"].numpy()) for part in (examples, held_out)]
+            share = np.mean(np.concatenate(parts) == only)
+            if share ** len(parts[1]) < UNLIKELY:  # by chance, of shuffled texts
+                logger.warning(
+                    "validation_split holds out the last %d of %d texts, and all of them are %r. "
+                    "Shuffle texts and labels before `fit`.",
+                    len(parts[1]),
+                    len(parts[0]) + len(parts[1]),
+                    self.class_names[only],
+                )
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -696,6 +708,14 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
             return explain_texts(self, texts, label, method, batch_size)[0]
         return explain_texts(self, texts, label, method, batch_size)
+
+
+UNLIKELY = 0.01
+
+
+def _indices(labels: np.ndarray) -> np.ndarray:
+    """Return class indices (N,), also of rows of probabilities (N, C)."""
+    return labels.argmax(axis=1) if labels.ndim == 2 else labels
 
 
 def labels_in_order(

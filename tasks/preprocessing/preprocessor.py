@@ -10,7 +10,7 @@ import contextvars
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import keras
 import numpy as np
@@ -155,6 +155,10 @@ class Preprocessor(ConfigFromSignature):
     def packed_length(self) -> int | None:
         """Return the length of sequences that `fit` packs texts into; None without packing."""
         return None
+
+    # TensorFlow's mark of what AutoGraph leaves as it is: in `dataset.map(preprocessor)` it would
+    # try to convert this package's code, and print what it cannot convert.
+    autograph_info__: ClassVar[dict] = {}
 
     def __call__(self, x, y=None, sample_weight=None):
         """Return texts as the model's `x`, `(x, y)` or `(x, y, sample_weight)`."""
