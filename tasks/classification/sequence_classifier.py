@@ -710,7 +710,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return explain_texts(self, texts, label, method, batch_size)
 
 
-UNLIKELY = 0.01
+UNLIKELY = 0.05
 
 
 def _indices(labels: np.ndarray) -> np.ndarray:
