@@ -68,7 +68,10 @@ def restore_backbone(
     backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
     if kind is not checkpoint.family.backbone:
-        _log_own_weights(backbone, matched, checkpoint)
+        read = [weight for weight, _ in matched.values()]
+        _log_own_weights(
+            backbone, read + (backbone.pooler_dense.weights if new else []), checkpoint
+        )
     backbone.pooler_is_new = new
     _loaded.add(backbone)
     return backbone, set(matched), new
@@ -98,10 +101,10 @@ def match_backbone(
     return backbone, matched, bool(new)
 
 
-def _log_own_weights(backbone: Backbone, matched: Mapping, checkpoint: Checkpoint) -> None:
+def _log_own_weights(backbone: Backbone, others: Iterable, checkpoint: Checkpoint) -> None:
     """Log the weights of a user's subclass that no checkpoint of its family holds."""
-    read = {id(weight) for weight, _ in matched.values()}
-    own = [weight.path for weight in backbone.weights if id(weight) not in read]
+    others = {id(weight) for weight in others}
+    own = [weight.path for weight in backbone.weights if id(weight) not in others]
     if own:
         logger.warning(
             "%s: these weights of %s start from their initial values, as no %s has them: %s.",

@@ -7,6 +7,7 @@ import json
 import re
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from paths import ROOT
@@ -174,6 +175,32 @@ def test_our_side_of_the_moving_page_runs(tmp_path, monkeypatch):
     exec("\n".join(CODE.findall((PAGES / "moving.md").read_text(encoding="utf-8"))), {})
 
 
+@pytest.mark.slow(every=True)
+def test_every_line_of_change_the_model_runs(tmp_path, monkeypatch):
+    """What is changed is trained, and the same after it is saved and opened."""
+    tf.config.run_functions_eagerly(False)
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "change_the_model"}
+    for code in CODE.findall((PAGES / "topics" / "change_the_model.md").read_text("utf-8")):
+        before = names["near"].predict(names["texts"], verbose=0) if "near.save" in code else None
+        exec(code, names)
+        if before is not None:
+            again = names["near"].predict(names["texts"], verbose=0)
+            np.testing.assert_allclose(again, before, atol=1e-5)
+    assert type(names["modest"]).__name__ == "Modest"
+    assert type(names["near"].backbone.blocks[0].attention).__name__ == "NearAttention"
+    trained = {weight.path.split("/")[-2] for weight in names["adapted"].backbone.trainable_weights}
+    assert trained == {"down", "up", "pooler"}
+    assert all(np.abs(block.up.kernel).max() > 0 for block in names["adapted"].backbone.blocks)
+    # The attention of far tokens is lower than BERT's, by the formula.
+    attention = names["NearAttention"](8, 2)
+    query = keras.random.normal((1, 2, 5, 4))
+    places = np.arange(5)
+    expected = np.asarray(query) @ np.asarray(query).transpose(0, 1, 3, 2) / 2
+    expected = expected - 0.1 * np.abs(places[:, None] - places)
+    np.testing.assert_allclose(attention.scores(query, query), expected, atol=1e-5)
+
+
 TASK_PAGES = sorted((PAGES / "reference" / "tasks").glob("*.md"))
 WHOLE = [path for path in TASK_PAGES if "bert_nano" in path.read_text(encoding="utf-8")]
 
@@ -235,6 +262,15 @@ QUERIES = {
     "onnx": "onnx",
     "attention weights": "attention-weights",
     "confusion matrix": "confusion-matrix",
+    "classification report": "classification-report",
+    "stratified split": "stratified-split",
+    "custom loss": "custom-loss",
+    "train_step": "train_step",
+    "own attention": "attention",
+    "abstain": "abstain",
+    "reject option": "abstain",
+    "jupyter notebook": "notebook",
+    "missing values": "missing-values",
     "continue pretraining on my domain": "domain",
     "multi gpu": "gpu",
     "tensorboard": "tensorboard",
