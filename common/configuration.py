@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 
 import keras
 
-from encoder_zoo.common.keras_private import layers_in, weight_bytes_of_opened_file
-from encoder_zoo.common.validation import Rule, rules_of
+from encoder_zoo.common.keras_private import (
+    layers_in,
+    own_trainable_variables,
+    weight_bytes_of_opened_file,
+)
+from encoder_zoo.common.validation import Rule, is_number, rules_of
+from encoder_zoo.common.wording import invalid
 
 if TYPE_CHECKING:
     from typing import Self
@@ -20,8 +25,10 @@ class ConfigFromSignature:
 
     Put it before the Keras class. Every named argument of every `__init__` from the class up to
     this mixin must be stored under its own name, so a sublayer is `dropout_layer`, not `dropout`.
-    The configuration of a model also says which layers `quantize` has quantized: Keras notes it in
-    that of each layer, and layers that a constructor makes have none.
+    The configuration of a model also holds the state of the layers that its constructor makes:
+    which of them `quantize` has quantized, which have low-rank updates, and which layers and
+    weights are frozen. Models and layers among its arguments are configurations too, so that
+    `from_config(get_config())` makes a model that shares nothing.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -45,9 +52,12 @@ class ConfigFromSignature:
     def get_config(self) -> dict:
         """Return the arguments that build this object again."""
         config = super().get_config() if hasattr(super(), "get_config") else {}
-        config = {**config, **{name: getattr(self, name) for name in argument_names(type(self))}}
-        quantized = _quantized_layers(self) if isinstance(self, keras.Model) else {}
-        return {**config, "quantized": quantized} if quantized else config
+        arguments = {name: getattr(self, name) for name in argument_names(type(self))}
+        if not isinstance(self, keras.Model):
+            return {**config, **arguments}
+        arguments = {name: as_configuration(value) for name, value in arguments.items()}
+        state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
+        return {**config, **arguments, **{name: value for name, value in state.items() if value}}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
@@ -58,7 +68,8 @@ class ConfigFromSignature:
         """
         config = dict(config)
         _check_file_holds(cls, config)
-        quantized = config.pop("quantized", {}) if issubclass(cls, keras.Model) else {}
+        is_model = issubclass(cls, keras.Model)
+        states = {name: config.pop(name, None) for name in LAYER_STATES if is_model}
         found = cls(
             **{
                 name: keras.saving.deserialize_keras_object(value, custom_objects=custom_objects)
@@ -67,8 +78,17 @@ class ConfigFromSignature:
                 for name, value in config.items()
             }
         )
-        _quantize_layers(found, quantized)
+        for name, state in states.items():
+            if state:
+                LAYER_STATES[name][1](found, state)
         return found
+
+
+def as_configuration(value: object) -> object:
+    """Return the serialized form of a layer, a model or a preprocessor; others unchanged."""
+    if isinstance(value, keras.layers.Layer | ConfigFromSignature):
+        return keras.saving.serialize_keras_object(value)
+    return value
 
 
 def _check_file_holds(cls: type, config: Mapping) -> None:
@@ -112,6 +132,67 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
             keras.Model.quantize(
                 model, entry["mode"], settings, filters=lambda each, one=layer: each is one
             )
+
+
+def _updated_layers(model: keras.Model) -> dict[str, dict]:
+    """Return {index among the model's layers: rank and alpha of its low-rank updates}."""
+    return {
+        str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
+        for index, layer in enumerate(layers_in(model))
+        if getattr(layer, "lora_enabled", False)
+    }
+
+
+def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
+    """Enable low-rank updates as `_updated_layers` says, where arguments do not have them yet."""
+    layers = layers_in(model)
+    for index, entry in updated.items():
+        layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
+        if getattr(layer, "lora_enabled", None) is not False:
+            continue
+        if type(rank) is not int or not 0 < rank <= max(layer.kernel.shape):
+            raise invalid(
+                f"low_rank_updates: rank of {layer.path}", rank, "an integer up to its width"
+            )
+        if not is_number(alpha):
+            raise invalid(f"low_rank_updates: {layer.path}", alpha, "a number as alpha")
+        layer.enable_lora(rank, lora_alpha=alpha)
+
+
+def _frozen_layers(model: keras.Model) -> dict[str, list]:
+    """Return the layers that are not trained, and the weights that differ from their layer.
+
+    Layers are indices among the model's, and weights pairs of an index and that of a weight among
+    the layer's own.
+    """
+    layers = layers_in(model)
+    frozen = [i for i, layer in enumerate(layers) if not layer.trainable]
+    weights = [
+        [i, j]
+        for i, layer in enumerate(layers)
+        for j, weight in enumerate(own_trainable_variables(layer))
+        if weight.trainable != layer.trainable
+    ]
+    found = {"layers": frozen, "weights": weights}
+    return {name: values for name, values in found.items() if values}
+
+
+def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
+    """Freeze layers and weights as `_frozen_layers` says."""
+    layers, indices = layers_in(model), set(frozen.get("layers", ()))
+    for i, layer in enumerate(layers):  # outer layers first: each sets those inside it
+        layer.trainable = i not in indices
+    for i, j in frozen.get("weights", ()):
+        weight = own_trainable_variables(layers[i])[j]
+        weight.trainable = not layers[i].trainable
+
+
+# {key in a model's configuration: (how it is read off the layers, how they are set by it)}
+LAYER_STATES = {
+    "quantized": (_quantized_layers, _quantize_layers),
+    "low_rank_updates": (_updated_layers, _update_layers),
+    "frozen": (_frozen_layers, _freeze_layers),
+}
 
 
 def make_serializable(cls: type) -> None:

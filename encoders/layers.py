@@ -22,6 +22,7 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.low_rank import KeepsUpdates
 
 _dtype_name = functools.cache(keras.backend.standardize_dtype)
 
@@ -201,7 +202,7 @@ class CalledDirectly:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Dense(CalledDirectly, keras.layers.Dense):
+class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
     """Keras's dense layer, with the bias added in the product on PyTorch; the same arguments."""
 
     def call(self, inputs, training=None):

@@ -19,6 +19,7 @@ from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidd
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import ABSENT, Activation, Dropout, initializer
+from encoder_zoo.encoders.low_rank import KeepsUpdates
 from encoder_zoo.encoders.positions import by_distance, last_tokens
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
@@ -46,7 +47,7 @@ def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class JoinedHeads(keras.layers.EinsumDense):
+class JoinedHeads(KeepsUpdates, keras.layers.EinsumDense):
     """`EinsumDense` of heads that lie side by side, (N, H d), with a kernel (D, H, d).
 
     Example:

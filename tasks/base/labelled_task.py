@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
+from encoder_zoo.common.configuration import as_configuration
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
@@ -104,7 +105,7 @@ class LabelledTask(Task):
 
     def get_config(self) -> dict:
         config = super().get_config()
-        return {**config, "head": self.given_head} if "head" in config else config
+        return {**config, "head": as_configuration(self.given_head)} if "head" in config else config
 
     def _check_labels_known(self) -> None:
         if self.head is None:

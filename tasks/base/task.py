@@ -422,7 +422,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
                 f"texts are for int8 by OpenVINO. Received: texts for {dtype} by {engine}. Leave "
                 "them out, or pass engine='openvino' and dtype='int8'."
             )
-        answering = type(self).from_config(self.get_config())
+        shared = {"backbone": self.backbone, "preprocessor": self.preprocessor}
+        answering = type(self).from_config({**self.get_config(), **shared})
         for own, copied in zip(self.variables, answering.variables, strict=True):
             if own is not copied:
                 copied.assign(own)

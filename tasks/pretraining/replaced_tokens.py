@@ -13,6 +13,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.configuration import LAYER_STATES
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.common.weights_lock import share_weights_lock
@@ -443,7 +444,7 @@ def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbon
             "multiple of the heads, such as 0.25."
         )
     arguments = {
-        **{n: value for n, value in backbone.get_config().items() if n != "quantized"},
+        **{n: value for n, value in backbone.get_config().items() if n not in LAYER_STATES},
         "name": "generator_backbone",
         "num_layers": max(1, round(depth * backbone.num_layers)),
         "hidden_dim": hidden_dim,

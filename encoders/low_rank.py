@@ -1,0 +1,53 @@
+"""Low-rank updates (LoRA) of dense layers, kept exactly in Keras's files."""
+
+from __future__ import annotations
+
+import numpy as np
+from keras import initializers, ops
+
+from encoder_zoo.common.keras_private import frozen_kernel
+
+UPDATES = ("lora_kernel_a", "lora_kernel_b")
+SCALE = "lora_scale"
+
+
+class KeepsUpdates:
+    """Mixin of dense layers: saves the kernel and its low-rank updates apart from each other.
+
+    Keras's own layers save the sum, and set both factors to 0 when it is read: such a layer does
+    not train again, as the gradient of each factor is a product with the other.
+    """
+
+    def save_own_variables(self, store) -> None:
+        if not self.lora_enabled or self.quantization_mode is not None:
+            super().save_own_variables(store)
+            return
+        store["0"] = frozen_kernel(self)
+        if self.bias is not None:
+            store["1"] = self.bias
+        for name in UPDATES:
+            store[name] = getattr(self, name)
+        store[SCALE] = np.float32(self.lora_alpha / self.lora_rank)
+
+    def load_own_variables(self, store) -> None:
+        names = [*store.keys()]
+        base = {name: store[name] for name in names if not name.startswith("lora_")}
+        updates = {name: store[name][()] for name in UPDATES if name in names}
+        if updates and not self.lora_enabled:
+            product = np.matmul(*updates.values()).reshape(base["0"].shape)
+            base["0"] = base["0"][()] + store[SCALE][()] * product
+        super().load_own_variables(base)
+        if not self.lora_enabled:
+            return
+        if not updates:  # as after `enable_lora`; Keras has set both to 0
+            shape = self.lora_kernel_a.shape
+            self.lora_kernel_a.assign(initializers.HeUniform()(shape, dtype="float32"))
+            return
+        for name, value in updates.items():
+            weight = getattr(self, name)
+            if tuple(weight.shape) != value.shape:
+                raise ValueError(
+                    f"{self.path} has low-rank updates of rank {self.lora_rank}. Received: weights "
+                    f"whose {name} has the shape {value.shape}. Expected {tuple(weight.shape)}."
+                )
+            weight.assign(ops.convert_to_tensor(value))
