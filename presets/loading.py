@@ -392,8 +392,8 @@ def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict
         indices = [i for i, taker in enumerate(takers) if name in argument_names(taker)]
         if name == "dtype":
             indices = [0, 2]
-        elif name in cls.settings_in_files:  # a backbone's argument of that name is another one
-            indices = [i for i in indices if i]
+        elif name != "dropout" and (2 in indices or name in cls.settings_in_files):
+            indices = [i for i in indices if i]  # a backbone's argument of that name is another one
         if not indices:
             known = {n for taker in takers for n in argument_names(taker)}
             raise TypeError(unknown_argument(f"{cls.__name__}.from_preset", name, known))

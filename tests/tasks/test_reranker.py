@@ -489,6 +489,7 @@ class TestCheckpoints:
             task = ez.Reranker.from_preset(folder, activation="linear")
         assert "the head of Reranker starts from random weights" in caplog.text
         assert task.activation == "linear"
+        assert task.backbone.activation == "gelu"  # an argument of the same name
 
     @pytest.mark.slow
     def test_a_classifier_of_one_label_is_the_same_model(self, build, tmp_path):
