@@ -1,5 +1,6 @@
 """The docstrings' sections, as mkdocstrings shows them."""
 
+import importlib
 import re
 import textwrap
 
@@ -17,6 +18,31 @@ class Sections(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)
+        if obj.is_function:
+            show_options(obj)
+
+
+def show_options(function: griffe.Function) -> None:
+    """Show the keyword arguments behind `**options: Unpack[Options]` in a signature."""
+    for parameter in list(function.parameters):
+        unpacked = re.fullmatch(r"(?:\w+\.)*Unpack\[(\w+)\]", str(parameter.annotation or ""))
+        options = unpacked and getattr(
+            importlib.import_module(function.module.path), unpacked[1], None
+        )
+        if options is None:
+            continue
+        del function.parameters[parameter.name]
+        for name, annotation in options.__annotations__.items():
+            if name in function.parameters:
+                continue
+            function.parameters.add(
+                griffe.Parameter(
+                    name,
+                    annotation=getattr(annotation, "__forward_arg__", str(annotation)),
+                    kind=griffe.ParameterKind.keyword_only,
+                    default="...",
+                )
+            )
 
 
 def as_markdown(text: str) -> str:

@@ -191,6 +191,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         parts = [
             f"{type(backbone).__name__} of {backbone.num_layers} layers of {backbone.hidden_dim}",
             f"{sum(math.prod(weight.shape) for weight in self.weights):,} weights",
+            *([f"answers in {self.cpu_model.identity} on the CPU"] if self.cpu_model else []),
             *([f"labels {', '.join(labels[:MAX_SHOWN])}"] if labels else []),
         ]
         more = f" and {len(labels) - MAX_SHOWN} more" if len(labels or []) > MAX_SHOWN else ""
@@ -438,7 +439,9 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         if changes:
             raise ValueError(
                 "This is the result of for_cpu, which answers only. Call fit or export of the "
-                "model that it was made of, and for_cpu again."
+                "model that it was made of, and for_cpu again. A file in int8 is written by "
+                "`model.export('model.tflite', format='litert', "
+                "optimizations=[tf.lite.Optimize.DEFAULT])`."
             )
 
     def signatures(self, **options) -> dict[str, Callable]:

@@ -40,14 +40,15 @@ MARK = b"encoder_zoo"  # key of a shard's range and run in its footer
 LOCATION_COLUMNS = ("file", "row")  # columns of every answer
 
 
+def _names(keep: str | Sequence[str]) -> list[str]:
+    return [keep] if isinstance(keep, str) else list(keep)
+
+
 Kept = Annotated[
-    Sequence[str],
+    str | Sequence[str],
     Rule(
-        lambda v: (
-            not isinstance(v, str)
-            and all(isinstance(n, str) and n not in LOCATION_COLUMNS for n in v)
-        ),
-        "a list of names of columns, other than 'file' and 'row'",
+        lambda v: all(isinstance(n, str) and n and n not in LOCATION_COLUMNS for n in _names(v)),
+        "the name of a column, or a list of names, other than 'file' and 'row'",
     ),
 ]
 
@@ -91,11 +92,11 @@ def answer_files(
         paths: a path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list of these;
             each file is read once. `.txt` (a text on each line, the column "text"), `.csv`, `.tsv`
             (tabs, no quotes), `.jsonl`, each perhaps packed, `.csv.gz`, in UTF-8; or `.parquet`.
-        folder: to write to, for these answers alone.
+        folder: to write to, for these answers alone; a name such as "answers.parquet" is refused.
         columns: of the texts: the name of one; a list of names for pairs; or {argument of the
             method: name of its column}, such as `{"question": "q", "context": "page"}`.
         method: of the task, such as "predict_proba"; None is the one that answers to texts.
-        keep: columns that are copied, such as `["id"]`.
+        keep: the column that is copied, such as "id", or a list of columns.
         shard_rows: rows of a file of answers, which is what a kill loses at most.
         verbose: 0 is silent; otherwise progress and speed are printed.
         **options: further arguments of the method, such as `batch_size=64` or `top_k=3`.
@@ -122,8 +123,14 @@ def answer_files(
         >>> [path.name for path in shards]
         ['00000.parquet']
     """
+    if pathlib.Path(folder).suffix in (".parquet", ".jsonl", ".csv"):
+        raise ValueError(
+            f"folder is {os.fspath(folder)!r}, the name of a file. Expected a folder, such as "
+            f"{pathlib.Path(folder).stem!r}: the answers are several files in it, which "
+            "pandas.read_parquet(folder) opens as one table."
+        )
     task_method = TaskMethod(task, columns, method, options)
-    run = Run.begun(pathlib.Path(folder), task_method, files_of(paths), list(keep), shard_rows)
+    run = Run.begun(pathlib.Path(folder), task_method, files_of(paths), _names(keep), shard_rows)
     shards = [AnswerShard.of(run, number) for number in range(-(-run.rows // shard_rows))]
     left = [shard for shard in shards if not shard.is_finished()]
     if left:

@@ -37,7 +37,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
         `{"text", "answer_start"}`, empty for a question without one. `SpanQA.fit` takes these.
 
     Raises:
-        ValueError: "... is no SQuAD file: data[0]['paragraphs'] is 5. Expected a list. ..."
+        ValueError: "... is no SQuAD file. Expected a list of paragraphs ..."
 
     Example:
         >>> import json, tempfile

@@ -339,6 +339,22 @@ class TestSite:
         assert "logits_of" not in page and "compute_output_spec" not in page
 
     @pytest.mark.matrix
+    def test_options_are_shown_by_name(self, site):
+        page = (site / "reference" / "tasks" / "sequence_classifier.html").read_text("utf-8")
+        text = re.sub(r"<[^>]+>", "", page)
+        assert "Unpack[" not in text
+        beginning = text[text.index("from_preset(") :][:3000]
+        assert all(f"{name}" in beginning for name in ("problem_type", "dtype", "verify"))
+
+    def test_the_home_page_begins_with_code_and_its_output(self, site):
+        text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text("utf-8"))
+        assert (
+            0
+            < text.index("extract_entities(")
+            < text.index("&#39;London&#39;")
+            < text.index("pip install")
+        )
+
     def test_examples_are_code_and_sections_are_text(self, site):
         page = (site / "reference" / "tasks" / "sequence_classifier.html").read_text("utf-8")
         text = re.sub(r"<[^>]+>", "", page)

@@ -690,3 +690,18 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert len(peaks) == 4
     for kind in kinds:
         assert peaks[kind, "large"] - peaks[kind, "small"] < 75_000, peaks
+
+
+def test_a_single_column_is_kept_by_its_name_and_a_file_is_no_folder(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"id": 7, "text": "a"}\n')
+    answer = ez.answer_files(Reversing(), path, tmp_path / "out", keep="id", verbose=0)
+    assert parquet.read_table(answer[0]).column("id").to_pylist() == [7]
+    for name in ("out.parquet", "out.jsonl", "out.csv"):
+        with pytest.raises(
+            ValueError, match="the name of a file. Expected a folder, such as 'out'"
+        ):
+            ez.answer_files(Reversing(), path, tmp_path / name, verbose=0)
+        assert not (tmp_path / name).exists()
+    with pytest.raises(ValueError, match="other than 'file' and 'row'"):
+        ez.answer_files(Reversing(), path, tmp_path / "out", keep="row", verbose=0)
