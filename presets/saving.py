@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -17,9 +17,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.keras_private import frozen_kernel, layers_in
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.low_rank import UPDATES
 from encoder_zoo.encoders.tokenizers.files.writing import as_json
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.config import backbone_config
@@ -75,6 +77,8 @@ def save_backbone(
     settings = {"task": "backbone"}
     usage = Usage("feature-extraction", "Backbone", TRANSFORMERS, "AutoModel")
     about = Description(backbone, usage, repository=repository)
+    weights = _weights(backbone, backbone_layers(backbone))
+    check_all_saved(backbone, weights)
     if format == "keras_hub":
         from encoder_zoo.presets.formats import kerashub_models
 
@@ -84,7 +88,6 @@ def save_backbone(
             parts.append(kerashub_models.keras_hub_tokenizer(tokenizer, backbone))
         _save_keras_hub(folder, parts, settings, about)
         return
-    weights = _weights(backbone, backbone_layers(backbone))
     config = {"architectures": [backbone.family.class_name("Model")]}
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes)
 
@@ -152,6 +155,8 @@ def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
         **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
+    others = [weight for model in task.models_to_save().values() for weight in model.weights]
+    check_all_saved(task, weights, [*task.weights_in_files, *task.weights_of_training, *others])
     return {"architectures": [_architecture(task)], **_head_config(task, head)}, weights
 
 
@@ -302,6 +307,32 @@ def _weights(model: keras.Model, layers: Mapping[str, str], prefix: str = "") ->
     for path in layers:
         check_not_quantized(model, path)
     return {prefix + name: rest for name, *rest in named_weights(model, layers)}
+
+
+def check_all_saved(
+    model: keras.Model, saved: Weights, elsewhere: Iterable[keras.Variable] = ()
+) -> None:
+    """Refuse a model with weights of its own that the checkpoint's format has no name for.
+
+    Args:
+        model: Backbone or task to save.
+        saved: Dict of the weights that are written.
+        elsewhere: Weights that files of their own hold.
+
+    Raises:
+        ValueError: If saving would drop a weight. Low-rank updates are merged, and not dropped.
+    """
+    kept = {id(weight) for weight, _ in saved.values()} | {id(weight) for weight in elsewhere}
+    updates = [layer for layer in layers_in(model) if getattr(layer, "lora_enabled", False)]
+    kept |= {id(getattr(layer, name)) for layer in updates for name in UPDATES}
+    kept |= {id(frozen_kernel(layer)) for layer in updates}
+    if lost := [weight.path for weight in model.weights if id(weight) not in kept]:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        raise ValueError(
+            f"A preset has no name for the weights {', '.join(lost[:3])}{more} of this "
+            f"{type(model).__name__}: they would be lost. Save it with .save('model.keras'), or "
+            "name them in `tensors` of the family or of its head (register_family)."
+        )
 
 
 def _write_weights(folder: pathlib.Path, weights: Weights, dtypes: dict, shard_bytes: int) -> None:

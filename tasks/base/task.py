@@ -541,6 +541,11 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         """
 
     @property
+    def weights_of_training(self) -> list[keras.Variable]:
+        """Return the weights that only training uses, and presets do not hold."""
+        return []
+
+    @property
     def weights_in_files(self) -> list[keras.Variable]:
         """Return the trained weights that `files_to_save` writes, which no head has."""
         return []
@@ -630,7 +635,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
 
         In the Hugging Face format transformers opens it with the class of the same task, in
         KerasHub's format KerasHub does, with the same outputs. The folder is replaced atomically:
-        on failure it is unchanged.
+        on failure it is unchanged. Low-rank updates are merged into the weights. What is frozen
+        and how the model is compiled is not kept: `.save("model.keras")` keeps both.
 
         Args:
             directory: folder to write or to replace; files of other kinds in it are kept.

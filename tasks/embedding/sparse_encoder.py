@@ -665,6 +665,10 @@ class SparseEncoder(Embedder[SparseIndex]):
             sparse_folder.restore_token_weights(self.head, checkpoint, allow_nonfinite)
 
     @property
+    def weights_of_training(self) -> list[keras.Variable]:
+        return [self.schedule]
+
+    @property
     def weights_in_files(self) -> list[keras.Variable]:
         table = self.query_encoder
         of_queries = table.weights if isinstance(table, TermTable) else []

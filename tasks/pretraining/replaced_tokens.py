@@ -195,6 +195,10 @@ class ReplacedTokenDetection(Task):
         self.draws = keras.random.SeedGenerator(name="draws")
         self._finish_building()
 
+    @property
+    def weights_of_training(self) -> list[keras.Variable]:
+        return self.generator.weights
+
     @classmethod
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[ReplacedTokensPresetArguments]

@@ -96,7 +96,7 @@ WHOLE = {
         1 - np.sum(y * p) / (np.sum(y * p) + (np.sum((1 - p) * y) + np.sum(p * (1 - y))) / 2)
     ),
 }
-OTHERS = {"circle", "ctc"}
+OTHERS = ("circle", "ctc")
 FORMULAS = {**OF_PROBABILITIES, **OF_ONE_CLASS, **OF_MARGINS, **WHOLE}
 ALIASES = {
     "kl_divergence": ["kld", "KLD", "KLDivergence"],
