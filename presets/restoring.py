@@ -67,6 +67,16 @@ def restore_backbone(
     kind = kind or checkpoint.family.backbone
     backbone, matched, new = match_backbone(checkpoint, overrides, new_pooler_allowed, kind)
     copy(checkpoint, matched, safeguards.allow_nonfinite)
+    saved_as = checkpoint.settings.get("backbone_class")
+    if saved_as not in (None, kind.__name__):
+        logger.warning(
+            "%s was saved from a %s, and is opened as a %s: what the first computes in another way "
+            "is lost. %s.from_preset opens the backbone; a .keras file keeps the whole model.",
+            checkpoint.folder.name,
+            saved_as,
+            kind.__name__,
+            saved_as,
+        )
     if kind is not checkpoint.family.backbone:
         read = [weight for weight, _ in matched.values()]
         _log_own_weights(

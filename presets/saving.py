@@ -138,12 +138,19 @@ def save_task(
         return
     task.check_representable()
     config, weights = _config_and_weights(task)
+    settings |= _own_class(backbone)
     if task.num_classes and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
     config |= task.extra_config()
     files = {**task.files_to_save(DTYPES[dtype] if dtype else None), **beside}
     more = files, task.models_to_save(), task.encoder_prefix is not None
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, *more)
+
+
+def _own_class(backbone: Backbone) -> dict:
+    """Return the setting that names a user's subclass of a family's backbone, for its reader."""
+    cls = type(backbone)
+    return {} if cls is backbone.family.backbone else {"backbone_class": cls.__name__}
 
 
 def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:

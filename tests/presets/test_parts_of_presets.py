@@ -135,3 +135,33 @@ class TestOwnBackbone:
 
         with pytest.raises(ValueError, match="holds a BertBackbone. Load it with that class"):
             Other.from_preset(NANO)
+
+    def test_weights_of_its_own_are_refused_and_its_class_is_named(self, tmp_path, caplog):
+        class Plain(ez.BertBackbone):
+            pass
+
+        own = Scaled.from_preset(NANO, pooler=True)
+        task = ez.SequenceClassifier(own, num_classes=2)
+        for save in (own.save_to_preset, task.save_to_preset):
+            with pytest.raises(ValueError, match="no name for the weights .*scale of this"):
+                save(tmp_path / "refused")
+        assert not (tmp_path / "refused").exists()
+        plain = Plain.from_preset(NANO, pooler=True)
+        ez.SequenceClassifier(plain, num_classes=2).save_to_preset(tmp_path / "plain")
+        caplog.clear()
+        assert type(Plain.from_preset(tmp_path / "plain")) is Plain
+        assert "was saved from" not in caplog.text
+        ez.BertBackbone.from_preset(tmp_path / "plain")
+        assert "was saved from a Plain, and is opened as a BertBackbone" in caplog.text
+        plain.enable_lora(2)
+        plain.save_to_preset(tmp_path / "lora")  # merged, as for other backbones
+
+    def test_a_file_of_keras_keeps_its_weights(self, tmp_path):
+        own = Scaled.from_preset(NANO, pooler=True, first_scale=3.0)
+        task = ez.SequenceClassifier(own, num_classes=2)
+        inputs = {"token_ids": np.array([[2, 7, 9, 3]])}
+        expected = task.predict(inputs, verbose=0)
+        task.save(tmp_path / "own.keras")
+        again = keras.saving.load_model(tmp_path / "own.keras")
+        np.testing.assert_allclose(again.predict(inputs, verbose=0), expected, atol=1e-5)
+        assert float(again.backbone.scale) == 3.0
