@@ -638,6 +638,11 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             raise ValueError(f"{weights.folder}: {found}, by the labels in config.json.")
         copy(weights, matched, allow_nonfinite)
 
+    @property
+    def weights_in_files(self) -> list[keras.Variable]:
+        head = self.head.weights if self.head is not None else []
+        return [*super().weights_in_files, *head]
+
     def files_to_save(self, dtype: object) -> dict[str, bytes]:
         files = super().files_to_save(dtype)
         if self.head is None:
