@@ -134,9 +134,12 @@ def test_labels_of_each_text_and_descriptions(model):
     [
         (None, "There are no labels to look for"),
         ([], "There are no labels to look for"),
-        ("person", r"labels is 'person' \(str\). Expected a list of names"),
-        (5, r"labels is 5 \(int\). Expected a list of names"),
-        ({"person", "city"}, r"\(set\). Expected a list of names"),  # they are read in an order
+        ("person", "labels is 'person'. Expected a list of names"),
+        (5, "labels is 5. Expected a list of names"),
+        (
+            {"person", "city"},
+            r"labels is \{.*\}. Expected a list of names",
+        ),  # they are read in an order
         ([None], r"labels\[0\] is None"),
         ([["a"], "b"], "1 texts, 2 lists"),
         (["\ud800"], r"labels\[0\] has the lone surrogate"),
