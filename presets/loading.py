@@ -55,12 +55,13 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
     safeguards = Safeguards.taken_from(overrides)
     with loading(source), open_preset(source, safeguards) as checkpoint:
         found = checkpoint.family.backbone
-        if not (issubclass(found, cls) or issubclass(cls, found)):
+        is_own = issubclass(cls, found) and cls.family is found.family  # a user's, no family's
+        if not (issubclass(found, cls) or is_own):
             raise ValueError(
                 f"{source} holds a {found.__name__}. Load it with that class, a subclass of it, or "
                 f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
             )
-        kind = cls if issubclass(cls, found) else found
+        kind = cls if is_own else found
         asked = overrides.get("pooler") is True
         backbone, used, is_new = restore_backbone(checkpoint, overrides, safeguards, asked, kind)
         if is_new:
