@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from encoder_zoo.presets.files.manifest import checksum_of
-from encoder_zoo.presets.hub_requests import within
+from encoder_zoo.presets.hub_requests import retried, within
 
 
 class HubFile(NamedTuple):
@@ -51,6 +52,7 @@ def missing_files(repository: str, commit: str, files: Mapping[str, HubFile]) ->
 
 
 def download_files(
+    address: str,
     repository: str,
     revision: str | None,
     commit: str,
@@ -64,6 +66,7 @@ def download_files(
     next process requests the rest. A file with a wrong checksum is deleted and downloaded anew.
 
     Args:
+        address: String. The address that the user gave, for errors.
         repository: `organisation/name`.
         revision: that was asked for; None: the default branch.
         commit: of the files, 40 hexadecimal digits.
@@ -83,22 +86,22 @@ def download_files(
         if path.is_symlink():
             raise ValueError(f"{path} is a link, which is not followed. Delete it.")
         path.mkdir(parents=True, exist_ok=True)
-    for name, file in files.items():
+
+    def download(name: str, file: HubFile) -> None:
         # Without a checksum, named so that nothing takes the name for one.
         unnamed = f"of-{hashlib.sha256(f'{commit}/{name}'.encode()).hexdigest()}"
         blob = folder / "blobs" / (file.checksum or unnamed)
         with WeakFileLock(lock_file(folder, blob.name)):
             check_regular(blob)
             if (snapshot / name).exists():
-                continue
+                return
             if not blob.exists():  # another process may have been faster
-                _download(
-                    hf_hub_url(repository, name, revision=commit, endpoint=endpoint),
-                    blob,
-                    name,
-                    file,
-                )
+                url = hf_hub_url(repository, name, revision=commit, endpoint=endpoint)
+                _download(url, blob, name, file)
             _point(snapshot / name, blob)
+
+    for item in files.items():  # each with attempts of its own: a repository may have hundreds
+        retried(address, functools.partial(download, *item), any_error=True)
     if revision != commit:
         reference = folder / "refs" / (revision or "main")
         reference.parent.mkdir(parents=True, exist_ok=True)

@@ -399,11 +399,8 @@ def _snapshot(
         ValueError: "...: the download broke off ..."
     """
 
-    def download() -> pathlib.Path:
-        return download_files(repository, revision, commit, files, endpoint())
-
     try:
-        return retried(address, download, any_error=True)
+        return download_files(address, repository, revision, commit, files, endpoint())
     except Unreachable as error:
         raise ValueError(
             f"{address}: the download broke off: {error}. Try again: what came is kept."

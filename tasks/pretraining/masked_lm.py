@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import keras
@@ -19,6 +19,7 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Fraction, PositiveInt, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import Activation, initializer
@@ -406,6 +407,7 @@ class MaskedLM(Task):
         top_k: PositiveInt = 5,
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
+        targets: Sequence[str] | None = None,
     ) -> list[FilledMask] | list[list[FilledMask]]:
         """Return the most probable tokens at the mask tokens of each text.
 
@@ -416,6 +418,9 @@ class MaskedLM(Task):
             batch_size: default 32.
             missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
                 answer of None; "error", the default, for an error that names the first of them.
+            targets: List of strings or None. Words or tokens to choose among, each a single token
+                of the vocabulary. Scores stay probabilities among all tokens. Defaults to None,
+                which means all tokens.
 
         Returns:
             For each text the `top_k` best as `{"token", "text", "score"}`, the best first: the
@@ -424,10 +429,11 @@ class MaskedLM(Task):
             For a single text its list alone.
 
         Raises:
-            ValueError: "texts[0] holds no [MASK] ..."
+            ValueError: If a text holds no mask token, or if a target is not a single token.
         """
         if isinstance(texts, str):
-            return self.fill_mask([texts], top_k, batch_size)[0]
+            return self.fill_mask([texts], top_k, batch_size, targets=targets)[0]
+        chosen = None if targets is None else self._find_tokens(targets)
         tensor = as_column(texts)
         if not tensor.shape[0]:
             return []
@@ -437,7 +443,7 @@ class MaskedLM(Task):
         inputs, real = self._mask_inputs(examples)
         inputs = {name: values.numpy() for name, values in inputs.items()}
         logits = self.predict(inputs, batch_size, verbose=0)  # (B, M, V)
-        fills = records(self._filled(tensor, masks, logits[real.numpy()], top_k))
+        fills = records(self._filled(tensor, masks, logits[real.numpy()], top_k, chosen))
         by_text = [fills[i:j] for i, j in itertools.pairwise(masks.starts.row_splits.numpy())]
         return [masks[0] if len(masks) == 1 else masks for masks in by_text]
 
@@ -530,7 +536,23 @@ class MaskedLM(Task):
         inputs, real = self._mask_inputs(examples)
         return array_ops.boolean_mask(self(inputs, training=False), real)
 
-    def _filled(self, texts, masks: Masks, logits, top_k: int) -> dict[str, array_ops.Tensor]:
+    def _find_tokens(self, targets: Sequence[str]) -> list[int]:
+        """Return the ids of words or tokens; of two tokens with one text, that of a whole word."""
+        if isinstance(targets, str) or not len(targets):
+            raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
+        names, words, begins = self._spellings
+        known = {word: i for i, word in enumerate(words) if not begins[i]}
+        known |= {word: i for i, word in enumerate(words) if begins[i]}
+        known = {name: i for i, name in enumerate(names)} | known
+        for i, target in enumerate(targets):
+            if not isinstance(target, str) or target.strip() not in known:
+                expected = "a single token of the vocabulary; a longer word has several"
+                raise invalid(f"targets[{i}]", target, expected)
+        return list(dict.fromkeys(known[target.strip()] for target in targets))
+
+    def _filled(
+        self, texts, masks: Masks, logits, top_k: int, chosen: Sequence[int] | None = None
+    ) -> dict[str, array_ops.Tensor]:
         """Return "token", "text" and "score" (masks, top_k), the best first.
 
         Blanks next to a token are such that the text has the tokens that were scored.
@@ -540,11 +562,15 @@ class MaskedLM(Task):
             masks: of the texts.
             logits: (masks, V), of all texts.
             top_k: how many.
+            chosen: List of integers or None. Ids of the tokens to choose among.
         """
         strings = array_ops.strings
         names, words, begins = (array_ops.constant(column) for column in self._spellings)
         probabilities = array_ops.nn.softmax(logits)[:, : array_ops.size(names)]
-        scores, best = array_ops.math.top_k(probabilities, min(top_k, len(self._spellings.names)))
+        if chosen is not None:
+            names, words, begins = (array_ops.gather(c, chosen) for c in (names, words, begins))
+            probabilities = array_ops.gather(probabilities, chosen, axis=1)
+        scores, best = array_ops.math.top_k(probabilities, min(top_k, names.shape[0]))
         texts = array_ops.gather(texts, masks.starts.value_rowids())
         start, end = masks.starts.values, masks.ends.values
         before = strings.substr(texts, array_ops.zeros_like(start), start, unit="UTF8_CHAR")

@@ -149,8 +149,8 @@ class TestLabelsLearnedFromY:
             (["up"] * 6, "Every label is 'up'. Expected two classes or more"),
             (["up", None, "down", "up", "up", "up"], "Row 1 has no label: it is None"),
             ([0.5, 1, 2, 3, 4, 5], 'learned with problem_type="regression"'),
-            ([["up"], ["down"]] * 3, 'are for problem_type="multi_label_classification"'),
-            ([["up"], ["down", "up"]] * 3, 'are for problem_type="multi_label_classification"'),
+            ([["up"], ["down"]] * 3, "problem_type="),
+            ([["up"], ["down", "up"]] * 3, "problem_type="),
             ([], r"y is empty: \[\]. Expected one label"),
             (iter(HALF), "y is a list_iterator, which can be read only once"),
             (None, "^The labels are missing. Expected y: one label for each text.$"),
@@ -487,8 +487,13 @@ class TestPresets:
         from encoder_zoo.presets import hub
 
         asked = []
-        monkeypatch.setattr(hub, "from_hugging_face", lambda name, *_: asked.append(name) or 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+
+        def refuse(name, *_):
+            asked.append(name)
+            raise ValueError("asked")
+
+        monkeypatch.setattr(hub, "from_hugging_face", refuse)
+        with pytest.raises(ValueError, match="asked"):
             ez.SequenceClassifier.from_preset("org/name@v1")
         assert asked == ["hf://org/name@v1"]
         for path in ("./org/name", "a/b/c", "no_such_preset"):

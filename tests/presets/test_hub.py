@@ -199,6 +199,13 @@ def test_a_busy_server_is_asked_again(hub, repository):
     assert hub.count("GET", "/config.json") == 3
 
 
+def test_every_file_has_attempts_of_its_own(hub, repository):
+    names = [path.name for path in repository.iterdir() if path.name != "README.md"]
+    hub.fail.update(dict.fromkeys(names, 1))
+    assert len(names) > 3  # the attempts of one file
+    assert_equal_weights(load(), ez.Backbone.from_preset(repository))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_listing_is_asked_for_again(hub, repository, status):
