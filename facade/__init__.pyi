@@ -40,6 +40,7 @@ from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary
 from encoder_zoo.tasks import display as display, losses as losses, register_task as register_task
 from encoder_zoo.tasks.preprocessing.annotation_files import read_conll as read_conll
+from encoder_zoo.tasks.preprocessing.annotation_files import write_conll as write_conll
 from encoder_zoo.tasks.preprocessing.annotation_files import read_annotations as read_annotations
 from encoder_zoo.tasks.bulk.files import BatchAnswers as BatchAnswers
 from encoder_zoo.tasks.bulk.files import answer_files as answer_files

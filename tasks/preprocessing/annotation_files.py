@@ -8,13 +8,14 @@ import os
 import pathlib
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.reading import parse_json, read_text, reading
 from encoder_zoo.common.validation import FilePath, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.preprocessing.annotation_rows import (
     EXPECTED,
     KINDS,
@@ -324,6 +325,51 @@ def read_conll(
     words, tags = ([[row[i] for row in sentence] for sentence in found] for i in (0, 1))
     _check_columns(path.name, words, tags, columns)
     return words, tags
+
+
+def write_conll(
+    path: str | os.PathLike[str], words: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]
+) -> None:
+    """Write sentences as a file that `read_conll` and other libraries read.
+
+    Each line holds a word and its tag, between them a tab. Blank lines separate sentences. An older
+    file is replaced atomically.
+
+    Args:
+        path: String or path of the file.
+        words: List of sentences, each a list of words.
+        tags: List of the same form, with a tag for each word.
+
+    Raises:
+        ValueError: If the numbers of sentences or of words and tags differ, or if a word or tag is
+            empty or holds white space that separates columns or lines.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "train.conll"
+        ...     write_conll(path, [["Rome", "shines"], ["Hm"]], [["B-LOC", "O"], ["O"]])
+        ...     read_conll(path)
+        ([['Rome', 'shines'], ['Hm']], [['B-LOC', 'O'], ['O']])
+    """
+    if len(words) != len(tags):
+        raise ValueError(
+            f"There are {len(words)} sentences and {len(tags)} lists of tags. Expected one list of "
+            "tags for each sentence."
+        )
+    blocks = []
+    for i, (sentence, row) in enumerate(zip(words, tags, strict=True)):
+        if len(sentence) != len(row) or isinstance(sentence, str) or not len(sentence):
+            raise invalid(f"words[{i}]", sentence, f"a list of {len(row)} words, one for each tag")
+        for j, cells in enumerate(zip(sentence, row, strict=True)):
+            for name, cell in zip(("words", "tags"), cells, strict=True):
+                if not isinstance(cell, str) or not cell or re.search(r"[\t\r\n]|^ *$", cell):
+                    raise invalid(
+                        f"{name}[{i}][{j}]", cell, "a string without tabs and line breaks"
+                    )
+        blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(sentence, row, strict=True)))
+    with replacing_file(path, lambda path: True) as new:
+        new.write_text("\n".join(blocks), encoding="utf-8", newline="\n")
 
 
 def _check_columns(

@@ -65,3 +65,15 @@ def test_no_blank_is_doubled():
     assert not any(text.startswith("A  ") for text in texts.values())
     # As transformers writes it: the token has a space before it, also at the text's begin.
     assert {a["text"][0] for a in first if a["token"].startswith("Ġ")} == {" "}
+
+
+def test_targets_are_the_same_tokens_with_the_same_scores():
+    """The scores stay those among all tokens, as transformers' pipeline has them."""
+    model = ez.MaskedLM.from_preset("bert_nano_en_uncased")
+    scores = {row["token"]: row["score"] for row in model.fill_mask("A [MASK] film.", top_k=5000)}
+    chosen = model.fill_mask("A [MASK] film.", targets=["bad", "good"])
+    assert {row["token"] for row in chosen} == {"bad", "good"}
+    assert [row["score"] for row in chosen] == sorted(scores[w] for w in ("bad", "good"))[::-1]
+    for targets in (["unbelievablylong"], "good", [], [3]):
+        with pytest.raises(ValueError, match=r"^targets"):
+            model.fill_mask("A [MASK] film.", targets=targets)
