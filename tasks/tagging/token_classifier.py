@@ -530,14 +530,22 @@ class TokenClassifier(LabelledTask):
         return {"serving_default": entities}
 
     @validate_arguments
+    @skips_missing("words")
     @reads_weights
-    def predict_tags(self, words: object, batch_size: PositiveInt | None = None) -> list[list[str]]:
+    def predict_tags(
+        self,
+        words: object,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> list[list[str]]:
         """Return the tag of every word, as `seqeval.metrics` takes them: of its first token, or of
         all its tokens if these were labelled.
 
         Args:
             words: lists of words, or spaCy's `Doc`s.
             batch_size: default 32.
+            missing: What rows without words get, such as None. "none" is for an answer of None;
+                "error", the default, for an error that names the first of them.
 
         Returns:
             For every list of words as many tags; a word without a token has the tag O.

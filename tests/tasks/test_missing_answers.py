@@ -73,6 +73,8 @@ def methods() -> dict:
         [[["a", "b"], ["c"], ["p", "d"]]],
         {},
     )
+    words = found["TokenClassifier of words"]
+    found["predict_tags"] = words[0], "predict_tags", *words[2:]
     return found
 
 
@@ -111,7 +113,8 @@ def assert_same(found, expected):
 
 NAMES = [
     "SequenceClassifier.classify", "predict_proba", "pairs", "SequenceClassifier.explain",
-    "TokenClassifier.extract_entities", "TokenClassifier of words", "TokenClassifier.explain",
+    "TokenClassifier.extract_entities", "TokenClassifier of words", "predict_tags",
+    "TokenClassifier.explain",
     "EntityExtractor.extract_entities", "SpanQA.answer", "MaskedLM.fill_mask",
     "ReplacedTokenDetection.detect", "TextEmbedder.embed", "SparseEncoder.embed",
     "LateInteraction.embed", "embed_with_spans", "Reranker.score", "MultipleChoice.choose",
