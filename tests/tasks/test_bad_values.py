@@ -113,7 +113,7 @@ def test_prompts_that_are_no_texts_are_refused(name, prompt, model):
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        (7, r"prompts is 7 \(int\). Expected a dict"),
+        (7, r"prompts is 7. Expected a dict"),
         (["query"], "Expected a dict"),
         ({"query": 7}, r"prompts\['query'\] is 7"),
         ({7: "query: "}, r"prompts\[7\] is"),
