@@ -356,7 +356,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
                 `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
 
         Raises:
-            ValueError: "Unknown format ...", "The format 'onnx' needs Keras's backend ...",
+            ValueError: "The format 'onnx' needs Keras's backend ...",
                 "LiteRT's files have one shape on PyTorch. ...", ".../tokenizer.json is there and
                 was not written with model.onnx: it is kept. ..."
             ImportError: "The format 'openvino' needs the package openvino: ..."

@@ -387,7 +387,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            ({"path": "m", "format": "h5"}, "Unknown format 'h5'. Expected one of tf_saved_model"),
+            ({"path": "m", "format": "h5"}, "format is 'h5'. Expected one of tf_saved_model"),
             ({"path": "m.pb", "format": "onnx"}, "must end in .onnx. Received: m.pb"),
             ({"path": "m.bin", "format": "openvino"}, "must end in .xml. Received: m.bin"),
             ({"path": "m", "strategy": "last"}, "strategy is 'last'. Expected 'simple' or"),
