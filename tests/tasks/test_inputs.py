@@ -101,7 +101,7 @@ def test_names_that_only_some_columns_have():
         ([("one", ["a"]), ("two", ["b"], "c")], "Row 1 of x has 3 entries, row 0 has 2"),
         ([("one", ["a"]), "two"], "Row 1 of x is 'two'. Expected a list or tuple"),
         ([{"title": "one", "options": ["a"]}, {"title": "two"}], "Row 1 has no 'options'. It has"),
-        ([{"title": "one", "options": ["a"]}, None], "Row 1 is None .*Expected a dict"),
+        ([{"title": "one", "options": ["a"]}, None], "Row 1 is None.*Expected a dict"),
         ({"titles": TITLES, "options": OPTIONS, "answer": NOTES}, "and no others. Pass the col"),
         ({"options": OPTIONS, "heading": TITLES}, "columns 'options', 'heading'. Expected"),
         ({"heading": [1, 2, 3], "choices": OPTIONS}, "'heading' holds numbers .* for titles"),

@@ -158,8 +158,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("x", "message"),
         [
-            ((["a"], ["b"]), "Row 0 of choices is 'b' .*Expected a list of texts"),
-            ((["a"], "b"), "choices is 'b' .*Expected a list of texts for each question"),
+            ((["a"], ["b"]), "Row 0 of choices is 'b'.*Expected a list of texts"),
+            ((["a"], "b"), "choices is 'b'.*Expected a list of texts for each question"),
             ((["a", "b"], [["c"], []]), "Row 1 of choices has no text"),
             ((["a"], [["c", " "]]), "Row 0 of choices has an empty text"),
             ((["a"], [["c", None]]), "Row 0 of choices has None"),

@@ -115,6 +115,8 @@ CALLS = {
         "classify": lambda t: t.classify(TEXTS, **SMALL),
         "predict_proba": lambda t: t.predict_proba(TEXTS, **SMALL),
         "calibrate": lambda t: t.calibrate(TEXTS, labels(t), **SMALL),
+        "evaluate_classes": lambda t: t.evaluate_classes(TEXTS, labels(t), **SMALL),
+        "evaluate_coverage": lambda t: t.evaluate_coverage(TEXTS, labels(t), **SMALL),
         "explain": lambda t: t.explain(TEXTS[:2], **EXACT),
         "explain integrated": lambda t: t.explain("a b", batch_size=8),
         "evaluate": lambda t: t.evaluate(TEXTS, labels(t), 2, verbose=0),
@@ -194,7 +196,7 @@ least_weights logits_of metric_by_name prepared_inputs preprocess preprocessor_c
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
 tokens_to_add train_pooler train_step index_class load_index scaled
 chunks tune_thresholds learning_rate_shares models_in_files models_to_save
-encoded_queries""".split()
+encoded_queries forget_stale_functions make_batch_loss penalties resolve_loss""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 
