@@ -33,7 +33,12 @@ from encoder_zoo.encoders.training import whole_array
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config, softmax
-from encoder_zoo.tasks.base.confidence import ScoredLabels, Thresholds, threshold_of_each
+from encoder_zoo.tasks.base.confidence import (
+    ScoredLabels,
+    Thresholds,
+    check_weights_finite,
+    threshold_of_each,
+)
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -666,6 +671,7 @@ class TokenClassifier(LabelledTask):
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
+        check_weights_finite(self)
         found = self.extract_entities(x, self._joining_strategy, batch_size, threshold=0.0)
         names, least = self._entity_names("simple"), self._least_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least

@@ -62,3 +62,21 @@ def test_nothing_is_tuned_by_nan_or_nothing(classifier):
     for method in (classifier.calibrate, classifier.tune_thresholds):
         with pytest.raises(ValueError, match="NaN or infinite"):
             method(TEXTS, ["up", "down", "up"])
+
+
+@pytest.mark.parametrize(
+    ("part", "crf"), [("backbone", False), ("head", False), ("head", True), ("transitions", True)]
+)
+def test_no_threshold_of_tags_is_tuned_by_nan(part, crf, backbone, tokenizer):
+    preprocessor = ez.TokenClassifierPreprocessor(tokenizer)
+    tagger = ez.TokenClassifier(backbone, preprocessor, labels=["O", "B-X", "I-X"], crf=crf)
+    span = {"start": 0, "end": 1, "label": "X"}
+    words = [text.split() for text in TEXTS]
+    assert set(tagger.tune_thresholds(TEXTS, [[span]] * 3)) == {"X"}
+    with pytest.raises(ValueError, match="There are no"):
+        tagger.tune_thresholds([], [])
+    weight = getattr(tagger, part).weights[0]
+    weight.assign(np.full(weight.shape, np.nan))
+    for x, y in ((TEXTS, [[span]] * 3), (words, [["B-X", "O"]] * 3)):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            tagger.tune_thresholds(x, y)
