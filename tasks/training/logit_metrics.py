@@ -21,6 +21,7 @@ from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
 from encoder_zoo.tasks.training.loss_inputs import (
     ACTIVATIONS,
+    FUNCTIONS,
     are_indices,
     check_meaning,
     find_loss,
@@ -352,6 +353,8 @@ class MeanOfLoss(metrics.Mean):
         super().__init__(name=name or getattr(loss, "name", None) or name_of(loss), **kwargs)
         self.loss = loss
         self.activation = activation
+        if isinstance(loss, losses.Loss) or loss in FUNCTIONS:
+            take_direction(self, metrics.MeanSquaredError())  # a lower value is better
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         batch_loss = BatchLoss(self.loss, self.activation)

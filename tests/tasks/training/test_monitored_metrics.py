@@ -15,6 +15,7 @@ from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
     ClassScore,
     Matthews,
+    MeanOfLoss,
     OfLogits,
     Perplexity,
 )
@@ -27,6 +28,7 @@ OURS = [
     (ClassScore(), HIGHER),
     (EntityF1(["O", "B-PER"]), HIGHER),
     (Matthews(), HIGHER),
+    (MeanOfLoss(keras.losses.huber), LOWER),
     (NDCG(), HIGHER),
     (OfLogits(keras.metrics.AUC(), "softmax"), HIGHER),
     (OfLogits(keras.metrics.CategoricalCrossentropy(), "softmax"), LOWER),
