@@ -227,7 +227,7 @@ class ScoresClasses:
         Example:
             >>> from encoder_zoo import SequenceClassifier
             >>> classifier = SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
-            >>> texts, labels = ["A great film.", "A dull film."], ["positive", "negative"]
+            >>> texts, labels = ["Great!", "Awful."], ["positive", "negative"]
             >>> classifier.evaluate_coverage(texts, labels, [0.5])
             [{'threshold': 0.5, 'answered': 2, 'coverage': 1.0, 'accuracy': 1.0}]
         """

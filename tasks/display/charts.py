@@ -214,12 +214,12 @@ def class_report(report: ClassReport) -> Picture:
         >>> classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
         >>> texts, labels = ["Great!", "Awful."], ["positive", "negative"]
         >>> class_report(classifier.evaluate_classes(texts, labels))
-                    precision    recall        f1   support
-        negative        1.000     1.000     1.000         1
-        positive        1.000     1.000     1.000         1
-        macro           1.000     1.000     1.000         2
-        weighted        1.000     1.000     1.000         2
-        accuracy                            1.000         2
+                   precision    recall        f1   support
+        negative       1.000     1.000     1.000         1
+        positive       1.000     1.000     1.000         1
+        macro          1.000     1.000     1.000         2
+        weighted       1.000     1.000     1.000         2
+        accuracy                           1.000         2
     """
     if not isinstance(report, Mapping) or "per_class" not in report:
         raise ValueError(

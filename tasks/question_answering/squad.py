@@ -40,7 +40,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
         ValueError: "... is no SQuAD file. Expected a list of paragraphs ..."
 
     Example:
-        >>> import json, tempfile
+        >>> import json, pathlib, tempfile
         >>> paragraph = {"context": "In Rome.", "qas": [{"id": "a", "question": "Where?"}]}
         >>> paragraph["qas"][0]["answers"] = [{"text": "Rome", "answer_start": 3}]
         >>> with tempfile.TemporaryDirectory() as folder:

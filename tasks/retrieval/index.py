@@ -717,7 +717,7 @@ class Index:
             ...          {"id": "c", "text": "A red bird.", "year": 2020}]
             >>> index = embedder.index(embedder.chunks(books, length=4))
             >>> index.ids
-            ['a#0', 'a#1', 'b#0', 'c#0']
+            ['a#0', 'a#1', 'a#2', 'b#0', 'c#0']
             >>> index.remove("a")
             >>> index.remove(where={"year": {"$lt": 2024}})
             >>> index.ids
