@@ -47,6 +47,14 @@ def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
+class SplitHeads(KeepsUpdates, keras.layers.EinsumDense):
+    """Keras's `EinsumDense`, with the same arguments, which keeps low-rank updates."""
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        return super().quantize(mode, type_check=False, config=config)  # though a subclass
+
+
+@keras.saving.register_keras_serializable(package="encoder_zoo")
 class JoinedHeads(KeepsUpdates, keras.layers.EinsumDense):
     """`EinsumDense` of heads that lie side by side, (N, H d), with a kernel (D, H, d).
 
@@ -124,7 +132,7 @@ class RelativeAttention(FastAttention):
         heads = (self.num_heads, self.hidden_dim // self.num_heads)
         options = {"kernel_initializer": initializer(), "dtype": self.dtype_policy}
         for part in ("query", "key", "value", "distance"):  # kernels are (D, H, d), without bias
-            dense = keras.layers.EinsumDense("nc,chd->nhd", heads, name=part, **options)
+            dense = SplitHeads("nc,chd->nhd", heads, name=part, **options)
             dense.build((None, self.hidden_dim))
             setattr(self, f"{part}_dense", dense)
         width = (self.hidden_dim,)
