@@ -469,15 +469,19 @@ class StreamBatches(TrainingData):
         """Yield chunks whose examples are kept in files.
 
         A chunk is read ahead: an epoch asks for nothing after its last chunk, with whose examples
-        the files are complete.
+        the files are complete. An error of the source is raised after the chunk before it.
         """
-        sizes, chunk = [], next(chunks, None)
+        sizes, chunk, error = [], next(chunks, None), None
         while chunk is not None:
-            number, following = len(sizes), next(chunks, None)
+            number = len(sizes)
+            try:
+                following = next(chunks, None)
+            except Exception as raised:
+                following, error = None, raised
             sizes.append(_length(chunk[0]))
             encode = functools.partial(self._encoded, chunk)
 
-            def examples(number=number, encode=encode, is_last=following is None):
+            def examples(number=number, encode=encode, is_last=following is None and error is None):
                 found = files.examples(number, encode)
                 if is_last:
                     files.finish(sizes)
@@ -485,6 +489,8 @@ class StreamBatches(TrainingData):
 
             yield sizes[-1], examples
             chunk = following
+        if error is not None:
+            raise error
 
     def _encoded(self, chunk: tuple):
         """Return encoded examples of a chunk; prepared batches as they are."""

@@ -413,7 +413,7 @@ class Scaled(keras.losses.Loss):
         self.factor = factor
 
     def call(self, y_true, y_pred):
-        return self.factor * keras.losses.categorical_crossentropy(y_true, y_pred, True)
+        return self.factor * keras.losses.sparse_categorical_crossentropy(y_true, y_pred, True)
 
 
 def scaled(y_true, y_pred, factor=1.0):
