@@ -143,6 +143,9 @@ def _updated_layers(model: keras.Model) -> dict[str, dict]:
     }
 
 
+MOST_RANK = 1024  # of updates in a file; a layer that is wider takes a rank of up to its width
+
+
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
     """Enable low-rank updates as `_updated_layers` says, where arguments do not have them yet."""
     layers = layers_in(model)
@@ -150,10 +153,11 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
         if getattr(layer, "lora_enabled", None) is not False:
             continue
-        if type(rank) is not int or not 0 < rank <= max(layer.kernel.shape):
-            raise invalid(
-                f"low_rank_updates: rank of {layer.path}", rank, "an integer up to its width"
-            )
+        sizes = [size for weight in own_trainable_variables(layer) for size in weight.shape]
+        most = max(MOST_RANK, *sizes)
+        if type(rank) is not int or not 0 < rank <= most:
+            expected = f"an integer from 1 to {most}"
+            raise invalid(f"low_rank_updates: rank of {layer.path}", rank, expected)
         if not is_number(alpha):
             raise invalid(f"low_rank_updates: {layer.path}", alpha, "a number as alpha")
         layer.enable_lora(rank, lora_alpha=alpha)

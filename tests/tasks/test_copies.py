@@ -235,6 +235,24 @@ def test_weights_of_another_rank_are_refused(tiny, tmp_path):
         other.load_weights(tmp_path / "model.weights.h5")
 
 
+@pytest.mark.parametrize(
+    "enable",
+    [
+        lambda model: model.enable_lora(64),  # more than the width
+        lambda model: model.backbone.embeddings.token_embedding.enable_lora(2),
+    ],
+    ids=["rank", "embedding"],
+)
+def test_what_keras_lets_a_user_save_opens(tiny, tmp_path, enable):
+    model = classifier(tiny)
+    enable(model)
+    move(model)
+    found = by_file(model, tmp_path)
+    assert state_of_layers(found) == state_of_layers(model)
+    expected = model.predict(TEXTS, verbose=0)
+    np.testing.assert_allclose(found.predict(TEXTS, verbose=0), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("rank", [0, -1, 10**9, 1.5, "2"])
 def test_a_rank_in_a_file_has_bounds(tiny, rank):
     model = tiny.backbone(get_family("bert"))
