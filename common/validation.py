@@ -96,7 +96,7 @@ Rate = Annotated[float, _number(lambda v: 0 <= v < 1, "a number from 0 up to bel
 Ratio = Annotated[float, _number(lambda v: 0 < v <= 1, "a number up to 1, above 0")]
 Probability = Annotated[float, _number(lambda v: 0 <= v <= 1, "a number from 0 to 1")]
 FilePath = Annotated[
-    str | os.PathLike,
+    str | os.PathLike[str],
     Rule(lambda v: isinstance(v, str | os.PathLike) and "\0" not in str(v), "a path"),
 ]
 SpecialToken = Annotated[str, Rule(_is_token, "a token, such as '[CLS]'")]

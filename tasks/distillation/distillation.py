@@ -302,7 +302,7 @@ class Distillation(ConfigFromSignature, TextModel):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Return the sum of the objectives' means and of the weighted loss of the labels."""
-        loss = 0.0
+        loss = self.penalties(y_pred)
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
@@ -311,12 +311,12 @@ class Distillation(ConfigFromSignature, TextModel):
         if training:  # with the loss of labels, the batch counts by these
             self.recipe.weigh_batch(size)
         if y is None or not self.label_weight or not self._learns_answers:
-            return loss + self.penalties(y_pred)
+            return loss
         hard, size = self.batch_loss(y, y_pred["logits"], sample_weight)
         if training:
             self.recipe.weigh_batch(size)
         hard = self.recipe.loss_weight * hard
-        return loss + self.label_weight * hard + self.penalties(y_pred)
+        return loss + self.label_weight * hard
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
         """Return the weight of each text or token in an objective, float32 of its shape."""

@@ -586,8 +586,8 @@ class MaskedLM(Task):
         if self._spaces_are_tokens:
             before, before_it, behind_it = joined, True, False
         elif self._symbols_are_words:
-            before_it &= touches_word(before, True)[:, None] & touches_word(words, False)
-            behind_it &= touches_word(after, False)[:, None] & touches_word(words, True)
+            before_it = before_it & touches_word(before, True)[:, None] & touches_word(words, False)
+            behind_it = behind_it & touches_word(after, False)[:, None] & touches_word(words, True)
         blank, nothing = (array_ops.constant(text) for text in (" ", ""))
         words = array_ops.where(begins & before_it, blank, nothing) + words
         words += array_ops.where(behind_it, blank, nothing)

@@ -347,15 +347,20 @@ def _of_texts(
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
         with tf.control_dependencies([check(), *alike]), serving():
-            # TensorFlow lets a single text pass for (N,): it is a batch of one.
             return function(
                 **{
-                    name: tf.reshape(text, [-1]) if text.shape.rank == 1 else tf.identity(text)
+                    name: _as_batch(text) if text.shape.rank == 1 else tf.identity(text)
                     for name, text in texts.items()
                 }
             )
 
     return tf.function(answer, input_signature=signature, autograph=False)
+
+
+def _as_batch(text: tf.Tensor) -> tf.Tensor:
+    """Return texts (N,) for (N,) or a single text, which TensorFlow lets pass for (N,) unseen."""
+    of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=text, shape=None)
+    return tf.reshape(of_any_rank, [-1])  # of a known rank, TensorFlow would remove it
 
 
 def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:

@@ -616,15 +616,18 @@ class TextModel(keras.Model):
 
         Rows that only fill the batch do not count.
         """
+        penalties = self.penalties(y_pred)
         with counting_rows(real_rows(x)):
             loss, size = self.batch_loss(y, y_pred, sample_weight)
         if training:
             self.recipe.weigh_batch(size)
         weigh_next_loss(self, size)
-        return loss * self.recipe.loss_weight + self.penalties(y_pred)
+        return loss * self.recipe.loss_weight + penalties
 
     def penalties(self, y_pred):
         """Return the sum of the losses that layers add, such as penalties on weights or outputs.
+
+        Ask for them before a replica waits for the others, whose calls of the layers replace them.
 
         Args:
             y_pred: Outputs of shape (B, ...).
