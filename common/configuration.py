@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import keras
 
@@ -13,7 +14,7 @@ from encoder_zoo.common.keras_private import (
     own_trainable_variables,
     weight_bytes_of_opened_file,
 )
-from encoder_zoo.common.validation import Rule, is_number, rules_of
+from encoder_zoo.common.validation import Rule, check_argument, is_number, rules_of
 from encoder_zoo.common.wording import invalid
 
 if TYPE_CHECKING:
@@ -49,6 +50,22 @@ class ConfigFromSignature:
         'int8'
     """
 
+    # Arguments that have no effect any more once the object is made.
+    fixed_settings: ClassVar[tuple[str, ...]] = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute. What the constructor would refuse of an argument is refused here, too.
+
+        Raises:
+            ValueError: If the constructor does not take the value.
+            AttributeError: If the object was made with another value, and a new one has no effect.
+        """
+        rule = _rules(type(self)).get(name)
+        if rule is not None:
+            check_argument(name, value, rule)
+            _check_can_change(self, name, value)
+        super().__setattr__(name, value)
+
     def get_config(self) -> dict:
         """Return the arguments that build this object again."""
         config = super().get_config() if hasattr(super(), "get_config") else {}
@@ -82,6 +99,18 @@ class ConfigFromSignature:
             if state:
                 LAYER_STATES[name][1](found, state)
         return found
+
+
+def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> None:
+    """Raise an AttributeError for an argument that layers or lengths were made with."""
+    fixed = name in thing.fixed_settings
+    if isinstance(thing, keras.Model) and name not in getattr(thing, "answer_settings", ()):
+        fixed = fixed or thing.built
+    if fixed and name in vars(thing) and vars(thing)[name] != value:
+        raise AttributeError(
+            f"{name} of a {type(thing).__name__} that was made with {vars(thing)[name]!r} "
+            f"cannot be changed. Make another one, such as by from_preset(..., {name}={value!r})."
+        )
 
 
 def as_configuration(value: object) -> object:
@@ -290,6 +319,9 @@ def argument_rules(cls: type) -> dict[str, Rule]:
         {'bias': 'True or False'}
     """
     return {n: rule for init in _initializers(cls)[::-1] for n, rule in rules_of(init).items()}
+
+
+_rules = functools.cache(argument_rules)
 
 
 def _initializers(cls: type) -> list[Callable]:

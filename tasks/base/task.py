@@ -159,9 +159,26 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
         self.head = None  # here: torch does not find a layer behind an attribute of the class
-        # A copy: `attach` notes this task's labels and lengths in it.
-        self.preprocessor = copy.copy(preprocessor)
+        self._preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
+
+    @property
+    def preprocessor(self) -> Preprocessor | None:
+        """Return what turns raw inputs into the model's; another of the same class can be set.
+
+        The task takes a copy of what is set, in which it notes its labels and lengths.
+
+        Raises:
+            TypeError: If it is set to a preprocessor of another task.
+        """
+        return self._preprocessor
+
+    @preprocessor.setter
+    def preprocessor(self, preprocessor: Preprocessor | None) -> None:
+        self._check_parts(self.backbone, preprocessor)
+        self._preprocessor = copy.copy(preprocessor)
+        if preprocessor is not None:
+            self._preprocessor.attach(self)
 
     @classmethod
     def _check_parts(cls, backbone: object, preprocessor: object) -> None:

@@ -78,6 +78,7 @@ class Preprocessor(ConfigFromSignature):
     text_columns: Sequence[str] | None = None
     # The labels of the task, such as `Numbers()`; None: it has none, or may do without.
     label_values: LabelValues | None = None
+    fixed_settings = ("sequence_length", "max_length", "window_length", "doc_stride")
     # Arguments that a student takes over from its teacher's preprocessor.
     distilled_settings: tuple[str, ...] = ()
     # Of the backbone, see `attach`.

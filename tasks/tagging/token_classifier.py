@@ -179,6 +179,7 @@ class TokenClassifier(LabelledTask):
         "thresholds",
         "crf",
     )
+    fixed_settings = ("crf",)
     distilled_settings = ("strategy", "valid_tags", "split_symbols")
 
     @validate_arguments

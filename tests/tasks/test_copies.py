@@ -313,3 +313,51 @@ def test_a_preset_keeps_weights_and_not_what_is_frozen(tiny, tmp_path):
     np.testing.assert_allclose(
         found.predict(TEXTS, verbose=0), model.predict(TEXTS, verbose=0), atol=1e-5
     )
+
+
+FIXED = ["model.dropout", "model.num_classes", "model.backbone.dropout", "model.backbone.num_heads"]
+FIXED += ["model.preprocessor.sequence_length", "model.preprocessor.doc_stride"]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_layers_were_made_with_cannot_be_set(name, tiny):
+    model = tiny.task(get_family("bert"), "SequenceClassifier")
+    thing = model
+    for part in name.split(".")[1:-1]:
+        thing = getattr(thing, part)
+    attribute = name.split(".")[-1]
+    before = getattr(thing, attribute)
+    with pytest.raises(AttributeError, match=attribute):
+        setattr(thing, attribute, 0.25 if attribute == "dropout" else 7)
+    assert getattr(thing, attribute) == before
+    setattr(thing, attribute, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0),
+        ("thresholds", [0.5, 0.5]),
+        ("thresholds", {"a": 2}),
+        ("abstain_below", 7),
+        ("window_pooling", "median"),
+    ],
+)
+def test_settings_are_checked_when_they_are_set(name, value, tiny):
+    model = tiny.task(get_family("bert"), "SequenceClassifier")
+    before = getattr(model, name)
+    with pytest.raises(ValueError, match=name):
+        setattr(model, name, value)
+    assert getattr(model, name) == before
+
+
+def test_another_preprocessor_fits_the_task(tiny):
+    model = tiny.task(get_family("bert"), "SequenceClassifier")
+    tokenizer = model.preprocessor.tokenizer
+    model.preprocessor = ez.SequenceClassifierPreprocessor(tokenizer, sequence_length=4)
+    assert model.preprocessor.labels == model.labels
+    assert model.preprocessor(["one two three four"])["token_ids"].shape == (1, 4)
+    with pytest.raises(TypeError, match="TokenClassifierPreprocessor"):
+        model.preprocessor = ez.TokenClassifierPreprocessor(tokenizer)
+    with pytest.raises(ValueError, match="sequence_length"):
+        model.preprocessor = ez.SequenceClassifierPreprocessor(tokenizer, sequence_length=10**4)

@@ -538,7 +538,8 @@ from encoder_zoo.testing import tiny
 found = {}
 for name in ("SequenceClassifier", "TextEmbedder", "MaskedLM"):
     task = tiny.task(get_family("bert"), getattr(ez, name))
-    task.preprocessor.sequence_length = 16
+    made, tokenizer = type(task.preprocessor), task.preprocessor.tokenizer
+    task.preprocessor = made(tokenizer, sequence_length=16)
     path = f"{sys.argv[1]}/{name}.tflite"
     for _ in range(2):  # the second replaces the first
         task.export(path, "litert")

@@ -38,7 +38,7 @@ def results(cls, jit_compile):
     """Losses, metrics and outputs of a short training in uneven batches."""
     task = without_dropout(cls)
     if cls.fills_batches is False or cls is ez.MaskedLM:  # what is masked depends on the shape
-        task.preprocessor.sequence_length = 16
+        task.preprocessor = cls.preprocessor_class(task.preprocessor.tokenizer, sequence_length=16)
     task.compile(jit_compile=jit_compile, learning_rate=1e-3)
     data = cls.tiny_data()
     count = 8 if task.preprocessor.sequence_length else 7
