@@ -333,7 +333,10 @@ class HybridIndex(Index):
         ]
         if _read(folder, verify=False) != manifest:
             raise ValueError(f"{folder} was replaced while it was loaded. Load it again.")
-        return cls(indexes, **{name: manifest.get(name) for name in cls.rules})
+        try:
+            return cls(indexes, **{name: manifest.get(name) for name in cls.rules})
+        except ValueError as error:
+            raise ValueError(f"{folder} is damaged: {error}") from None
 
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:

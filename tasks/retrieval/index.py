@@ -790,9 +790,11 @@ class Index:
             reason += repr(embedder.similarity_function)
             raise _of_another_embedder(folder, reason)
         store = cls._opened(path, arrays, manifest.get("precision"), function)
-        if len(documents) not in (0, len(store)):
+        columns = documents.texts, documents.ids, documents.metadata
+        if any(column is not None and len(column) != len(store) for column in columns):
             raise ValueError(
-                f"There are {len(documents)} texts for {len(store)} documents in {folder}."
+                f"{folder} is damaged: it has {len(documents)} documents and vectors of "
+                f"{len(store)}. Build the index again."
             )
         if store.width > embedder.embedding_dim:
             reason = f"its vectors are {store.width} wide, this one's {embedder.embedding_dim}"

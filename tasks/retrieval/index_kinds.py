@@ -708,4 +708,6 @@ class BM25Index(Index):
         with OpenFolder(folder, [NAME, TEXTS, DOCUMENTS]) as files:
             checked_manifest(files, cls.kind, verify)
             documents = read_documents(files)
-            return cls(documents if documents.texts else [])
+            if not documents.texts:
+                raise ValueError(f"{files.path / TEXTS} is damaged: it has no texts.")
+            return cls(documents)
