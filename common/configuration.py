@@ -11,6 +11,7 @@ import keras
 
 from encoder_zoo.common.keras_private import (
     layers_in,
+    notes_shared_objects,
     own_trainable_variables,
     weight_bytes_of_opened_file,
 )
@@ -103,10 +104,8 @@ class ConfigFromSignature:
 
 def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> None:
     """Raise an AttributeError for an argument that layers or lengths were made with."""
-    fixed = name in thing.fixed_settings
-    if isinstance(thing, keras.Model) and name not in getattr(thing, "answer_settings", ()):
-        fixed = fixed or thing.built
-    if fixed and name in vars(thing) and vars(thing)[name] != value:
+    is_made = name in vars(thing) and vars(thing).get("built", True)
+    if is_made and name in thing.fixed_settings and vars(thing)[name] != value:
         raise AttributeError(
             f"{name} of a {type(thing).__name__} that was made with {vars(thing)[name]!r} "
             f"cannot be changed. Make another one, such as by from_preset(..., {name}={value!r})."
@@ -114,8 +113,11 @@ def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> N
 
 
 def as_configuration(value: object) -> object:
-    """Return the serialized form of a layer, a model or a preprocessor; others unchanged."""
-    if isinstance(value, keras.layers.Layer | ConfigFromSignature):
+    """Return the serialized form of a layer, a model or a preprocessor; others unchanged.
+
+    While Keras saves a model, the layer itself: two tasks on one backbone still share it then.
+    """
+    if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not notes_shared_objects():
         return keras.saving.serialize_keras_object(value)
     return value
 

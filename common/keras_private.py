@@ -120,6 +120,16 @@ def _not_rewriting(config: bytes) -> tf.compat.v1.ConfigProto:
     return changed
 
 
+def notes_shared_objects() -> bool:
+    """Return whether Keras is saving a model, and so notes objects that occur in it twice.
+
+    It finds them only where configurations hold the objects themselves.
+    """
+    from keras.src.backend.common import global_state
+
+    return global_state.get_global_attribute("shared_objects/id_to_config_map") is not None
+
+
 def weight_bytes_of_opened_file() -> int | None:
     """Return the size of the weights in the `.keras` file that Keras is opening; None if none is.
 

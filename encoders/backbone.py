@@ -16,7 +16,7 @@ from encoder_zoo.common.arguments import (
     Repository,
     SaveOptions,
 )
-from encoder_zoo.common.configuration import signature_of_arguments
+from encoder_zoo.common.configuration import argument_names, signature_of_arguments
 from encoder_zoo.common.keras_private import (
     opens_training,
 )
@@ -171,6 +171,11 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     origin = None  # see presets.origin
     layers_version = 0  # grows whenever functions that were traced before are of other layers
     _checkpoints_gradients = False
+
+    @property
+    def fixed_settings(self) -> tuple[str, ...]:
+        """Return the arguments that cannot be set later: the layers are made with all of them."""
+        return tuple(argument_names(type(self)))
 
     @property
     def weights_version(self) -> int:

@@ -129,6 +129,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     text_method: str | None = None
     answer_type: type | None = None
     instead_of_predict: str | None = None
+    fixed_settings = ("dropout", "num_classes")
     answer_settings: tuple[str, ...] = ()
     distilled_settings: tuple[str, ...] = ()
     settings_in_files: tuple[str, ...] = ()

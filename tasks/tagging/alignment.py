@@ -173,7 +173,8 @@ def _spans_of_tokens(
     start_keys = array_ops.gather(keys(spans["start"]), order)
     # The last span that starts before the token's end, if it ends after the token's start.
     span = array_ops.searchsorted(start_keys, keys(tokens.ends), side="left") - 1
-    index = array_ops.gather(array_ops.concat([order, [-1]], 0), array_ops.maximum(span, 0))
+    none = array_ops.size(order)  # where there is no span at all
+    index = array_ops.gather(array_ops.concat([order, [none]], 0), array_ops.maximum(span, 0))
     row, end = (
         array_ops.gather(
             array_ops.concat([array_ops.cast(values, array_ops.int64), [-1]], 0), index

@@ -179,7 +179,7 @@ class TokenClassifier(LabelledTask):
         "thresholds",
         "crf",
     )
-    fixed_settings = ("crf",)
+    fixed_settings = ("dropout", "num_classes", "crf")
     distilled_settings = ("strategy", "valid_tags", "split_symbols")
 
     @validate_arguments

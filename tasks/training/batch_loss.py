@@ -231,4 +231,5 @@ def mean_over_replicas(penalty, rows):
         return penalty
     rows = array_ops.cast(rows, penalty.dtype)
     share = ops.divide_no_nan(rows, context.all_reduce("SUM", rows))
+    penalty = ops.where(rows > 0, penalty, 0.0)  # the mean of no rows is NaN
     return shared_by_replicas(penalty * share)

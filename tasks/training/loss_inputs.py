@@ -1,4 +1,4 @@
-"""What the losses of Keras expect of a task, whose outputs are logits.
+"""Inputs that the losses of Keras expect, made of a task's logits.
 
 A loss is known by its function, whether `compile` gets a name, the function, `functools.partial` of
 it, a class, an instance, or an instance of a subclass. The metrics that compute the mean of such a

@@ -120,8 +120,7 @@ def test_docstrings_say_what_the_code_does():
 
 # -- how it is cut ---------------------------------------------------------------------------------
 
-BASES = 4  # own classes between a task and `keras.Model`
-A_TASK_ON_A_TASK = {"FewShotClassifier": 5}  # it is a `TextEmbedder`, and so answers as one
+BASES = 6  # own classes between a task and `keras.Model`, at most
 # Bases that one class alone extends, and that nothing else names, each with its reason.
 SLICES = {
     "HookedAdamW": "Keras's private names are in one file",
@@ -142,7 +141,7 @@ def house():
 def test_a_task_is_read_in_few_classes(house):
     counts = {task.name: len(house.ancestors(task)) for task in house.tasks()}
     assert len(counts) > 12
-    assert {name: n for name, n in counts.items() if n > BASES} == A_TASK_ON_A_TASK
+    assert not {name: count for name, count in counts.items() if count > BASES}
 
 
 @pytest.mark.slow

@@ -295,7 +295,7 @@ def test_other_prompts_or_sizes_are_another_run(tmp_path):
         {"prompts": {**prompts, "query": "q: "}, "default_prompt": "query"},
         {"prompts": prompts, "default_prompt": "document"},
         {"prompts": prompts, "default_prompt": "query", "normalize": False},
-        {"prompts": prompts, "default_prompt": "query", "layer_norm_epsilon": 1e-3},
+        {"prompts": prompts, "default_prompt": "query", "dtype": "bfloat16"},
         {"prompts": prompts, "default_prompt": "query", "max_length": 8},
     ):
         with pytest.raises(ValueError, match="answers of another run: model is"):

@@ -266,3 +266,11 @@ def test_a_dataset_has_the_same_resolution():
     model = classifier("bert")
     model.fit(tf.data.Dataset.from_tensor_slices((x, columns)), epochs=1, verbose=0)
     assert (model.strategy, model.preprocessor.label_all_tokens) == ("simple", True)
+
+
+def test_texts_without_any_span():
+    model = classifier("bert")
+    texts = ["Anna lives in Rome", "Bob"]
+    inputs, labels, weights = model.preprocessor(texts, [[], []])
+    assert not np.asarray(labels).any() and np.asarray(weights).sum() == 5
+    assert model.evaluate(texts, [[], []], return_dict=True, verbose=0)["f1"] == 0
