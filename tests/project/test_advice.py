@@ -23,7 +23,6 @@ import encoder_zoo as ez
 import encoder_zoo.encoders as encoders
 import encoder_zoo.tasks as tasks_wing
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.testing import tiny
 
 
@@ -137,36 +136,6 @@ def rows_without_labels_are_dropped(said, folder):
     assert classifier.labels == ["a", "b"]
 
 
-@case("The dataset is endless. Give the labels", slow=True)
-def an_endless_dataset_has_labels(said, folder):
-    data = tf.data.Dataset.from_tensor_slices((TEXTS, ["a", "b", "a", "b"])).repeat().batch(2)
-    with said():
-        new("SequenceClassifier").fit(data, steps_per_epoch=1, **SMALL)
-    new("SequenceClassifier", labels=["a", "b"]).fit(data, steps_per_epoch=1, **SMALL)
-
-
-@case("The dataset is endless. Pass `steps_per_epoch`", slow=True)
-def an_endless_dataset_has_steps(said, folder):
-    data = tf.data.Dataset.from_tensor_slices((TEXTS, ["a", "b", "a", "b"])).repeat().batch(2)
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    with said():
-        classifier.fit(data, **SMALL)
-    assert classifier.fit(data, steps_per_epoch=1, **SMALL).history["loss"]
-
-
-@case("the weights are not those of this", slow=True)
-def weights_of_as_many_labels(said, folder):
-    three = new("SequenceClassifier", labels=["a", "b", "c"])
-    three.save_weights(folder / "w.weights.h5")
-    three.save(folder / "m.keras")
-    with said():
-        new("SequenceClassifier", labels=["a", "b"]).load_weights(folder / "w.weights.h5")
-    new("SequenceClassifier", labels=["a", "b", "c"]).load_weights(folder / "w.weights.h5")
-    assert keras.saving.load_model(folder / "m.keras").labels == ["a", "b", "c"]
-    three.save_to_preset(folder / "preset")
-    assert ez.SequenceClassifier.from_preset(folder / "preset").labels == ["a", "b", "c"]
-
-
 @case(
     "has the lone surrogate",
     "share {} weights",
@@ -209,177 +178,6 @@ def heads_have_their_pooler(said, folder):
     new("Pretraining", pooler=True)
 
 
-@case("raw texts would be masked at random", slow=True)
-def raw_texts_are_not_masked_by_predict(said, folder):
-    task = make("MaskedLM")
-    with said():
-        task.predict(TEXTS)
-    assert task.fill_mask("one [MASK]", top_k=1)
-    assert task.evaluate(TEXTS, **SMALL) is not None
-
-
-@case("are frozen, so `fit` would train nothing", slow=True)
-def frozen_models_are_thawed(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    classifier.trainable = False
-    with said():
-        classifier.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
-    classifier.trainable = True
-    classifier.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
-
-
-@case("belongs to optimizer='auto'", "trains at Keras's default learning rate")
-def a_learning_rate_has_its_optimizer(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    with said():
-        classifier.compile(optimizer=keras.optimizers.Adam(), learning_rate=1e-3)
-    classifier.compile(optimizer=keras.optimizers.Adam(1e-3))
-    classifier.compile(optimizer="auto", learning_rate=1e-3)
-    with said.logged():
-        classifier.compile(optimizer="adam")
-    said.caplog.clear()
-    classifier.compile(optimizer=keras.optimizers.Adam(5e-5))
-    classifier.compile(optimizer="auto", learning_rate=5e-5)
-    assert not said.caplog.text
-
-
-@case("The learning rate is 0 in all", slow=True)
-def a_schedule_that_has_ended(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    y = ["a", "b", "a", "b"]
-    classifier.compile(optimizer=keras.optimizers.SGD(0.0))
-    with said():
-        classifier.fit(TEXTS, y, **SMALL)
-    classifier.compile(optimizer=keras.optimizers.SGD(0.1))
-    classifier.fit(TEXTS, y, **SMALL)
-    classifier.compile(optimizer="auto")
-    classifier.fit(TEXTS, y, **SMALL)
-
-
-@case("so `fit` would train nothing. Give those", slow=True)
-def weights_above_zero(said, folder):
-    classifier, y = new("SequenceClassifier", labels=["a", "b"]), ["a", "b", "a", "b"]
-    with said():
-        classifier.fit(TEXTS, y, sample_weight=[0.0] * 4, **SMALL)
-    classifier.fit(TEXTS, y, sample_weight=[1.0, 0, 0, 0], **SMALL)
-    classifier.fit(TEXTS, y, **SMALL)
-
-
-@case("crf=True has the family's head", "calibrate divides the logits of each tag by itself")
-def scores_of_pairs_of_tags(said, folder):
-    options = {"labels": ["O", "B-X", "I-X"], "crf": True}
-    with said():
-        new("TokenClassifier", **options, head=keras.layers.Dense(3))
-    tagger = new("TokenClassifier", **options)
-    words, tags = [["one", "two"], ["three"]], [["B-X", "I-X"], ["O"]]
-    with said():
-        tagger.calibrate(words, tags)
-    assert tagger.tune_thresholds(words, tags).keys() == {"X"}
-
-
-@case("Call calibrate and tune_thresholds again", "Call tune_thresholds again", slow=True)
-def what_belongs_to_the_weights(said, folder):
-    classifier, y = new("SequenceClassifier", labels=["a", "b"]), ["a", "b", "a", "b"]
-    classifier.calibrate(TEXTS, y)
-    with said.logged():
-        classifier.fit(TEXTS, y, **SMALL)
-    classifier.calibrate(TEXTS, y)
-    assert classifier.tune_thresholds(TEXTS, y).keys() == {"b"}
-    extractor = new("EntityExtractor", pooler=False, labels=["X"])
-    spans = [[(0, 3, "X")]] * 4
-    extractor.tune_thresholds(TEXTS, spans)
-    with said.logged():
-        extractor.fit(TEXTS, spans, **SMALL)
-    assert extractor.tune_thresholds(TEXTS, spans).keys() == {"X"}
-
-
-@case(
-    "predict_proba is of classes", "this classifier predicts numbers. Use sample_weight", slow=True
-)
-def numbers_have_no_classes(said, folder):
-    scorer = new("SequenceClassifier", num_classes=1, problem_type="regression")
-    with said():
-        scorer.predict_proba(TEXTS)
-    assert len(scorer.predict(TEXTS, **SMALL)) == 4
-    with said():
-        scorer.fit(TEXTS, [0.0, 1, 2, 3], class_weight={0: 2.0}, **SMALL)
-    scorer.fit(TEXTS, [0.0, 1, 2, 3], sample_weight=[1.0, 2, 1, 1], **SMALL)
-
-
-@case("class_weight is of each label by itself", slow=True)
-def class_weight_of_several_labels(said, folder):
-    multi = new("SequenceClassifier", labels=["a", "b"], problem_type="multi_label_classification")
-    y, loss = np.eye(2)[[0, 1, 0, 1]], keras.losses.BinaryCrossentropy(from_logits=True)
-    multi.compile(loss=loss)
-    with said():
-        multi.fit(TEXTS, y, class_weight={0: 2.0, 1: 1.0}, **SMALL)
-    multi.fit(TEXTS, y, sample_weight=[1.0, 2, 1, 1], **SMALL)
-    multi.compile(loss="auto")
-    multi.fit(TEXTS, y, class_weight={0: 2.0, 1: 1.0}, **SMALL)
-
-
-@case("There are no tags to learn the labels from", "Every tag is", slow=True)
-def tags_have_labels(said, folder):
-    words = [["one", "two"], ["three"]]
-    with said():
-        new("TokenClassifier", pooler=False).fit([[], []], [[], []], **SMALL)
-    with said():
-        new("TokenClassifier", pooler=False).fit(words, [["O", "O"], ["O"]], **SMALL)
-    tagger = new("TokenClassifier", pooler=False, labels=["O", "B-X", "I-X"])
-    tagger.fit(words, [["O", "O"], ["O"]], **SMALL)
-
-
-@case(
-    "There are no labels to look for. Pass",
-    "There are no labels to look for in one of the texts",
-    "There are no spans to learn the labels from",
-    slow=True,
-)
-def entities_have_names(said, folder):
-    spans = [[{"start": 0, "end": 1, "label": "X"}], []]
-    extractor = new("EntityExtractor", pooler=False)
-    with said():
-        extractor.extract_entities("a b")
-    with said():
-        extractor.extract_entities(["a b", "c"], [["X"], []])
-    extractor.extract_entities(["a b"], [["X"]])
-    with said():
-        extractor.fit(TEXTS[:2], [[], []], **SMALL)
-    new("EntityExtractor", pooler=False, labels=["X"]).fit(TEXTS[:2], [[], []], **SMALL)
-    extractor.fit(TEXTS[:2], spans, **SMALL)
-    extractor.extract_entities("a b")
-
-
-@case("inside, which marks labels and texts", "which leaves too few for the text", slow=True)
-def names_of_entities_are_short(said, folder):
-    extractor = new("EntityExtractor", pooler=False, max_width=2)
-    with said():
-        extractor.extract_entities("a b", [f"a {extractor.preprocessor.label_marker}"])
-    letters = list("abcdefg")
-    with said():
-        extractor.extract_entities("a b", letters)
-    extractor.extract_entities("a b", letters[:3])
-
-
-@case("The tags are numbers, such as", slow=True)
-def numbers_of_tags_have_names(said, folder):
-    words, tags = [["one", "two"], ["three"]], [[0, 1], [0]]
-    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
-    with said():
-        new("TokenClassifier", pooler=False).fit(words, tags, **SMALL)
-    for arguments in ({"labels": ["O", "B-PER"]}, {"num_classes": 2}):
-        tagger = ez.TokenClassifier.from_preset(folder / "p", **arguments)
-        tagger.fit(words, tags, **SMALL)
-
-
-@case("Spans need names of labels", slow=True)
-def spans_have_names(said, folder):
-    spans = [[{"start": 0, "end": 3, "label": "X"}], []]
-    with said():
-        new("TokenClassifier", pooler=False, num_classes=3).fit(TEXTS[:2], spans, **SMALL)
-    new("TokenClassifier", pooler=False, labels=["O", "B-X", "I-X"]).fit(TEXTS[:2], spans, **SMALL)
-
-
 @case("x has the splits", slow=True)
 def one_split_is_passed(said, folder):
     splits = {"train": pd.DataFrame({"text": TEXTS, "label": ["a", "b", "a", "b"]})}
@@ -405,34 +203,6 @@ def columns_of_texts_are_named(said, folder):
     assert len(classifier.predict(numbered["b"], **SMALL)) == 2
 
 
-@case("There are no low-rank updates", "Adapters alone are saved of")
-def adapters_are_saved(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    with said():
-        classifier.save_adapters(folder / "a")
-    classifier.backbone.enable_lora(2)
-    classifier.save_adapters(folder / "a")
-    masked = make("MaskedLM")
-    masked.backbone.enable_lora(2)
-    with said():
-        masked.save_adapters(folder / "m")
-    masked.save_to_preset(folder / "m")
-
-
-@case("which presets do not support. Save the preset before")
-def quantized_tasks_are_saved_by_keras(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    classifier.save_to_preset(folder / "before")
-    classifier.quantize("int8", filters="logits")
-    with said():
-        classifier.save_to_preset(folder / "after")
-    classifier.save(folder / "m.keras")
-    inputs = tiny.examples(BERT)
-    loaded = keras.saving.load_model(folder / "m.keras")
-    np.testing.assert_array_equal(loaded(inputs), classifier(inputs))
-    assert ez.SequenceClassifier.from_preset(folder / "before").labels == ["a", "b"]
-
-
 @case("LiteRT takes no quantized task", slow=True)
 def litert_quantizes_itself(said, folder):
     classifier = new("SequenceClassifier", labels=["a", "b"])
@@ -454,117 +224,12 @@ def exports_have_a_preprocessor(said, folder):
     assert (folder / "1" / "saved_model.pb").exists()
 
 
-@case("Save to a folder of its own", "Load it with that class or with Backbone.from_preset")
-def presets_are_saved_and_loaded(said, folder):
-    backbone = tiny.backbone(BERT)
-    with contextlib.chdir(folder), said():
-        backbone.save_to_preset(".")
-    backbone.save_to_preset(folder / "own", tokenizer=tiny.tokenizer(BERT))
-    with said():
-        ez.RobertaBackbone.from_preset(folder / "own")
-    assert ez.BertBackbone.from_preset(folder / "own").num_layers == backbone.num_layers
-    assert ez.Backbone.from_preset(folder / "own").num_layers == backbone.num_layers
-
-
-@case("is a link out of the preset", "is not text in UTF-8", "is a Git-LFS pointer")
-def files_of_presets(said, folder):
-    preset = folder / "preset"
-    tiny.backbone(BERT).save_to_preset(preset, tokenizer=tiny.tokenizer(BERT))
-    vocabulary, kept = preset / "vocab.txt", folder / "kept.txt"
-    shutil.move(vocabulary, kept)
-    vocabulary.symlink_to(kept)
-    with said():
-        ez.Tokenizer.from_preset(preset)
-    vocabulary.unlink()
-    vocabulary.write_bytes(kept.read_bytes() + b"\xff\n")
-    for name in ("tokenizer.json", "encoder_zoo.json"):
-        (preset / name).unlink(missing_ok=True)
-    with said():
-        ez.Tokenizer.from_preset(preset)
-    shutil.copy(kept, vocabulary)
-    tokens = ez.Tokenizer.from_preset(preset).vocabulary_size
-    assert tokens == tiny.tokenizer(BERT).vocabulary_size
-    weights = preset / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    with said():
-        ez.Backbone.from_preset(preset)
-    weights.write_bytes(whole)  # as `git lfs pull` does
-    ez.Backbone.from_preset(preset)
-
-
-@case(
-    "Get it again",
-    "is cut off: {}. Download it again",
-    "Pass allow_nonfinite=True to load it all the same",
-)
-def weights_of_presets(said, folder):
-    backbone = tiny.backbone(BERT)
-    backbone.save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
-    weights = folder / "p" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-8])
-    with said():
-        ez.Backbone.from_preset(folder / "p")
-    (folder / "p" / "encoder_zoo.json").unlink()
-    with said("is cut off: "):
-        ez.Backbone.from_preset(folder / "p")
-    weights.write_bytes(whole)
-    ez.Backbone.from_preset(folder / "p")
-    backbone.weights[0].assign(backbone.weights[0] * np.nan)
-    backbone.save_to_preset(folder / "n", tokenizer=tiny.tokenizer(BERT))
-    with said():
-        ez.Backbone.from_preset(folder / "n")
-    ez.Backbone.from_preset(folder / "n", allow_nonfinite=True)
-
-
-@case("id2label names ")
-def labels_as_many_as_outputs(said, folder):
-    new("SequenceClassifier", labels=["a", "b"]).save_to_preset(folder / "p")
-    config = json.loads((folder / "p" / "config.json").read_text())
-    (folder / "p" / "encoder_zoo.json").unlink()
-    config |= {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
-    (folder / "p" / "config.json").write_text(json.dumps(config))
-    with said():
-        ez.SequenceClassifier.from_preset(folder / "p")
-    for arguments in ({"labels": ["a", "b"]}, {"num_classes": 2}):
-        assert ez.SequenceClassifier.from_preset(folder / "p", **arguments).num_classes == 2
-
-
-@case("id2label has the name ")
-def names_of_classes_differ(said, folder):
-    new("SequenceClassifier", labels=["a", "b"]).save_to_preset(folder / "p")
-    config = json.loads((folder / "p" / "config.json").read_text())
-    (folder / "p" / "encoder_zoo.json").unlink()
-    config |= {"id2label": {"0": "a", "1": "a"}, "label2id": None}
-    (folder / "p" / "config.json").write_text(json.dumps(config))
-    with said():
-        ez.SequenceClassifier.from_preset(folder / "p")
-    for arguments in ({"labels": ["b", "a"]}, {"num_classes": 2}):
-        assert ez.SequenceClassifier.from_preset(folder / "p", **arguments).new_head is None
-
-
 @case("A classifier of one class always answers it")
 def one_class_is_a_number_or_yes_or_no(said, folder):
     with said():
         new("SequenceClassifier", num_classes=1)
     for problem in ("regression", "multi_label_classification"):
         new("SequenceClassifier", num_classes=1, problem_type=problem)
-
-
-@case("no model_type, and weights and tokenizer may be")
-def config_with_model_type(said, folder):
-    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
-    file = folder / "p" / "config.json"
-    (folder / "p" / "encoder_zoo.json").unlink()
-    config = json.loads(file.read_text())
-    family = config.pop("model_type")
-    config.pop("architectures", None)
-    file.write_text(json.dumps(config))
-    with said():
-        ez.Backbone.from_preset(folder / "p")
-    file.write_text(json.dumps({**config, "model_type": family}))
-    ez.Backbone.from_preset(folder / "p")
 
 
 @case("has no head that tells replaced tokens", "has no second head for pairs")
@@ -662,31 +327,6 @@ def indexes(said, folder):
     with said():
         words.export(folder / "exported")
     embedder.index(TEXTS).export(folder / "exported")
-
-
-@case(
-    "and links are not followed when something is written",
-    "which is not of",
-    "and was not written by encoder_zoo: it is kept",
-)
-def what_others_wrote_stays(said, folder):
-    backbone, page = tiny.backbone(BERT), Picture("<p>one</p>", "one")
-    (folder / "real").mkdir()
-    (folder / "link").symlink_to(folder / "real")
-    with said():
-        backbone.save_to_preset(folder / "link")
-    backbone.save_to_preset(folder / "real")
-    (folder / "theirs").mkdir()
-    (folder / "theirs" / "config.json").write_text("{}")
-    with said():
-        backbone.save_to_preset(folder / "theirs")
-    backbone.save_to_preset(folder / "theirs" / "saved")
-    (folder / "page.html").write_text("mine")
-    with said():
-        page.save(folder / "page.html")
-    page.save(folder / "other.html")
-    (folder / "page.html").unlink()
-    page.save(folder / "page.html")
 
 
 @case("This FewShotClassifier has no classes yet", slow=True)
@@ -836,18 +476,6 @@ def widths_of_late_interaction(said, folder):
     assert other.embed("one").shape[-1] == 5
 
 
-@case("keeps the outputs of all examples", slow=True)
-def metrics_of_tokens(said, folder):
-    tagger = new("TokenClassifier", pooler=False, labels=["O", "B-X", "I-X"])
-    with said():
-        tagger.compile(metrics=["auc"])
-    words, tags = [["one", "two"], ["three"]], [["B-X", "I-X"], ["O"]]
-    for metric in ("f1_macro", keras.metrics.AUC(multi_label=True, num_labels=3)):
-        tagger.compile(metrics=[metric])
-        history = tagger.fit(words, tags, **SMALL).history
-        assert len(history) == 2 and np.isfinite(list(history.values())).all()
-
-
 @case("Rename them, or pass an array: its columns are taken in their order.")
 def columns_of_labels_have_their_names(said, folder):
     classifier = new("SequenceClassifier", labels=["a", "b"])
@@ -858,15 +486,6 @@ def columns_of_labels_have_their_names(said, folder):
     expected = classifier.evaluate(TEXTS, ["a", "b", "a", "b"], verbose=0)
     assert classifier.evaluate(TEXTS, y, verbose=0) == expected
     assert classifier.evaluate(TEXTS, y[["a", "b"]].to_numpy(), verbose=0) == expected
-
-
-@case("Leave such rows out; those in which nothing is to be annotated have an empty list.")
-def rows_without_an_annotation(said, folder):
-    rows = [{"text": "In Rome", "label": [[3, 7, "LOC"]]}, {"text": "Hm", "label": None}]
-    with said():
-        ez.read_annotations(rows)
-    assert ez.read_annotations(rows[:1]).x == ["In Rome"]
-    assert ez.read_annotations([rows[0], {**rows[1], "label": []}]).y[1] == []
 
 
 @case("Pass those of texts and labels to fit", "Name two of them: fit(", slow=True)
@@ -881,63 +500,6 @@ def tables_are_read_by_column(said, folder):
         classifier.fit(named, **SMALL)
     classifier.fit(named["words of it"], named["mood"], **SMALL)
     assert classifier.labels == ["a", "b"]
-
-
-@case(
-    "is a folder without .ann and .txt files",
-    "has tags in {}",
-    "annotations that differ",
-    "has under data {}",
-    "may have labels in {}",
-    "Pass word_column=... and column=...",
-    "Read a table with pandas and pass its columns to fit.",
-    slow=True,
-)
-def annotations_are_named(said, folder):
-    rows = [{"text": "In Rome", "label": [[3, 7, "LOC"]]}]
-    (folder / "a.json").write_text(json.dumps(rows))
-    with said():
-        ez.read_annotations(folder)
-    expected = ez.read_annotations(folder / "a.json")
-    rows = [{"tokens": ["In", "Rome"], "coarse": ["O", "B-X"], "fine": ["O", "B-Y"]}]
-    with said("has tags in 'coarse' and 'fine'"):
-        ez.read_annotations(rows)
-    tagger = new("TokenClassifier", pooler=False)
-    tagger.fit([row["tokens"] for row in rows], [row["coarse"] for row in rows], **SMALL)
-    assert tagger.labels == ["O", "B-X"]
-
-    def region(label: str) -> dict:
-        value = {"start": 3, "end": 7, "text": "Rome", "labels": [label]}
-        return {"type": "labels", "value": value}
-
-    first, second = {"result": [region("LOC")]}, {"result": [region("PER")]}
-    data = {"text": "In Rome"}
-    with said():
-        ez.read_annotations([{"data": data, "annotations": [first, second]}])
-    for kept in ([first], [first | {"ground_truth": True}, second]):
-        assert ez.read_annotations([{"data": data, "annotations": kept}]) == expected
-    unquoted = {"type": "labels", "value": {"start": 0, "end": 2, "labels": ["X"]}}
-    task = {"data": {"a": "In Rome", "b": "In Oslo"}, "annotations": [{"result": [unquoted]}]}
-    with said("has under data 'a', 'b'. Name the text"):
-        ez.read_annotations([task])
-    assert ez.read_annotations([task], text_key="a").x == ["In Rome"]
-    row = {"text": "In Rome", "annotation_id": 1, "site": "web", "mood": "up"}
-    with said("may have labels in 'site' or 'mood'"):
-        ez.read_annotations([row])
-    row["label"] = row.pop("mood")
-    assert ez.read_annotations([row]).y == ["up"]
-    (folder / "a.conll").write_text("1 Rome B-X _\n2 is O _\n")
-    with said():
-        ez.read_conll(folder / "a.conll")
-    found = ez.read_conll(folder / "a.conll", word_column=1, column=2)
-    assert found == ([["Rome", "is"]], [["B-X", "O"]])
-    (folder / "a.tsv").write_text("text\tlabel\nIn Rome\tup\nIn Oslo\tdown\n")
-    with said():
-        ez.read_annotations(folder / "a.tsv")
-    table = pd.read_csv(folder / "a.tsv", sep="\t")
-    classifier = new("SequenceClassifier")
-    classifier._begin_fit(table["text"], table["label"])
-    assert classifier.labels == ["down", "up"]
 
 
 @case("answers with the columns", slow=True)
@@ -980,77 +542,6 @@ def answers_of_files(said, folder):
         write("0.5", str(number))
         [file] = ez.answer_files(classifier, folder / "a.jsonl", folder / str(i), **options)
         assert pd.read_parquet(file)["id"].tolist() == ["0.5", str(number)]
-
-
-@case(
-    "is not complete: it has {} files so far",
-    "was made with another tokenizer than this task has",
-    "belongs to another corpus",
-    slow=True,
-)
-def corpora(said, folder):
-    tokenizer = tiny.tokenizer(BERT)
-    documents = [["a b c", "d e f g"], ["h i", "j k l"], ["m n o", "p a b"]]
-
-    def make(name, tokenizer, documents):
-        return ez.PretrainingCorpus.from_documents(
-            folder / name, documents, tokenizer, shard_tokens=4, verbose=0
-        )
-
-    def breaks_off():
-        yield from documents[:2]
-        raise InterruptedError
-
-    with contextlib.suppress(InterruptedError):
-        make("a", tokenizer, breaks_off())
-    with said("is not complete: it has"):
-        ez.PretrainingCorpus(folder / "a")
-    whole = make("a", tokenizer, documents)
-    assert ez.PretrainingCorpus(folder / "a").num_documents == whole.num_documents == 3
-    other = tiny.tokenizer(get_family("modernbert"))
-    task = new("Pretraining")
-    with said():
-        task.fit(make("other", other, documents), **SMALL)
-    task.fit(make("anew", tokenizer, documents), **SMALL)
-    theirs = ez.BertTokenizer(tokenizer.get_vocabulary(), lowercase=False)
-    with said():
-        make("a", theirs, documents)
-    assert make("b", theirs, documents).num_documents == 3
-    shutil.rmtree(folder / "a")
-    assert make("a", theirs, documents).num_documents == 3
-
-
-@case("Give the texts that were asked about")
-def pictures_have_their_texts(said, folder):
-    found = [[{"label": "LOC", "start": 3, "end": 7, "text": "Rome", "score": 0.9}], []]
-    with said():
-        ez.display.entities(["Hm", "In Rome"], found)
-    assert ez.display.entities(["In Rome", "Hm"], found).text == "In [Rome LOC]\nHm"
-
-
-@case(
-    "its answers mean something else",
-    "The teacher has {} attention heads",
-    "Nothing is learned of labels with objectives",
-    slow=True,
-)
-def distillations(said, folder):
-    teacher = new("SequenceClassifier", labels=["a", "b"])
-    with said():
-        ez.Distillation(teacher, new("SequenceClassifier", labels=["b", "a"]))
-    ez.Distillation(teacher, new("SequenceClassifier", labels=["a", "b"]))
-    assert ez.Distillation(teacher, new("SequenceClassifier")).student.labels == ["a", "b"]
-    heads = [tiny.backbone(BERT, num_heads=n) for n in (2, 4)]
-    options = {"preprocessor": teacher.preprocessor, "objectives": ["relations"]}
-    with said("The teacher has 4 attention heads"):
-        ez.Distillation(heads[1], heads[0], **options)
-    distilled = ez.Distillation(heads[1], heads[0], relation_heads=4, **options)
-    with said():
-        distilled.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
-    distilled.fit(TEXTS, **SMALL)
-    both = ["relations", "soft_labels"]
-    distilled = ez.Distillation(teacher, new("SequenceClassifier"), objectives=both)
-    distilled.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
 
 
 @case("Pass the columns by themselves, in this order", slow=True)
@@ -1102,26 +593,6 @@ def documents_have_ids_and_fields(said, folder):
         ez.BM25Index(table)
     table.columns = ["text", "year"]
     assert ez.BM25Index(table).metadata == [{"year": 1}, {"year": 2}]
-
-
-@case("This `fit` has made no step: in float16", slow=True)
-def steps_in_half_precision(said, folder):
-    def fit(dtype: str, epochs: int = 1) -> int:
-        task = ez.SequenceClassifier(
-            tiny.backbone(BERT, pooler=True, dtype=dtype),
-            preprocessor("SequenceClassifier"),
-            labels=["a", "b"],
-            dtype=dtype,
-        )
-        task.compile()
-        if dtype == "mixed_float16":
-            task.optimizer.initial_scale = 2.0**30  # the first gradients overflow
-        task.fit(TEXTS, ["a", "b", "a", "b"], epochs=epochs, **SMALL)
-        return int(getattr(task.optimizer, "inner_optimizer", task.optimizer).iterations)
-
-    with said.logged():
-        assert fit("mixed_float16") == 0
-    assert fit("mixed_float16", 40) and fit("mixed_bfloat16")
 
 
 @case("It would be taken for", slow=True)
@@ -1234,38 +705,6 @@ def parts_of_hybrid_indexes(said, folder):
     first.save(folder / "first")
     loaded = ez.VectorIndex.load(folder / "first", embedder)
     assert ez.HybridIndex([loaded, Pages()]).search("one") == index.search("one")
-
-
-@case(
-    "belongs to another run: {}. Give this run",
-    "is complete; the log says what is wrong",
-    "BackupAndRestore continues training on texts",
-    slow=True,
-)
-def backups(said, folder):
-    def fit(name, x=TEXTS, y=("a", "b", "a", "b"), **options):
-        kept = ez.BackupAndRestore(folder / name, delete_checkpoint=False)
-        classifier = new("SequenceClassifier", labels=["a", "b"])
-        y = None if y is None else list(y) if isinstance(y, tuple) else y
-        return classifier.fit(x, y, callbacks=[kept], **SMALL, **options).epoch
-
-    assert fit("b", batch_size=2) == [0]
-    with said("batch_size is 2 there, 4 now; steps_per_epoch is 2 there, 1 now. Give this run"):
-        fit("b", batch_size=4)
-    assert fit("other", batch_size=4) == [0]
-    for file in (folder / "b").rglob("*.safetensors"):
-        file.write_bytes(b"")
-    with said():
-        fit("b", batch_size=2)
-    shutil.rmtree(folder / "b")
-    assert fit("b", batch_size=2) == [0]
-    x, y = new("SequenceClassifier", labels=["a", "b"]).preprocessor(TEXTS, [0, 1, 0, 1])
-    x, y = {name: values.numpy() for name, values in x.items()}, y.numpy()
-    with said():
-        fit("c", x, y)
-    dataset = tf.data.Dataset.from_tensor_slices((x, y))
-    dataset = dataset.shuffle(4, seed=1, reshuffle_each_iteration=False).batch(32)
-    assert fit("c", dataset, None) == [0]
 
 
 @case(
