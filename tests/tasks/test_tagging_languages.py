@@ -271,6 +271,6 @@ def test_a_dataset_has_the_same_resolution():
 def test_texts_without_any_span():
     model = classifier("bert")
     texts = ["Anna lives in Rome", "Bob"]
-    inputs, labels, weights = model.preprocessor(texts, [[], []])
+    _, labels, weights = model.preprocessor(texts, [[], []])
     assert not np.asarray(labels).any() and np.asarray(weights).sum() == 5
     assert model.evaluate(texts, [[], []], return_dict=True, verbose=0)["f1"] == 0
