@@ -5,14 +5,10 @@ A case provokes a message with an advice, such as "Pass labels=[...]", and then 
 
 import ast
 import contextlib
-import json
 import logging
 import re
-import shutil
 import tomllib
-from unittest import mock
 
-import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,8 +16,6 @@ import tensorflow as tf
 from paths import ROOT
 
 import encoder_zoo as ez
-import encoder_zoo.encoders as encoders
-import encoder_zoo.tasks as tasks_wing
 from encoder_zoo.encoders import get_family
 from encoder_zoo.testing import tiny
 
@@ -203,27 +197,6 @@ def columns_of_texts_are_named(said, folder):
     assert len(classifier.predict(numbered["b"], **SMALL)) == 2
 
 
-@case("LiteRT takes no quantized task", slow=True)
-def litert_quantizes_itself(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    again = new("SequenceClassifier", labels=["a", "b"])
-    classifier.quantize("int8", filters="logits")
-    with said():
-        classifier.export(folder / "m.tflite", "litert")
-    again.export(folder / "m.tflite", "litert", optimizations=[tf.lite.Optimize.DEFAULT])
-    assert (folder / "m.tflite").exists()
-
-
-@case("has no preprocessor, so it cannot take text. Pass preprocessor", slow=True)
-def exports_have_a_preprocessor(said, folder):
-    backbone = tiny.backbone(BERT, pooler=True)
-    with said():
-        ez.SequenceClassifier(backbone, labels=["a", "b"]).export(folder / "1")
-    own = preprocessor("SequenceClassifier")
-    ez.SequenceClassifier(backbone, own, labels=["a", "b"]).export(folder / "1")
-    assert (folder / "1" / "saved_model.pb").exists()
-
-
 @case("A classifier of one class always answers it")
 def one_class_is_a_number_or_yes_or_no(said, folder):
     with said():
@@ -242,51 +215,6 @@ def families_have_their_pretraining(said, folder):
         new("Pretraining", electra)
     new("MaskedLM", electra, pooler=False)
     new("ReplacedTokenDetection", electra, pooler=False)
-
-
-@case("A beam reads the start token behind", "has no head with a beam")
-def beams_are_left_out(said, folder):
-    xlnet = get_family("xlnet")
-    with said():
-        ez.SpanQA(tiny.backbone(xlnet), preprocessor("SpanQA"), beam=(2, 2))
-    ez.SpanQA(tiny.backbone(xlnet), preprocessor("SpanQA"))
-    with said():
-        new("SpanQA", beam=(2, 2))
-    new("SpanQA")
-
-
-@case("explain takes one context for a question", slow=True)
-def one_context_is_explained(said, folder):
-    task, passages = make("SpanQA"), ["one two", "three four"]
-    with said():
-        task.explain("one", passages)
-    answer = task.answer("one", passages)
-    assert task.explain("one", passages[answer["passage"]])
-
-
-@case("rank takes one query", "is of pairs, and x has a list of texts", slow=True)
-def rerankers_take_one_query(said, folder):
-    task = make("Reranker")
-    with said():
-        task.rank(["one", "two"], TEXTS)
-    assert [task.rank(query, TEXTS) for query in ("one", "two")]
-    x, y = (["one", "two"], [["three", "four"], ["five", "six"]]), [[1, 0], [0, 1]]
-    task.compile(loss="binary_crossentropy")
-    with said():
-        task.fit(x, y, **SMALL)
-    for loss in ("auto", ez.losses.LambdaLoss()):
-        task.compile(loss=loss)
-        task.fit(x, y, **SMALL)
-
-
-@case("and a Reranker has one output")
-def rerankers_have_one_output(said, folder):
-    new("SequenceClassifier", labels=["a", "b", "c"]).save_to_preset(folder / "p")
-    with said():
-        ez.Reranker.from_preset(folder / "p")
-    assert ez.SequenceClassifier.from_preset(folder / "p").num_classes == 3
-    own = ez.Reranker.preprocessor_class(ez.Tokenizer.from_preset(folder / "p"))
-    ez.Reranker(ez.Backbone.from_preset(folder / "p"), own)
 
 
 @case(
@@ -338,31 +266,6 @@ def few_shot_classes(said, folder):
     assert few.classify("one")["label"] in "ab"
 
 
-@case("Load it with dtype='float32'", "This is the result of for_cpu", slow=True)
-def for_cpu_in_float32(said, folder):
-    new("SequenceClassifier", labels=["a", "b"]).save_to_preset(folder / "p")
-    half = ez.SequenceClassifier.from_preset(folder / "p", dtype="mixed_bfloat16")
-    with said():
-        half.for_cpu()
-    whole = ez.SequenceClassifier.from_preset(folder / "p", dtype="float32")
-    fast = whole.for_cpu()
-    with said():
-        fast.fit(TEXTS, ["a", "b", "a", "b"])
-    whole.fit(TEXTS, ["a", "b", "a", "b"], **SMALL)
-    assert whole.for_cpu().classify("one")
-
-
-@case("has no {}. Use {}", "; did you mean {}?")
-def names_of_other_libraries(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    with said("has no 'save_pretrained'. Use save_to_preset"):
-        classifier.save_pretrained(folder / "p")
-    classifier.save_to_preset(folder / "p")
-    with said("; did you mean '[MASK]'?"):
-        tiny.tokenizer(BERT).token_to_id("[MASKK]")
-    assert tiny.tokenizer(BERT).token_to_id("[MASK]")
-
-
 @case("missing ({}), the first is row", slow=True)
 def missing_texts_are_dropped(said, folder):
     table = pd.DataFrame({"text": ["one", None, "two"], "label": ["a", "b", "b"]})
@@ -382,82 +285,6 @@ def missing_labels_of_datasets_are_dropped(said, folder):
         classifier.fit(dataset.batch(4), **SMALL)
     dataset = dataset.filter(lambda x, y, *_: tf.reduce_all(tf.strings.strip(y) != ""))
     assert classifier.fit(dataset.batch(4), **SMALL).history["loss"]
-
-
-@case("The family name {} is taken", "The task name {} is taken")
-def names_of_parts_are_their_own(said, folder):
-    class Own(ez.BertBackbone):
-        pass
-
-    class Titles(ez.SequenceClassifier):
-        task_name = "span_qa"
-
-    with said("The family name 'bert' is taken"):
-        ez.register_family(like=BERT, name="bert")(Own)
-    with said("The task name 'span_qa' is taken"):
-        ez.register_task(Titles)
-    Titles.task_name = "titles_of_a_test"
-    families, tasks = dict(encoders.FAMILIES), dict(tasks_wing.TASKS)
-    try:
-        assert ez.register_family(like=BERT, name="own_of_a_test")(Own) is Own
-        assert ez.register_task(Titles) is Titles
-    finally:
-        encoders.FAMILIES.pop("own_of_a_test"), encoders._REGISTERED.pop("own_of_a_test")
-        tasks_wing.TASKS.pop("titles_of_a_test"), tasks_wing._REGISTERED.pop("titles_of_a_test")
-    assert (families, tasks) == (encoders.FAMILIES, tasks_wing.TASKS)
-
-
-def changed(file, **fields) -> None:
-    """Set fields of a JSON file; None takes one away."""
-    content = json.loads(file.read_text()) | fields
-    file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
-
-
-@case("which puts no special tokens around texts", "normalizer is null, but a")
-def tokenizers_say_what_they_do(said, folder):
-    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
-    file, config = folder / "p" / "tokenizer.json", folder / "p" / "tokenizer_config.json"
-    (folder / "p" / "encoder_zoo.json").unlink()
-    kind = json.loads(config.read_text())["tokenizer_class"]
-    whole = json.loads(file.read_text())
-    processor = whole["post_processor"]
-    changed(config, tokenizer_class=None)
-    file.write_text(json.dumps({**whole, "post_processor": None}))
-    with said():
-        ez.Tokenizer.from_preset(folder / "p")
-    changed(config, tokenizer_class="BertTokenizer")
-    assert ez.Tokenizer.from_preset(folder / "p").vocabulary_size
-    changed(config, tokenizer_class=None)
-    changed(file, post_processor=processor)
-    assert ez.Tokenizer.from_preset(folder / "p").vocabulary_size
-    changed(config, tokenizer_class=kind)
-    file.write_text(json.dumps({**whole, "normalizer": None}))
-    with said():
-        ez.Tokenizer.from_preset(folder / "p")
-    changed(config, tokenizer_class="PreTrainedTokenizerFast")
-    [ids] = ez.Tokenizer.from_preset(folder / "p").tokenize(["A a"]).to_list()
-    assert ids == [1, 5]  # "A" is unknown, as tokenizer.json has it
-
-
-@case("whose ids are of other tokens", "has {}, which the vocabulary lacks")
-def tokens_are_those_of_the_model(said, folder):
-    tiny.backbone(BERT).save_to_preset(folder / "p", tokenizer=tiny.tokenizer(BERT))
-    other = tiny.tokenizer(get_family("roberta"))
-    backbone = ez.Backbone.from_preset(folder / "p")
-    with said():
-        ez.MaskedLM(backbone, ez.MaskedLM.preprocessor_class(other))
-    own = ez.Tokenizer.from_preset(folder / "p")
-    ez.MaskedLM(backbone, ez.MaskedLM.preprocessor_class(own))
-    (folder / "p" / "encoder_zoo.json").unlink()
-    config = folder / "p" / "tokenizer_config.json"
-    changed(config, additional_special_tokens=["<e>"])
-    with said("has '<e>', which the vocabulary lacks"):
-        ez.MaskedLM.from_preset(folder / "p")
-    changed(config, additional_special_tokens=None)
-    task = ez.MaskedLM.from_preset(folder / "p", added_tokens=["<e>"])
-    tokens = task.preprocessor.tokenizer.vocabulary_size
-    assert tokens == own.vocabulary_size + 1
-    assert task.backbone.vocabulary_size >= tokens
 
 
 @case("and the last of projections has", "make vectors of {}. Leave dim out")
@@ -500,57 +327,6 @@ def tables_are_read_by_column(said, folder):
         classifier.fit(named, **SMALL)
     classifier.fit(named["words of it"], named["mood"], **SMALL)
     assert classifier.labels == ["a", "b"]
-
-
-@case("answers with the columns", slow=True)
-def columns_of_batches_are_kept(said, folder):
-    answers = ez.BatchAnswers(new("SequenceClassifier", labels=["a", "b"]))
-    batch = {"text": TEXTS, "label": [1, 2, 3, 4]}
-    with said("answers with the columns label, score"):
-        answers(batch)
-    assert answers({"text": TEXTS}).column_names == ["text", "label", "score"]
-    batch["true"] = batch.pop("label")
-    assert answers(batch)["true"].to_pylist() == [1, 2, 3, 4]
-
-
-@case(
-    "holds answers of another run",
-    "an integer of 64 bits in a column to keep",
-    "of the whole column cannot hold",
-    slow=True,
-)
-def answers_of_files(said, folder):
-    classifier = new("SequenceClassifier", labels=["a", "b"])
-    options = {"keep": ["id"], "verbose": 0}
-
-    def write(*numbers):
-        rows = ({"text": text, "id": number} for text, number in zip(TEXTS, numbers, strict=False))
-        (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-
-    write(1, 2)
-    ez.answer_files(classifier, folder / "a.jsonl", folder / "out", **options)
-    with said():
-        ez.answer_files(classifier, folder / "a.jsonl", folder / "out", verbose=0)
-    ez.answer_files(classifier, folder / "a.jsonl", folder / "again", verbose=0)
-    shutil.rmtree(folder / "out")
-    ez.answer_files(classifier, folder / "a.jsonl", folder / "out", verbose=0)
-    for i, number in enumerate((2**70, 2**60 + 1)):
-        write(0.5, number)
-        words = (None, "which double of the whole column cannot hold")[i]
-        with said(words):
-            ez.answer_files(classifier, folder / "a.jsonl", folder / str(i), **options)
-        write("0.5", str(number))
-        [file] = ez.answer_files(classifier, folder / "a.jsonl", folder / str(i), **options)
-        assert pd.read_parquet(file)["id"].tolist() == ["0.5", str(number)]
-
-
-@case("Pass the columns by themselves, in this order", slow=True)
-def columns_of_queries_are_passed(said, folder):
-    reranker = make("Reranker")
-    three = {"q": ["one", "two"], "d": ["a", "b"], "e": ["c", "d"]}
-    with said():
-        reranker.fit(three, [0, 1], **SMALL)
-    reranker.fit((three["q"], three["d"]), [0, 1], **SMALL)
 
 
 @case(
@@ -726,48 +502,6 @@ def classes_of_zero_shot(said, folder):
     nli.fit((TEXTS[:3], TEXTS[1:]), names, **SMALL)
     nli.save_to_preset(folder / "nli")
     assert ez.ZeroShotClassifier.from_preset(folder / "nli").classify("one", labels=["x", "y"])
-
-
-@case(
-    "Received: a task on the backend",
-    "ez.{}.from_preset('my_preset').export(",
-    "Received: a classifier on the backend",
-    "Received: an index whose embedder is on the backend",
-    slow=True,
-)
-def exports_of_other_backends(said, folder):
-    """The backend is only said to be another; presets of one open on another in test_package.py."""
-    names = ["contradiction", "neutral", "entailment"]
-    task, embedder = new("SequenceClassifier", labels=names), make("TextEmbedder")
-    index = embedder.index(TEXTS)
-
-    def advised(export) -> str:
-        patched = mock.patch.object(keras.config, "backend", lambda: "jax")
-        with patched, pytest.raises(ValueError, match="pip install tensorflow") as error:
-            export()
-        assert "KERAS_BACKEND=tensorflow" in str(error.value)
-        return str(error.value)
-
-    def follow(message: str) -> None:
-        with contextlib.chdir(folder):
-            exec(message.partition("\n")[2].replace("    ", ""), {})
-
-    message = advised(lambda: task.export(folder / "1"))
-    said._check(message)
-    said._check(message, "ez.SequenceClassifier.from_preset('my_preset').export(")
-    task.save_to_preset(folder / "my_preset")
-    follow(message)
-    zero_shot = ez.ZeroShotClassifier(task)
-    message = advised(lambda: zero_shot.export(folder / "2", labels=["x", "y"]))
-    said._check(message)
-    zero_shot.classifier.save_to_preset(folder / "my_preset")
-    follow(message)
-    said._check(advised(lambda: index.export(folder / "3")))
-    embedder.save_to_preset(folder / "embedder")
-    index.save(folder / "index")
-    loaded = ez.TextEmbedder.from_preset(folder / "embedder")
-    ez.VectorIndex.load(folder / "index", loaded).export(folder / "3")
-    assert all((folder / name / "saved_model.pb").exists() for name in "123")
 
 
 def test_packages_that_are_advised_have_these_names():
