@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.preprocessing.given_labels import class_name
 
@@ -60,8 +61,7 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     """Return the class names as strings, or raise an error; None for None.
 
     Raises:
-        ValueError: "labels is 'ab' (str). Expected a list of names ...", "labels[0] is 1.5 (float).
-            Expected a name ...", "The names in labels must differ. ..."
+        ValueError: If the labels are not a list, or one is not a name or occurs more than once.
 
     Example:
         >>> validated_labels([1, 2, 3])
@@ -70,22 +70,21 @@ def validated_labels(labels: Sequence[str | int] | None) -> list[str] | None:
     if labels is None:
         return None
     if isinstance(labels, str | bytes | dict | set | frozenset):
-        raise ValueError(
-            f"labels is {labels!r} ({type(labels).__name__}). Expected a list of names in the "
-            'order of the classes, such as ["negative", "positive"].'
+        raise invalid(
+            "labels",
+            labels,
+            'a list of names in the order of the classes, such as ["negative", "positive"]',
         )
     labels = list(labels)
     for i, label in enumerate(labels):
         if isinstance(label, bool) or not isinstance(label, str | int | np.integer):
-            raise ValueError(
-                f"labels[{i}] is {label!r} ({type(label).__name__}). Expected a name, a string, "
-                "or an integer as one."
-            )
+            raise invalid(f"labels[{i}]", label, "a string or an integer")
     names = [class_name(label) for label in labels]
     for i, name in enumerate(names):
         check_writable(name, f"labels[{i}]")
     if len(set(names)) != len(names):
-        raise ValueError(f"The names in labels must differ. Received: {labels}.")
+        [(twice, _)] = collections.Counter(names).most_common(1)
+        raise ValueError(f"labels has {shown(twice)} twice. Expected different names.")
     return names
 
 
@@ -151,13 +150,10 @@ def resolve_num_classes(num_classes: int | None, labels: list[str] | None) -> in
     """Return the number of classes that the arguments give, None if there is none.
 
     Raises:
-        ValueError: "num_classes and labels disagree. Received: num_classes=3, 2 labels."
+        ValueError: If `num_classes` is not the number of labels.
     """
     if None not in (num_classes, labels) and num_classes != len(labels):
-        raise ValueError(
-            f"num_classes and labels disagree. Received: num_classes={num_classes}, "
-            f"{len(labels)} labels."
-        )
+        raise invalid("num_classes", num_classes, f"{len(labels)}, the number of labels")
     return len(labels) if labels is not None else num_classes
 
 
@@ -196,8 +192,8 @@ def class_weights(
             count the classes in; weights of 0 do not count.
 
     Raises:
-        ValueError: "class_weight names the unknown class 'upp'. Expected some of ['down', 'up'].",
-            "class_weight gives 'up' the weight -1. Expected a number of 0 or more."
+        ValueError: If `class_weight` is not a dictionary or "balanced", names an unknown class, or
+            has a weight that is negative or not finite.
 
     Source: King and Zeng 2001, Logistic Regression in Rare Events Data, section 4, for "balanced".
 
@@ -219,9 +215,7 @@ def class_weights(
     for key, weight in given.items():
         weights[_number(key, labels, num_classes)] = weight
         if not (np.isfinite(weight) and weight >= 0):
-            raise ValueError(
-                f"class_weight gives {key!r} the weight {weight}. Expected a number of 0 or more."
-            )
+            raise invalid(f"class_weight[{key!r}]", weight, "a number of 0 or more")
     return weights
 
 
@@ -233,10 +227,8 @@ def _number(key, labels: list[str] | None, num_classes: int) -> int:
     is_number = isinstance(key, int | np.integer) and not isinstance(key, bool)
     if is_number and not numbers_are_names(labels) and 0 <= key < num_classes:
         return int(key)
-    raise ValueError(
-        f"class_weight names the unknown class {key!r}. "
-        f"Expected some of {labels or list(range(num_classes))}."
-    )
+    classes = labels or list(range(num_classes))
+    raise invalid("A class in class_weight", key, f"one of {classes}")
 
 
 def _counts(batch: tuple, num_classes: int) -> np.ndarray:
@@ -284,7 +276,7 @@ def label_weights(
         labels, num_classes, data: as for `class_weights`; the labels are rows (B, C).
 
     Raises:
-        ValueError: as of `class_weights`.
+        ValueError: As for `class_weights`.
 
     Example:
         >>> y = [[1, 0], [0, 0], [0, 0], [0, 1.0]]

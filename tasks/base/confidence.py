@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.validation import Probability, Rule, rule_of
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.classes import sigmoid, softmax
 
 logger = logging.getLogger("encoder_zoo")
@@ -76,7 +77,7 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
         activation: "softmax", or "sigmoid" where each class is a decision of its own.
 
     Raises:
-        ValueError: "There are no labels to calibrate with. ..."
+        ValueError: If there are no examples, or a logit is not finite.
 
     Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
 
@@ -88,7 +89,7 @@ def calibration(logits: np.ndarray, targets: np.ndarray, activation: str) -> Cal
     """
     if not len(logits):
         raise ValueError(
-            "There are no labels to calibrate with. Expected held-out examples with their labels."
+            "There are no labels to calibrate with. Expected held-out examples with labels."
         )
     _check_finite("calibrate", logits)
     logits, targets = logits.astype("float64"), targets.astype("float64")
@@ -117,8 +118,8 @@ def _check_finite(method: str, values: np.ndarray) -> None:
     if not np.isfinite(values).all():
         wrong = int(np.count_nonzero(~np.isfinite(values)))
         raise ValueError(
-            f"{method} takes finite outputs of the model. Received: {wrong} of {values.size} are "
-            "NaN or infinite. Train the model again, with a lower learning rate or in float32."
+            f"{method}: {wrong} of {values.size} outputs of the model are NaN or infinite. Train "
+            "it again, with a lower learning rate or in float32."
         )
 
 
@@ -127,9 +128,8 @@ def check_weights_finite(task: keras.Model) -> None:
     for weight in task.weights:
         if not np.isfinite(keras.ops.convert_to_numpy(weight)).all():
             raise ValueError(
-                f"tune_thresholds takes a trained model. Received: {weight.path} has values that "
-                "are NaN or infinite. Train the model again, with a lower learning rate or in "
-                "float32."
+                f"tune_thresholds: {weight.path} has values that are NaN or infinite. Train the "
+                "model again, with a lower learning rate or in float32."
             )
 
 
@@ -249,8 +249,7 @@ def tuned_thresholds(answers: ScoredLabels) -> dict[str, float]:
     """
     if not any(answers.counts) and not any(map(len, answers.scores)):
         raise ValueError(
-            "There are no examples to tune thresholds with. Expected held-out examples with their "
-            "labels."
+            "There are no examples to tune thresholds with. Expected held-out examples with labels."
         )
     for scores in answers.scores:
         _check_finite("tune_thresholds", np.asarray(scores))
@@ -281,7 +280,7 @@ def threshold_of_each(
         default: of labels without a threshold.
 
     Raises:
-        ValueError: "thresholds name the unknown label 'upp'. Expected some of ['down', 'up']."
+        ValueError: If a threshold is given for an unknown label.
 
     Example:
         >>> threshold_of_each({"b": 0.75}, ["a", "b"], 0.5).tolist()
@@ -293,9 +292,7 @@ def threshold_of_each(
     known = {str(label): value for label, value in given.items()}
     for label in known:
         if label not in names:
-            raise ValueError(
-                f"thresholds name the unknown label {label!r}. Expected some of {names}."
-            )
+            raise invalid("A label in thresholds", label, f"one of {names}")
     return np.array([known.get(name, default) for name in names], "float32")
 
 
@@ -327,19 +324,15 @@ def check_abstention(
     Example:
         >>> check_abstention(0.9, "numbers")
         Traceback (most recent call last):
-        ValueError: abstain_below is 0.9, and this classifier gives numbers. Expected ...
+        ValueError: abstain_below is 0.9. Expected None for a classifier that gives numbers.
     """
     if abstain_below is None:
         return
     if kind is not None:
-        raise ValueError(
-            f"abstain_below is {abstain_below}, and this classifier gives {kind}. Expected a "
-            "classifier of one class for each text."
-        )
+        raise invalid("abstain_below", abstain_below, f"None for a classifier that gives {kind}")
     if top_k is not None:
-        raise ValueError(
-            f"abstain_below is {abstain_below}, and top_k is {top_k}. Expected one of them: the "
-            "best classes are given with any score."
+        raise invalid(
+            "abstain_below", abstain_below, f"None with top_k={top_k}, which takes any score"
         )
 
 

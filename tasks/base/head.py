@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
@@ -253,13 +254,12 @@ def check_pooler(task: keras.Model, name: str) -> None:
         name: of its kind, such as "reranker", for the message.
 
     Raises:
-        ValueError: "A Bert reranker reads the pooler's output. Build the backbone with ..."
+        ValueError: If the head reads the pooler's output and the backbone has no pooler.
     """
     if task.head_record.pooled and not task.backbone.pooler:
         raise ValueError(
-            f"A {task.backbone.family.class_prefix} {name} reads the pooler's output. Build the "
-            "backbone with pooler=True, which from_preset takes too; "
-            f"{type(task).__name__}.from_preset adds a pooler by itself."
+            f"A {task.backbone.family.class_prefix} {name} needs a backbone with a pooler. Build "
+            f"it with pooler=True, or use {type(task).__name__}.from_preset, which adds one."
         )
 
 
@@ -297,7 +297,7 @@ class CustomHead(ConfigFromSignature, keras.layers.Layer):
         units: C.
 
     Raises:
-        ValueError: "head makes (None, 8, 2) of features (None, 8). Expected (None, classes)."
+        ValueError: If the layer changes other dimensions than the last.
 
     Example:
         >>> import numpy as np
@@ -315,8 +315,8 @@ class CustomHead(ConfigFromSignature, keras.layers.Layer):
         outputs = self.layer(keras.KerasTensor(input_shape, self.compute_dtype))
         if outputs.shape[:-1] != tuple(input_shape[:-1]) or outputs.shape[-1] is None:
             expected = str((*input_shape[:-1], "classes")).replace("'", "")
-            raise ValueError(
-                f"head makes {outputs.shape} of features {tuple(input_shape)}. Expected {expected}."
+            raise invalid(
+                "The shape of head's outputs", outputs.shape, f"{expected} for {tuple(input_shape)}"
             )
         self.units = outputs.shape[-1]
 

@@ -12,7 +12,7 @@ from encoder_zoo.common.configuration import as_configuration
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import named_weights
 from encoder_zoo.tasks.base.classes import (
@@ -73,7 +73,7 @@ class LabelledTask(Task):
     def _set_head(self, head: keras.layers.Layer | None) -> None:
         """Set the layer that is the head, instead of the family's."""
         if head is not None and not isinstance(head, keras.layers.Layer):
-            raise TypeError(f"head takes a Keras layer. Received: {with_type(head)}.")
+            raise invalid("head", head, "a Keras layer", TypeError)
         # Past Keras's tracking: `head` has it, once the classes are known.
         object.__setattr__(self, "given_head", head)
 
@@ -91,8 +91,10 @@ class LabelledTask(Task):
         head = CustomHead(self.given_head, name="head", dtype=self.dtype_policy)
         head.build((None, *tokens, self.backbone.hidden_dim))
         if head.units != self.num_classes:
-            raise ValueError(
-                f"head has {head.units} outputs. Expected {self.num_classes}, one for each class."
+            raise invalid(
+                "The number of head's outputs",
+                head.units,
+                f"{self.num_classes}, one for each class",
             )
         return head
 
@@ -111,26 +113,24 @@ class LabelledTask(Task):
         if self.head is None:
             raise ValueError(
                 f"This {type(self).__name__} does not know its labels yet. Pass labels=[...] or "
-                "num_classes, for a new head that has to be trained; or call fit, which learns "
-                "them from its data."
+                "num_classes, or call fit, which learns them from its data."
             )
 
     def load_weights(self, filepath, *args, **kwargs) -> None:
         """Load weights as Keras does, of a model with as many classes.
 
         Raises:
-            ValueError: "...: the weights are not those of this SequenceClassifier, whose head has 2
-                outputs. ..."
+            ValueError: If the file's weights do not fit this model, or its labels are not known
+                yet.
         """
         self._check_labels_known()
         try:
             super().load_weights(filepath, *args, **kwargs)
         except ValueError as error:
             raise ValueError(
-                f"{filepath}: the weights are not those of this {type(self).__name__}, whose head "
-                f"has {self.num_classes} outputs. Make it with the labels of the model that was "
-                "saved; or open what .save('...keras') or save_to_preset wrote, which have them. "
-                f"Keras: {error}"
+                f"The weights in {filepath} do not fit this {type(self).__name__} with "
+                f"{self.num_classes} outputs. Make it with the labels of the saved model, or open "
+                f"what .save('...keras') or save_to_preset wrote, which have them. Keras: {error}"
             ) from error
 
     def call(self, inputs, training=None):
@@ -210,8 +210,7 @@ class LabelledTask(Task):
             the tokens with labels.
 
         Raises:
-            ValueError: "calibrate is of classes, and ... predicts numbers.", "There are no labels
-                to calibrate with. ..."
+            ValueError: If the task predicts numbers, or there are no labels.
 
         Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
 
@@ -249,8 +248,8 @@ class LabelledTask(Task):
             of entities. A label that no example has keeps its default, which is logged.
 
         Raises:
-            ValueError: "Thresholds are of several labels a text, of two classes or of entities.
-                ..."
+            ValueError: If the task is neither a classifier of two classes or of several labels a
+                text nor a tagger, or there are no labels.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier
@@ -270,9 +269,11 @@ class LabelledTask(Task):
     def _check_classes_to_tune(self, method: str, x) -> None:
         self._check_labels_known()
         if self.output_activation == "linear":
-            raise ValueError(f"{method} is of classes, and this classifier predicts numbers.")
+            raise ValueError(
+                f"{method} needs classes. This {type(self).__name__} predicts numbers."
+            )
         if is_dataset(x):
-            raise ValueError(f"{method} takes examples in memory. Received: a dataset.")
+            raise invalid("x", x, f"examples in memory for {method}, not a dataset")
 
     def _held_out(self, x, y) -> tuple:
         """Return the examples and labels, checked."""

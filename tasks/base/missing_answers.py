@@ -14,7 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.missing import is_blank, is_missing
 from encoder_zoo.common.validation import one_of
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 
 F = TypeVar("F", bound=Callable)
@@ -64,8 +64,8 @@ def skips_missing(
                 if not _has_text(read[columns[0]]) or not _columns_in(read):
                     return None
                 raise ValueError(
-                    "missing='none' is for one answer to every row. Received: rows without text, "
-                    f"all of one {columns[0]}. Leave them out."
+                    "missing='none' gives each row an answer, but all rows share one "
+                    f"{columns[0]}, and some have no text. Leave those out."
                 )
             kept = _rows_with_text(read)
             if kept is None:  # columns of different lengths: the method has an error for them
@@ -82,11 +82,7 @@ def skips_missing(
 
 
 def _in_memory(values, method: str):
-    """Return a column, a tuple of columns or a table as lists.
-
-    Raises:
-        ValueError: "missing='none' takes texts in memory. Received: a generator. ..."
-    """
+    """Return a column, a tuple of columns or a table as lists."""
     values = single_column(plain(values))
     if hasattr(values, "numpy"):
         values = values.numpy()
@@ -94,9 +90,8 @@ def _in_memory(values, method: str):
         return values
     if isinstance(values, np.ndarray):
         return values.tolist()
-    raise ValueError(
-        f"missing='none' takes texts in memory. Received: {with_type(values)}. Call {method} for "
-        "parts of it that are lists."
+    raise invalid(
+        "The input with missing='none'", values, f"lists: call {method} for part after part"
     )
 
 

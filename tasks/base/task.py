@@ -24,7 +24,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
-from encoder_zoo.common.wording import ForeignName
+from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
@@ -185,15 +185,15 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     def _check_parts(cls, backbone: object, preprocessor: object) -> None:
         """Raise a TypeError without a backbone, or for the preprocessor of another task."""
         if not isinstance(backbone, Backbone):
-            raise TypeError(
-                f"{cls.__name__} takes a Backbone. Received: a {type(backbone).__name__}."
-            )
+            raise invalid("backbone", backbone, "a Backbone", TypeError)
         expected = cls.preprocessor_class
         if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
             return
-        raise TypeError(
-            f"{cls.__name__} takes a {expected.__name__}. Received: a "
-            f"{type(preprocessor).__name__}. Make one with the same tokenizer."
+        raise invalid(
+            "preprocessor",
+            preprocessor,
+            f"a {expected.__name__} with the same tokenizer",
+            TypeError,
         )
 
     def _finish_building(self) -> None:
@@ -241,7 +241,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         """Return the record of the family's head for this task.
 
         Raises:
-            ValueError: "The family 'bert' has no head ForPreTraining. Expected one of ..."
+            ValueError: If the family has no such head.
         """
         suffix = cls.checkpoint_class_suffix
         if cls.default_head is not None and suffix not in family.heads:
@@ -300,10 +300,11 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     def metric_by_name(self, name: str):
         """Return the metric of a name; a name of Keras is returned unchanged."""
         if self.labels_tokens and name.lower() in EXACT:
-            raise ValueError(
-                f"{name!r} keeps the outputs of all examples, which are too many where these are "
-                "tokens. Use 'f1_macro', or keras.metrics.AUC(multi_label=True, num_labels="
-                f"{self.num_classes}), which is approximate."
+            raise invalid(
+                "A metric",
+                name,
+                "'f1_macro' or keras.metrics.AUC(multi_label=True, num_labels="
+                f"{self.num_classes}): an exact one would keep the outputs of all tokens",
             )
         return metric_by_name(name, self.output_activation, self.num_classes)
 
@@ -330,10 +331,11 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
 
     def _check_answers(self, x=None) -> None:
         if x is not None and self.instead_of_predict and not is_prepared(x):
-            raise ValueError(
-                f"{type(self).__name__}.predict takes prepared inputs, {{'token_ids', "
-                "'padding_mask', ...}: raw texts would be masked at random. Use "
-                f"{self.instead_of_predict}, or evaluate(texts). Received: {type(x).__name__}."
+            raise invalid(
+                "x",
+                x,
+                "prepared inputs, {'token_ids', 'padding_mask', ...}: raw texts would be masked at "
+                f"random. Use {self.instead_of_predict}, or evaluate(texts)",
             )
 
     def _check_labels(self, x, y) -> None:
@@ -374,10 +376,9 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
                 `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
 
         Raises:
-            ValueError: "The format 'onnx' needs Keras's backend ...",
-                "LiteRT's files have one shape on PyTorch. ...", ".../tokenizer.json is there and
-                was not written with model.onnx: it is kept. ..."
-            ImportError: "The format 'openvino' needs the package openvino: ..."
+            ValueError: If the backend or the task does not support the format, or a tokenizer.json
+                of another export lies next to the file.
+            ImportError: If a package that the format needs is not installed.
 
         Source: `tasks/serving/export.py` describes the files.
         """
@@ -414,11 +415,10 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             A task of this class that shares this one's backbone, for all but `fit` and `export`.
 
         Raises:
-            ValueError: "for_cpu needs Keras's TensorFlow backend. ...", "for_cpu takes a model in
-                float32. ...", "int8 by OpenVINO needs texts. ...", "texts are for int8 by
-                OpenVINO. ...", "OpenVINO does not read this TextEmbedder. ..."
-            ImportError: "for_cpu needs the package ai-edge-litert: ...",
-                "for_cpu(engine='openvino') needs the package openvino: ..."
+            ValueError: If the engine does not support the backend, the task or `dtype`, the task
+                does not compute in float32, or `texts` is missing for int8 by OpenVINO or given
+                without it.
+            ImportError: If a package that the engine needs is not installed.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -432,14 +432,16 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         self._check_answers_only(self.cpu_model is not None)
         calibrates = (engine, dtype) == ("openvino", "int8")
         if calibrates and (texts is None or (isinstance(texts, Sized) and not len(texts))):
-            raise ValueError(
-                "int8 by OpenVINO needs texts. Pass texts=[...], some hundred typical inputs, as "
-                "of predict; or dtype='bfloat16'."
+            raise invalid(
+                "texts",
+                texts,
+                "some hundred typical inputs for int8 by OpenVINO; or pass dtype='bfloat16'",
             )
         if texts is not None and not calibrates:
-            raise ValueError(
-                f"texts are for int8 by OpenVINO. Received: texts for {dtype} by {engine}. Leave "
-                "them out, or pass engine='openvino' and dtype='int8'."
+            raise invalid(
+                "texts",
+                texts,
+                f"None, unless engine='openvino' and dtype='int8': got {engine!r}, {dtype!r}",
             )
         shared = {"backbone": self.backbone, "preprocessor": self.preprocessor}
         answering = type(self).from_config({**self.get_config(), **shared})
@@ -456,8 +458,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         """Raise an error before a result of `for_cpu` is trained or exported."""
         if changes:
             raise ValueError(
-                "This is the result of for_cpu, which answers only. Call fit or export of the "
-                "model that it was made of, and for_cpu again. A file in int8 is written by "
+                "This is the result of for_cpu, which only answers. Call fit or export of the "
+                "model that it was made of, and for_cpu again. Write a file in int8 with "
                 "`model.export('model.tflite', format='litert', "
                 "optimizations=[tf.lite.Optimize.DEFAULT])`."
             )
@@ -512,7 +514,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             given: arguments of the caller.
 
         Raises:
-            ValueError: naming the file and what is expected there.
+            ValueError: If a file has other content than expected. The message names the file.
         """
         return {}
 
@@ -600,8 +602,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
                 `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
 
         Raises:
-            ValueError: if the preset does not exist or its files do not fit together.
-            TypeError: if an argument is unknown.
+            ValueError: If the preset does not exist or its files do not fit together.
+            TypeError: If an argument is unknown.
         """
         return loading.load_task(cls, source, **arguments)
 
@@ -626,8 +628,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             those of KerasHub's classifier go through a softmax or sigmoid.
 
         Raises:
-            TypeError: "SequenceClassifier.from_keras_hub takes a model of keras_hub.models ..."
-            ValueError: as for `from_preset`, and for quantized models.
+            TypeError: If the model is not a model of KerasHub for this task.
+            ValueError: If the model is quantized, and as for `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -667,10 +669,9 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
                 more is split.
 
         Raises:
-            ValueError: for quantized weights, which neither format holds; and where KerasHub has
-                no such task, or would compute something else: "KerasHub has no TokenClassifier
-                ...", "KerasHub's BertBackbone has activation='gelu_pytorch_tanh' built in ..."
-            OSError: "The disk is full: ... was not saved."
+            ValueError: If the weights are quantized, or KerasHub does not have such a task or would
+                compute other outputs.
+            OSError: If the disk is full.
         """
         saving.save_task(self, directory, dtype, format, **options)
 
@@ -699,8 +700,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             The address of the commit, for `from_preset`: "hf://user/name@1a2b...".
 
         Raises:
-            ValueError: "hf://user/name: the hub asks for a token (401). Set HF_TOKEN, or ...",
-                "...: the model was not pushed. It was: ..."; and as `save_to_preset`.
+            ValueError: If the hub does not accept the model, and as for `save_to_preset`.
         """
         return pushing.push(self, repository, private, token, commit_message, **options)
 
@@ -719,8 +719,7 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             rank, layers, alpha: see `Backbone.enable_lora`.
 
         Raises:
-            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ...",
-                "This BertBackbone has low-rank updates of rank 4 ..."
+            ValueError: If a layer is unknown, or the backbone has low-rank updates already.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
@@ -742,9 +741,8 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         `load_adapters` does.
 
         Raises:
-            ValueError: "There are no low-rank updates to save. ...", "peft has no low-rank updates
-                of ...", "Adapters alone are saved of a SequenceClassifier or a TokenClassifier.
-                ..."
+            ValueError: If the model has no low-rank updates, or peft does not support them or the
+                task.
         """
         adapters.save_adapters(self, folder)
 
@@ -760,10 +758,9 @@ class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             folder: Folder with `adapter_config.json` and `adapter_model.safetensors`.
 
         Raises:
-            ValueError: "... Only plain LoRA is supported ...", "... the adapters are not of this
-                model. ..." with the tensors that do not fit, "... it does not have ..., and this
-                SequenceClassifier has those of other adapters ..." after a copy, which does not
-                know the weights before the adapters.
+            ValueError: If the adapters are not plain LoRA or do not fit this model, or the model is
+                a copy with the updates of other adapters, which does not know the weights before
+                them.
         """
         adapters.load_adapters(self, folder)
 

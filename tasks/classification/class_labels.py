@@ -38,8 +38,8 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         integers from 0 on, and of rows, only the number of classes.
 
     Raises:
-        ValueError: "Row 3 has no label: it is None (1 of 9 rows). ...", "y holds 2.5, which is no
-            class. ...", "Every label is 'up'. ...", "y is empty: ..."
+        ValueError: If a row has no label or several, a number is no class, or there are fewer than
+            two classes.
 
     Example:
         >>> learn_classes(["up", "down", "up"]), learn_classes([True, False])
@@ -53,7 +53,7 @@ def learn_classes(y, multi_label: bool = False) -> list[str] | int:
         return [class_name(name) for name in names]
     y = _single_column(plain(y))
     if not len(y):
-        raise ValueError(f"y is empty: {y!r}. Expected one label for each text.")
+        raise invalid("y", y, "one label for each text")
     if multi_label:
         return _learn_multi_label(y)
     y = _array(y)
@@ -84,9 +84,10 @@ def _learn_multi_label(y) -> list[str] | int:
         return sorted(set(map(class_name, values)))
     counts = {len(row) for row in rows}
     if len(counts) != 1 or counts == {0}:
-        raise ValueError(
-            "There are no classes to learn from y. Expected for each text a list of names, or as "
-            "many numbers as there are classes; or pass labels=[...]."
+        raise invalid(
+            "y",
+            y,
+            "for each text a list of names, or a number for each class; or pass labels=[...]",
         )
     return counts.pop()
 
@@ -182,10 +183,10 @@ def _matrix(y, labels: list[str] | None):
     names = {class_name(name): values for name, values in y.items()}
     order = labels if labels and set(labels) == set(names) else list(names)
     if labels and order is not labels and order != [str(i) for i in range(len(order))]:
-        raise ValueError(
-            f"The columns of y are {', '.join(map(repr, names))}. Expected those of the labels, "
-            f"{', '.join(map(repr, labels))}. Rename them, or pass an array: its columns are taken "
-            "in their order."
+        raise invalid(
+            "The list of y's columns",
+            list(names),
+            f"the labels {labels}; or pass an array, whose columns are taken in their order",
         )
     return np.stack([np.asarray(names[name]) for name in order], axis=1)
 
@@ -202,9 +203,8 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
         Class indices (B,) int32, or probabilities (B, C) float32.
 
     Raises:
-        ValueError: "Row 3 has the unknown label 'upp'. Expected one of ['down', 'up'].", "Row 3
-            has the label 2, but there are 2 classes: labels go from 0 to 1.", "Row 3 is [0.5,
-            0.6]. ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
+        ValueError: If a label is unknown or the shape of `y` is wrong.
+        tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
 
     Example:
         >>> class_indices(["up", "down"], ["down", "up"], 2).numpy().tolist()
@@ -231,10 +231,11 @@ def class_indices(y, labels: list[str] | None, num_classes: int | None) -> array
     if rank == 2 and (None in (num_classes, y.shape[1]) or num_classes == y.shape[1]):
         return _probabilities(y)
     if rank not in (None, 1):
-        raise ValueError(
-            "Expected one class index or name for each text"
-            + (f", or rows of {num_classes} probabilities" if num_classes else "")
-            + f". Received: labels of type {y.dtype.name} and shape {tuple(y.shape)}."
+        raise invalid(
+            "The shape of y",
+            tuple(y.shape),
+            "one class index or name for each text"
+            + (f", or rows of {num_classes} probabilities" if num_classes else ""),
         )
     y = _whole_numbers(y)
     if numbers_are_names(labels):
@@ -280,9 +281,8 @@ def multi_label_targets(y, labels: list[str] | None, num_classes: int) -> array_
         (B, C) float32, 0 or 1 or a probability between them.
 
     Raises:
-        ValueError: "Row 3 is 'up'. With several labels a text, expected a list for each ...", "Row
-            3 is [1, 2]. Expected 2 numbers, ..."; `tf.errors.InvalidArgumentError` inside
-            `tf.data`.
+        ValueError: If a row is not a list of labels, or has an unknown label or the wrong length.
+        tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
 
     Example:
         >>> multi_label_targets([["up"], []], ["down", "up"], 2).numpy().tolist()
@@ -317,9 +317,10 @@ def _check_lists(y, num_classes: int | None) -> None:
     numbers = f"{num_classes} numbers" if num_classes else "numbers"
     for i, row in enumerate(y):
         if isinstance(row, str | bytes | dict) or not hasattr(row, "__len__"):
-            raise ValueError(
-                f"Row {i} is {row!r}. With several labels a text, expected a list for each: of "
-                f"names, or of {numbers}, 0 or 1 for each class."
+            raise invalid(
+                f"Row {i}",
+                row,
+                f"a list, as a text may have several labels: names, or {numbers}, 0 or 1",
             )
 
 
@@ -339,8 +340,8 @@ def regression_targets(y, count: int) -> array_ops.Tensor:
     """Return the numbers to predict, (B, count) float32, in memory or inside `tf.data`.
 
     Raises:
-        ValueError: "Expected 2 numbers for each text, ...", "Row 3 has the label inf. Expected a
-            number."; `tf.errors.InvalidArgumentError` inside `tf.data`.
+        ValueError: If `y` has another shape or holds something else than finite numbers.
+        tf.errors.InvalidArgumentError: Instead of ValueError inside `tf.data`.
     """
     y = check_given(y)
     if not array_ops.is_symbolic_tensor(y):
@@ -354,8 +355,8 @@ def regression_targets(y, count: int) -> array_ops.Tensor:
     )
     if not numbers or not any(map(array_ops.TensorShape(y.shape).is_compatible_with, shapes)):
         raise ValueError(
-            f"Expected {count} number{'s' * (count > 1)} for each text, in the shape (texts, "
-            f"{count}). Received: labels of type {y.dtype} and shape {tuple(y.shape)}."
+            f"y has the type {y.dtype} and the shape {tuple(y.shape)}. Expected {count} "
+            f"number{'s' * (count > 1)} for each text."
         )
     y = array_ops.reshape(array_ops.cast(y, array_ops.float32), (-1, count))
     right, given = (

@@ -237,7 +237,7 @@ class ScoresClasses:
         """Return the scores of the best classes (N,), and whether each is right (N,)."""
         if self._gives_several:
             raise ValueError(
-                "Coverage is of one class for each text, and this classifier gives several. "
+                "Coverage needs one class for each text, and this classifier gives several. "
                 "See tune_thresholds and ez.display.thresholds."
             )
         scores, true = self._scores_and_classes("evaluate_coverage", x, y, batch_size)

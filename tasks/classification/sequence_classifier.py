@@ -25,6 +25,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
@@ -161,7 +162,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         (B, C) float logits, or the numbers themselves for regression.
 
     Raises:
-        ValueError: if `labels` and `num_classes` disagree; for one class that is not a number.
+        ValueError: If `labels` and `num_classes` disagree, or there is one class that is not a
+            number.
 
     Source: Devlin et al. 2019, section 4.1; Liu et al. 2019's code for RoBERTa's head, which has
     a tanh layer of its own instead of the pooler.
@@ -217,10 +219,10 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         self._set_head(head)
         self._set_classes(num_classes, labels)
         if self.num_classes == 1 and problem_type == "single_label_classification":
-            raise ValueError(
-                "A classifier of one class always answers it. Pass problem_type='regression', or "
-                "'multi_label_classification' for yes or no. Received: one class, "
-                f"problem_type={problem_type!r}."
+            raise invalid(
+                "problem_type",
+                problem_type,
+                "'regression' or, for yes or no, 'multi_label_classification' with a single class",
             )
         if thresholds is not None and self.num_classes is not None:
             self._least_scores(thresholds)
@@ -241,9 +243,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 `allow_nonfinite` of the checks.
 
         Raises:
-            ValueError: if the preset does not exist or its files do not fit together.
-            TypeError: "SequenceClassifier.from_preset got an unknown argument 'lables'. Did you
-                mean 'labels'?"
+            ValueError: If the preset does not exist or its files do not fit together.
+            TypeError: If an argument is unknown.
         """
         return super().from_preset(source, **arguments)
 
@@ -315,24 +316,28 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         if not is_dataset(x):  # before the head is built for them: it could not learn others
             check_one_each(x, y)
         if is_prepared(x) and not isinstance(learned, int):
-            raise ValueError(
-                f"y holds {learned}. With prepared inputs expected class indices from 0 on, all "
-                "of them present; or pass labels=[...] or num_classes."
+            raise invalid(
+                "The list of y's classes",
+                learned,
+                "indices from 0 without gaps with prepared inputs; or pass labels=[...] or "
+                "num_classes",
             )
         return learned
 
     def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
         if self.problem_type == "regression":
-            raise ValueError(
-                "class_weight is of classes, and this classifier predicts numbers. Use "
-                "sample_weight."
+            raise invalid(
+                "class_weight",
+                class_weight,
+                "None, as this classifier predicts numbers. Use sample_weight",
             )
         if not self._is_multi_label():
             return super()._weigh_classes(data, class_weight)
         if not isinstance(getattr(self, "loss", None), LabelCrossentropy):
-            raise ValueError(
-                "With several labels a text, class_weight is of each label by itself, which only "
-                "the default loss can weigh. Use loss='auto', or sample_weight."
+            raise invalid(
+                "class_weight",
+                class_weight,
+                "None, as only loss='auto' weighs several labels a text. Use it, or sample_weight",
             )
         weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
         return data.weighted(weighted_labels, weights)
@@ -395,11 +400,11 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             several labels a text each has its own probability.
 
         Raises:
-            ValueError: "predict_proba is of classes, and this classifier predicts numbers. ..."
+            ValueError: If the classifier predicts numbers.
         """
         if self.problem_type == "regression":
             raise ValueError(
-                "predict_proba is of classes, and this classifier predicts numbers. Use predict."
+                "predict_proba needs classes, and this classifier predicts numbers. Use predict."
             )
         return self._probabilities_of(self.predict(texts, batch_size, verbose=0))
 
@@ -479,7 +484,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             single text or pair its answer alone.
 
         Raises:
-            ValueError: "threshold is of two classes, or of several labels a text. ..."
+            ValueError: If `threshold` is given for a classifier of one of several classes, or with
+                `top_k`.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier
@@ -540,8 +546,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         several = self._is_multi_label()
         if not several and (self.num_classes != 2 or self.problem_type == "regression"):
             raise ValueError(
-                "Thresholds are of several labels a text, of two classes or of entities. Received: "
-                f"problem_type={self.problem_type!r}, {self.num_classes} classes."
+                f"A classifier with problem_type={self.problem_type!r} and {self.num_classes} "
+                "classes has no thresholds. Expected two classes, or several labels a text."
             )
         names = list(self.class_names)[0 if several else 1 :]
         return threshold_of_each(given, names, DEFAULT_THRESHOLD)
@@ -555,10 +561,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         targets = np.asarray(targets)
         targets = np.eye(classes)[targets] if targets.ndim == 1 else targets
         if len(targets) != len(logits):
-            raise ValueError(
-                f"Expected one label for each text. Received: {len(logits)} texts, {len(targets)} "
-                "labels."
-            )
+            raise invalid("The number of labels", len(targets), f"{len(logits)}, one for each text")
         return logits, targets
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
@@ -578,10 +581,11 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         of_two = self.num_classes == 2 and self.problem_type != "regression"
         fits = (self._is_multi_label() or of_two) and top_k is None
         if threshold is not None and not fits:
-            raise ValueError(
-                "threshold is of two classes, or of several labels a text, and not of the top_k. "
-                f"Received: problem_type={self.problem_type!r}, {self.num_classes} classes, "
-                f"top_k={top_k}. Where an uncertain answer is to be left out, use abstain_below."
+            raise invalid(
+                "threshold",
+                threshold,
+                f"None with problem_type={self.problem_type!r}, {self.num_classes} classes and "
+                f"top_k={top_k}. To leave out an uncertain answer, use abstain_below",
             )
 
     def _is_multi_label(self) -> bool:
@@ -693,7 +697,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             For a single text or pair its explanation alone.
 
         Raises:
-            ValueError: "label is 'good'. Expected one of ['negative', 'positive'], or None."
+            ValueError: If the label is not one of the classes.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
 

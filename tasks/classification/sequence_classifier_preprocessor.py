@@ -106,9 +106,8 @@ class SequenceClassifierPreprocessor(Preprocessor):
         super().attach(task)  # takes the backbone's longest
         longest = task.backbone.max_sequence_length
         if (self.window_length or 0) > longest:
-            raise ValueError(
-                f"window_length={self.window_length} is more than the backbone takes. Expected at "
-                f"most {longest}."
+            raise invalid(
+                "window_length", self.window_length, f"at most {longest}, as the backbone takes"
             )
         self._limit_windows()
 
@@ -169,7 +168,9 @@ class SequenceClassifierPreprocessor(Preprocessor):
         specials = 2 + self.tokenizer.pair_separators * (len(tokens) == 2)
         room = self.max_sequence_length - specials
         if room < 2 and len(tokens) == 2:
-            raise ValueError(f"window_length={self.window_length} has no room for a pair of texts.")
+            raise invalid(
+                "window_length", self.window_length, f"{specials + 2} or more for a pair of texts"
+            )
         lengths = [part.row_lengths() for part in tokens]
         longer, shared = lengths[0], array_ops.zeros_like(lengths[0])
         if len(tokens) == 2:
@@ -209,7 +210,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
                 text, or rows of 0 and 1.
 
         Raises:
-            ValueError: with the first label that is unknown and its row.
+            ValueError: If a label is unknown. The message names its row.
         """
         if self.problem_type == "regression":
             return regression_targets(y, self.num_classes)

@@ -15,7 +15,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
-from encoder_zoo.common.wording import invalid, with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.base.confidence import (
@@ -60,7 +60,8 @@ class ZeroShotClassifier:
             saved, `save_to_preset(folder)`.
 
     Raises:
-        ValueError: "The classes have no names, LABEL_0, ...", "The classes are bad, good. ..."
+        ValueError: If the classes are not those of natural-language inference.
+        TypeError: If `classifier` is not a SequenceClassifier.
 
     Source: Yin, Hay and Roth 2019, Benchmarking Zero-shot Text Classification, section 5.
 
@@ -78,9 +79,7 @@ class ZeroShotClassifier:
 
     def __init__(self, classifier: SequenceClassifier):
         if not isinstance(classifier, SequenceClassifier):
-            raise TypeError(
-                f"ZeroShotClassifier takes a SequenceClassifier. Received: {with_type(classifier)}."
-            )
+            raise invalid("classifier", classifier, "a SequenceClassifier", TypeError)
         self.classifier = classifier
         self.nli_classes = find_nli_classes(classifier.labels, classifier.num_classes)
         self._asked_models = [classifier]
@@ -98,7 +97,8 @@ class ZeroShotClassifier:
                 checkpoint that does not.
 
         Raises:
-            ValueError: as of the class, and of `SequenceClassifier.from_preset`.
+            ValueError: If the classes are not those of NLI, and as for
+                `SequenceClassifier.from_preset`.
         """
         return cls(SequenceClassifier.from_preset(source, **arguments))
 
@@ -226,13 +226,15 @@ class ZeroShotClassifier:
             come first. For a single text its answer alone.
 
         Raises:
-            ValueError: "hypothesis_template is 'About sports.'. ...", "labels has one label, ...",
-                "threshold is of several labels a text. ..."
+            ValueError: If the template or the labels are invalid, or `threshold` is given without
+                `multi_label` or with `top_k`.
         """
         if threshold is not None and (not multi_label or top_k is not None):
-            raise ValueError(
-                "threshold is of several labels a text, and not of the top_k. Received: "
-                f"multi_label={multi_label}, top_k={top_k}."
+            raise invalid(
+                "threshold",
+                threshold,
+                f"None with multi_label={multi_label} and top_k={top_k}: it is for several labels "
+                "a text",
             )
         check_abstention(abstain_below, "several labels a text" if multi_label else None, top_k)
         options = {
@@ -278,8 +280,7 @@ class ZeroShotClassifier:
             {label: threshold}. A label that fits no text keeps 0.5, which is logged.
 
         Raises:
-            ValueError: "Row 3 has the unknown label 'sport'. ...", "Expected one list of labels for
-                each text. ..."
+            ValueError: If a label is unknown, or the number of texts and of lists of labels differ.
         """
         options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
         return tuned_thresholds(self._scored_labels(texts, right, labels, **options))
@@ -290,9 +291,8 @@ class ZeroShotClassifier:
         scores = self.predict_proba(texts, labels, multi_label=True, **options)
         hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0
         if len(hot) != len(scores):
-            raise ValueError(
-                f"Expected one list of labels for each text. Received: {len(scores)} texts, "
-                f"{len(hot)} lists."
+            raise invalid(
+                "The number of lists of labels", len(hot), f"{len(scores)}, one for each text"
             )
         least = threshold_of_each(None, labels, DEFAULT_THRESHOLD)
         return ScoredLabels(labels, scores.T, hot.T, hot.sum(axis=0), least)
@@ -318,18 +318,17 @@ class ZeroShotClassifier:
             labels, hypothesis_template, multi_label: see `classify`.
 
         Raises:
-            ValueError: "Export needs Keras's TensorFlow backend. ...", and as of `classify`.
+            ValueError: If Keras's backend is not TensorFlow, and as for `classify`.
         """
         from encoder_zoo.tasks.serving.export import write_saved_model
 
         if keras.config.backend() != "tensorflow":
             raise ValueError(
-                "Export needs Keras's TensorFlow backend. Received: a classifier on the backend "
-                f"{keras.config.backend()!r}. Save its `classifier` with "
-                "`save_to_preset('my_preset')`; then, with TensorFlow (`pip install tensorflow`) "
-                "and in a process started with KERAS_BACKEND=tensorflow:\n"
-                "    import encoder_zoo as ez\n"
-                f"    ez.{type(self).__name__}.from_preset('my_preset').export({str(path)!r}, "
+                f"Export needs Keras's TensorFlow backend, not {keras.config.backend()!r}. Save "
+                "its `classifier` with `save_to_preset('my_preset')`; then, with TensorFlow (`pip "
+                "install tensorflow`) and in a process started with KERAS_BACKEND=tensorflow:\n    "
+                "import encoder_zoo as ez\n    "
+                f"ez.{type(self).__name__}.from_preset('my_preset').export({str(path)!r}, "
                 f"labels={labels!r})"
             )
         function = self.signatures(
@@ -395,8 +394,7 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
         num_classes: C; None if there is no head.
 
     Raises:
-        ValueError: "The classes have no names, LABEL_0, LABEL_1, LABEL_2: ...", "The classes are
-            bad, good. Expected those of natural-language inference, ..."
+        ValueError: If the classes have no names, or are not those of natural-language inference.
 
     Example:
         >>> find_nli_classes(["ENTAILMENT", "NEUTRAL", "CONTRADICTION"], 3)
@@ -407,8 +405,7 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     if labels is None and num_classes is not None:
         numbered = ", ".join(default_labels(num_classes))
         raise ValueError(
-            f"The classes have no names, {numbered}: which of them is entailment is unknown. "
-            f"{ADVICE}"
+            f"The classes have no names, {numbered}, so which is entailment is unknown. {ADVICE}"
         )
     names = [label.lower() for label in labels or ()]
     entailing = [i for i, name in enumerate(names) if name.startswith("entail")]
@@ -418,10 +415,9 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
     if len(entailing) != 1 or len(contrary) != 1:
         found = f"The classes are {', '.join(labels)}" if labels else "There are no classes"
         raise ValueError(
-            f"{found}. Expected those of natural-language inference (NLI), in any order: "
-            "entailment, neutral, contradiction; or entailment and not_entailment. Load a "
-            "checkpoint that was trained on NLI, or fit a SequenceClassifier of pairs with these "
-            "labels."
+            f"{found}. Expected entailment, neutral and contradiction, or entailment and "
+            "not_entailment. Load a checkpoint that was trained on natural-language inference "
+            "(NLI), or fit a SequenceClassifier of pairs with these labels."
         )
     return NliClasses(entailing[0], contrary[0])
 
@@ -464,24 +460,27 @@ def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: 
         multi_label: see `label_scores`.
 
     Raises:
-        ValueError: "hypothesis_template is 'About sports.'. Expected a sentence with one {} ...",
-            "labels is 'sports' (str). Expected a list ...", "labels has one label, whose score ..."
+        ValueError: If the template is not a sentence with one {}, the labels are not a list of
+            names, or a single label is given without `multi_label`.
 
     Example:
         >>> hypotheses_of(["sports", "politics"], "This text is about {}.", False)
         ['This text is about sports.', 'This text is about politics.']
     """
     if not isinstance(hypothesis_template, str) or hypothesis_template.count("{}") != 1:
-        raise ValueError(
-            f"hypothesis_template is {hypothesis_template!r:.80}. Expected a sentence with one "
-            "{} where the label goes, such as 'This text is about {}.'"
+        raise invalid(
+            "hypothesis_template",
+            hypothesis_template,
+            "a sentence with one {} for the label, such as 'This text is about {}'",
         )
     names = validated_labels(labels)
     if not names or not all(name.strip() for name in names):
         raise invalid("labels", labels, "a list of names, none empty")
     if len(names) == 1 and not multi_label:
-        raise ValueError(
-            f"labels has one label, {names[0]!r}, whose score among all labels is always 1. "
-            "Expected two or more, or multi_label=True, which judges each by itself."
+        raise invalid(
+            "labels",
+            names,
+            "two or more, as the score of one among all is always 1; or multi_label=True, which "
+            "judges each by itself",
         )
     return [hypothesis_template.replace("{}", name) for name in names]

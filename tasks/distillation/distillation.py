@@ -21,6 +21,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import share_weights_lock
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.tasks.base.task import Task
@@ -93,10 +94,9 @@ class Distillation(ConfigFromSignature, TextModel):
         "logits" of the student and of the "teacher".
 
     Raises:
-        ValueError: "The teacher and the student share 40 weights, ...", "The teacher and the
-            student have different tokenizers, so that ..." for soft labels of tokens, packed rows
-            and a teacher without a preprocessor, "labels of the teacher is ...", "The teacher has
-            12 attention heads, ..."
+        ValueError: If the teacher and the student share weights, differ in their tokenizers or
+            lengths where tokens must correspond, give other answers, or differ in attention heads
+            without `relation_heads`.
 
     Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
     where 2 and 0.5 are the best temperature and the weight of labels; Jiao et al. 2020, TinyBERT,
@@ -287,9 +287,10 @@ class Distillation(ConfigFromSignature, TextModel):
 
     def _adapt(self, x, y) -> None:
         if y is not None and "soft_labels" not in self.objectives:
-            raise ValueError(
-                f"Nothing is learned of labels with objectives={self.objectives}. Leave out y, or "
-                "add soft_labels to them."
+            raise invalid(
+                "objectives",
+                self.objectives,
+                "'soft_labels' among them to learn from y; or leave out y",
             )
 
     def _before_training(self, x, y) -> None:

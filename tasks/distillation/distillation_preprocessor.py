@@ -8,7 +8,7 @@ import keras
 
 from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.tasks import all_tasks
@@ -114,13 +114,10 @@ def backbone_of(model: Task | Backbone) -> Backbone:
     """Return the backbone of a task; a backbone is its own.
 
     Raises:
-        TypeError: "Expected a task or a backbone as teacher and student. ..."
+        TypeError: If the model is neither a task nor a backbone.
     """
     if not isinstance(model, Task | Backbone):
-        raise TypeError(
-            "Expected a task or a backbone as teacher and student. "
-            f"Received: {type(model).__name__}."
-        )
+        raise invalid("The teacher or student", model, "a task or a backbone", TypeError)
     return model if isinstance(model, Backbone) else model.backbone
 
 
@@ -128,7 +125,8 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
     """Return the objectives; by default answers of tasks, and relations of backbones.
 
     Raises:
-        ValueError: "objectives is ['logits']. Expected ...", "soft_labels need a teacher and ..."
+        ValueError: If `given` is no list of known objectives, or the answers of the teacher and the
+            student differ in kind.
     """
     answer = isinstance(teacher, Task) and isinstance(student, Task)
     usual = ["soft_labels"] if answer else ["relations"]
@@ -146,24 +144,24 @@ def _check_same_answers(teacher, student) -> None:
     if type(teacher) is not type(student) or not student.learns_soft_labels:
         kinds = ", ".join(task.__name__ for task in all_tasks() if task.learns_soft_labels)
         raise ValueError(
-            f"soft_labels need a teacher and a student of the same task, one of {kinds}. Received: "
-            f"{type(teacher).__name__} and {type(student).__name__}."
+            f"The teacher is a {type(teacher).__name__}, the student a {type(student).__name__}. "
+            f"Expected the same task for soft_labels, one of {kinds}."
         )
     if not student.has_classes:
         sizes = [backbone_of(model).vocabulary_size for model in (teacher, student)]
         if sizes[0] != sizes[1]:
-            raise ValueError(
-                f"The teacher scores {sizes[0]} tokens, the student {sizes[1]}. Expected equally "
-                "many for soft_labels: build the student with the teacher's vocabulary_size."
+            raise invalid(
+                "vocabulary_size of the student",
+                sizes[1],
+                f"the teacher's, {sizes[0]}, for soft_labels",
             )
         return
     _take_over_classes(teacher, student)
     for name in ("num_classes", "labels", "problem_type"):
         wanted, found = getattr(teacher, name), getattr(student, name)
         if wanted != found and None not in (wanted, found):
-            raise ValueError(
-                f"{name} of the teacher is {wanted!r}, of the student {found!r}: its answers mean "
-                "something else. Build the student with the teacher's, or leave them out."
+            raise invalid(
+                f"{name} of the student", found, f"the teacher's, {shown(wanted)}; or leave it out"
             )
 
 
@@ -181,13 +179,15 @@ def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> in
     """Return the number of parts for relations: the given one, or that of the attention heads.
 
     Raises:
-        ValueError: "The teacher has 12 attention heads, the student 2. Pass relation_heads=..."
+        ValueError: If the number does not divide both widths, or the models have different numbers
+            of attention heads and none is given.
     """
     if given is None and teacher.num_heads != student.num_heads:
-        raise ValueError(
-            f"The teacher has {teacher.num_heads} attention heads, the student "
-            f"{student.num_heads}. Pass relation_heads=..., which divides both widths, "
-            f"{teacher.hidden_dim} and {student.hidden_dim}."
+        raise invalid(
+            "relation_heads",
+            given,
+            f"a divisor of both widths, {teacher.hidden_dim} and {student.hidden_dim}, as the "
+            f"teacher has {teacher.num_heads} attention heads and the student {student.num_heads}",
         )
     heads = given or student.num_heads
     if teacher.hidden_dim % heads or student.hidden_dim % heads:
@@ -206,9 +206,8 @@ def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None
     shared = [weight.path for weight in teacher.weights if id(weight) in taught]
     if shared:
         raise ValueError(
-            f"The teacher and the student share {len(shared)} weights, {shared[0]} first, so that "
-            "the teacher would change with the student. Load one of them once more, by "
-            "from_preset."
+            f"The teacher and the student share {len(shared)} weights, such as {shared[0]}, so "
+            "both would change. Load one of them again with from_preset."
         )
 
 
@@ -216,7 +215,8 @@ def check_same_strategy(*models) -> None:
     """Raise a ValueError if not all were built under one strategy of `tf.distribute`."""
     if len({id(strategy_of(model)) for model in models}) > 1:
         raise ValueError(
-            "The student and its Distillation must be built in the scope of the same strategy."
+            "The student and its Distillation have different strategies of tf.distribute. Build "
+            "both in the scope of one."
         )
 
 
@@ -232,8 +232,8 @@ def paired_preprocessor(
         by_token: objectives that are learned token by token, in words.
 
     Raises:
-        ValueError: "The teacher and the student have different tokenizers, so that ...",
-            "Distillation reads each text in one example. ..."
+        ValueError: If the tokens of the teacher and the student must correspond and do not, or a
+            preprocessor has a `window_length`.
     """
     if own is None:
         return None
@@ -253,10 +253,10 @@ def paired_preprocessor(
         return DistillationPreprocessor(own, teachers, aligned=bool(by_token))
     if why:
         raise ValueError(
-            f"The teacher and the student {why}, so that their tokens do not correspond. "
-            f"Expected the same for {', '.join(by_token) or 'a teacher without a preprocessor'}; "
-            "of any teacher with a preprocessor are learned soft_labels of a SequenceClassifier, "
-            "and hidden_states and relations of one text or pair in a row."
+            f"The teacher and the student {why}. Expected the same for "
+            f"{', '.join(by_token) or 'a teacher without a preprocessor'}; any teacher with a "
+            "preprocessor teaches soft_labels of a SequenceClassifier, and hidden_states and "
+            "relations of one text or pair in a row."
         )
     needed = teachers is not None and teachers.tokenizer.uses_segments
     segments = teachers if needed and not own.tokenizer.uses_segments else None

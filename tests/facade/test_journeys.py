@@ -115,7 +115,7 @@ class TestLabelsLearnedFromY:
         assert model.preprocessor.encode_labels(y).numpy().tolist() == hot
 
     def test_lists_of_nothing(self):
-        with pytest.raises(ValueError, match="There are no classes to learn from y"):
+        with pytest.raises(ValueError, match=r"y is \[\[\], \[\]\]"):
             learned([[], []], problem_type="multi_label_classification")
 
     def test_from_a_dataset(self):
@@ -151,7 +151,7 @@ class TestLabelsLearnedFromY:
             ([0.5, 1, 2, 3, 4, 5], 'learned with problem_type="regression"'),
             ([["up"], ["down"]] * 3, "problem_type="),
             ([["up"], ["down", "up"]] * 3, "problem_type="),
-            ([], r"y is empty: \[\]. Expected one label"),
+            ([], r"^y is \[\]"),
             (iter(HALF), "y is a list_iterator, which can be read only once"),
             (None, "^The labels are missing. Expected y: one label for each text.$"),
         ],
@@ -268,7 +268,7 @@ class TestProbabilities:
         model = shared("multi_label_classification")
         assert [len(row) for row in model.classify(TEXTS, threshold=0.0)] == [2] * 6
         assert model.classify(TEXTS[0], threshold=1.0) == []
-        with pytest.raises(ValueError, match="threshold is of two classes"):
+        with pytest.raises(ValueError, match="threshold is 0.5.*3 classes"):
             classifier(num_classes=3).classify(TEXTS, threshold=0.5)
 
 
@@ -319,9 +319,9 @@ class TestClassWeight:
     @pytest.mark.parametrize(
         "given, message",
         [
-            ({"upp": 2}, r"unknown class 'upp'. Expected some of \['down', 'up'\]"),
-            ({"up": -1}, "gives 'up' the weight -1"),
-            ("even", "class_weight is 'even'. Expected"),
+            ({"upp": 2}, r"class_weight is 'upp'.*\['down', 'up'\]"),
+            ({"up": -1}, r"class_weight\['up'\] is -1"),
+            ("even", "class_weight is 'even'"),
         ],
     )
     def test_refusals(self, given, message):

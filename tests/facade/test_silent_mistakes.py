@@ -50,7 +50,7 @@ class TestNamesThatAreNumbers:
         assert stars.labels == ["1", "2", "3", "4", "5"]
         assert encoded(stars, [1, 4, 5]) == encoded(stars, ["1", "4", "5"]) == [0, 3, 4]
         assert encoded(stars, np.array([1, 4], object)) == encoded(stars, tf.constant([1, 4]))
-        with pytest.raises(ValueError, match="Row 1 has the unknown label '0'. Expected one of"):
+        with pytest.raises(ValueError, match="Row 1 .*'0'"):
             stars.fit(TEXTS, [1, 0, 1, 2, 3, 4])
 
     @pytest.mark.slow
@@ -74,12 +74,12 @@ class TestNamesThatAreNumbers:
 
     def test_what_is_no_list_of_names_is_refused(self):
         for wrong in ("ab", {"a", "b"}, {"a": 0, "b": 1}):
-            with pytest.raises(ValueError, match="Expected a list of names in the order"):
+            with pytest.raises(ValueError, match="labels is .*list"):
                 classifier(labels=wrong)
         for wrong in ([0.5, 1.0], [True, False], [None]):
-            with pytest.raises(ValueError, match=r"labels\[0\] is .* Expected a name"):
+            with pytest.raises(ValueError, match=r"labels\[0\] is"):
                 classifier(labels=wrong)
-        with pytest.raises(ValueError, match="must differ"):
+        with pytest.raises(ValueError, match="labels has '1' twice"):
             classifier(labels=[1, "1"])
 
 
@@ -272,15 +272,15 @@ class TestLabelsAndWeights:
     @pytest.mark.parametrize(
         "y, message",
         [
-            ([[1, 2], [0, 1]], r"Row 0 is \[1, 2\]. Expected 2 numbers"),
-            (np.array([[1, 0], [0, -1]]), "Row 1 is .* Expected 2 numbers"),
-            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is .* Expected 2 numbers"),
-            ([[1], [0]], r"Row 0 is \[1\]. Expected 2 numbers"),
-            ([1, 0], "Row 0 is 1. With several labels a text, expected a list for each"),
-            ([0.5, 1], "Row 0 is 0.5. With several labels"),
-            (["ab", "b"], "Row 0 is 'ab'. With several labels"),
-            (np.array(["a", "b"]), "Row 0 is .*'a'.* With several labels"),
-            ([["ab"], ["b"]], "Row 0 has the unknown label 'ab'"),
+            ([[1, 2], [0, 1]], r"Row 0 is \[1, 2\].* 2 "),
+            (np.array([[1, 0], [0, -1]]), "Row 1 is .* 2 numbers"),
+            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is .* 2 numbers"),
+            ([[1], [0]], r"Row 0 is \[1\].* 2 "),
+            ([1, 0], "Row 0 is 1[.] .*list"),
+            ([0.5, 1], "Row 0 is 0.5.*list"),
+            (["ab", "b"], "Row 0 is 'ab'.*list"),
+            (np.array(["a", "b"]), "Row 0 is .*'a'.*list"),
+            ([["ab"], ["b"]], "Row 0 has .*'ab'"),
         ],
     )
     def test_several_labels(self, y, message):
@@ -305,7 +305,7 @@ class TestLabelsAndWeights:
     @pytest.mark.parametrize("y", [np.ones((2, 6)), np.ones(12), np.ones(6), [["1", "2"]] * 6])
     def test_two_numbers_to_predict(self, y):
         model = classifier(num_classes=2, problem_type="regression")
-        with pytest.raises(ValueError, match=r"Expected 2 numbers for each text, .*\(texts, 2\)"):
+        with pytest.raises(ValueError, match=r"^y has .*\((2, )?(6|12)(, 2)?,?\).* 2 numbers"):
             model.fit(TEXTS, y)
         assert encoded(model, [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]
 
@@ -313,7 +313,7 @@ class TestLabelsAndWeights:
         model = classifier(problem_type="regression")
         assert encoded(model, [1, 2.5]) == encoded(model, [[1], [2.5]]) == [[1], [2.5]]
         for wrong, message in (
-            ([[1, 2, 3]], "Expected 1 number for each text"),
+            ([[1, 2, 3]], r"^y has .*\(1, 3\).* 1 number"),
             ([1.0, None], "Row 1 has no label: it is None"),
             ([1.0, np.nan], "Row 1 has no label: it is nan"),
         ):
@@ -407,18 +407,18 @@ class TestPartsThatDoNotBelongTogether:
     @pytest.mark.slow
     @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
     def test_another_tasks_preprocessor(self, task):
-        name, own = task.__name__, task.preprocessor_class.__name__
+        own = task.preprocessor_class.__name__
         for other in set(all_tasks()) - {task}:
             preprocessor = other.preprocessor_class(tokenizer())
             theirs = other.preprocessor_class.__name__
-            with pytest.raises(TypeError, match=f"{name} takes a {own}. Received: a {theirs}"):
+            with pytest.raises(TypeError, match=f"preprocessor is {theirs}.*{own}"):
                 task(backbone(), preprocessor)
         for wrong in (tokenizer(), "bert", 5):
-            with pytest.raises(TypeError, match=f"{name} takes a {own}. Received: a "):
+            with pytest.raises(TypeError, match=f"preprocessor is .*{own}"):
                 task(backbone(), wrong)
 
     def test_what_is_no_backbone(self):
-        with pytest.raises(TypeError, match="takes a Backbone. Received: a SequenceClassifier"):
+        with pytest.raises(TypeError, match="backbone is <SequenceClassifier"):
             ez.TokenClassifier(classifier(num_classes=2))
 
     def test_a_subclass_is_a_preprocessor_of_its_task(self):

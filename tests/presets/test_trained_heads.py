@@ -211,7 +211,7 @@ def test_weights_of_another_count_of_classes_are_refused(edited, tmp_path):
     trained.save_weights(tmp_path / "three.weights.h5")
     base = edited("Bert_Model").folder
     two = ez.SequenceClassifier.from_preset(base, num_classes=2)
-    with pytest.raises(ValueError, match=r"SequenceClassifier, whose head has 2 outputs\. Make it"):
+    with pytest.raises(ValueError, match="three.weights.h5 .* 2 outputs"):
         two.load_weights(tmp_path / "three.weights.h5")
     with pytest.raises(ValueError, match="does not know its labels yet"):
         ez.SequenceClassifier.from_preset(base).load_weights(tmp_path / "three.weights.h5")
@@ -404,7 +404,7 @@ def test_one_name_of_two_classes_is_refused_and_the_advice_works(edited):
 @pytest.mark.slow
 def test_one_class_is_refused(edited):
     checkpoint = edited("Bert_ForMultipleChoice", problem_type="single_label_classification")
-    with pytest.raises(ValueError, match="A classifier of one class always answers it"):
+    with pytest.raises(ValueError, match="problem_type is .*single class"):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=1)
     for advised in ("regression", "multi_label_classification"):
         ez.SequenceClassifier.from_preset(checkpoint.folder, num_classes=1, problem_type=advised)

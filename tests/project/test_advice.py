@@ -197,7 +197,7 @@ def columns_of_texts_are_named(said, folder):
     assert len(classifier.predict(numbered["b"], **SMALL)) == 2
 
 
-@case("A classifier of one class always answers it")
+@case("'regression' or, for yes or no, 'multi_label_classification'")
 def one_class_is_a_number_or_yes_or_no(said, folder):
     with said():
         new("SequenceClassifier", num_classes=1)
@@ -303,7 +303,7 @@ def widths_of_late_interaction(said, folder):
     assert other.embed("one").shape[-1] == 5
 
 
-@case("Rename them, or pass an array: its columns are taken in their order.")
+@case("or pass an array, whose columns are taken in their order")
 def columns_of_labels_have_their_names(said, folder):
     classifier = new("SequenceClassifier", labels=["a", "b"])
     table = pd.DataFrame({"b": [0, 1, 0, 1], "x": [1, 0, 1, 0]})
@@ -485,7 +485,7 @@ def parts_of_hybrid_indexes(said, folder):
 
 @case(
     "Name them in the order of the checkpoint's card",
-    "Load a checkpoint that was trained on NLI",
+    "natural-language inference (NLI), or fit a SequenceClassifier",
     slow=True,
 )
 def classes_of_zero_shot(said, folder):

@@ -113,7 +113,7 @@ def test_thresholds_of_two_classes_count():
 
 def test_what_has_no_report():
     numbers = classifier(problem_type="regression", labels=None)
-    with pytest.raises(ValueError, match="evaluate_classes is of classes"):
+    with pytest.raises(ValueError, match="evaluate_classes .* numbers"):
         numbers.evaluate_classes(TEXTS, [0.5] * 8)
     for task in (classifier(), few_shot()):
         with pytest.raises(AttributeError, match=r"Use evaluate_classes\(x, y\)"):
@@ -123,7 +123,7 @@ def test_what_has_no_report():
         _ = tagger.classification_report
     with pytest.raises(ValueError, match="gives several"):
         classifier(problem_type=SEVERAL).evaluate_coverage(TEXTS, MULTI)
-    with pytest.raises(ValueError, match="evaluate_coverage is of classes"):
+    with pytest.raises(ValueError, match="evaluate_coverage .* numbers"):
         numbers.evaluate_coverage(TEXTS, [0.5] * 8)
     with pytest.raises(ValueError, match="thresholds is"):
         classifier().evaluate_coverage(TEXTS, LABELS, [2.0])
@@ -212,9 +212,9 @@ class TestAbstention:
             build(problem_type=SEVERAL, abstain_below=0.5)
         with pytest.raises(ValueError, match="gives several labels a text"):
             build(problem_type=SEVERAL).classify(TEXTS, abstain_below=0.5)
-        with pytest.raises(ValueError, match="top_k is 2"):
+        with pytest.raises(ValueError, match="abstain_below is 0.5.*top_k=2"):
             build().classify(TEXTS, abstain_below=0.5, top_k=2)
-        with pytest.raises(ValueError, match="use abstain_below"):
+        with pytest.raises(ValueError, match="threshold is .*abstain_below"):
             build().classify(TEXTS, threshold=0.9)
         with pytest.raises(ValueError, match="abstain_below is 2"):
             build().classify(TEXTS, abstain_below=2)
@@ -310,7 +310,7 @@ class TestConfusion:
         tagger = tiny.task(get_family("bert"), ez.TokenClassifier)
         with pytest.raises(TypeError, match=r"entities\(texts, model.extract_entities\(texts\)\)"):
             ez.display.entities(tagger, "a b")
-        with pytest.raises(TypeError, match="needs a task, which has a tokenizer"):
+        with pytest.raises(TypeError, match="task.*tokenizer"):
             ez.display.attention(tagger.backbone, "a b")
         picture = ez.display.attention(tagger, "a b", layer=0, head=None)
         assert [f"Layer 0, head {i}" in picture.text for i in range(2)] == [True, True]

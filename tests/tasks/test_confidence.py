@@ -75,7 +75,7 @@ def test_the_temperature_is_the_best(activation):
 
 
 def test_nothing_to_find_a_temperature_in(caplog):
-    with pytest.raises(ValueError, match="no labels to calibrate with"):
+    with pytest.raises(ValueError, match="no labels"):
         calibration(np.zeros((0, 2)), np.zeros((0, 2)), "softmax")
     assert calibration(np.eye(2), np.eye(2), "softmax")["temperature"] == 0.01
     assert calibration(np.eye(2), 1 - np.eye(2), "softmax")["temperature"] == 100.0
@@ -140,9 +140,9 @@ def test_thresholds_of_several_labels(tmp_path):
     # what is asked for counts more
     assert all(len(row) == 2 for row in task.classify(TEXTS, threshold=0.0))
     assert not any(task.classify(TEXTS, threshold={"up": 1.0, "down": 1.0}))
-    with pytest.raises(ValueError, match="the unknown label 'upp'. Expected some of"):
+    with pytest.raises(ValueError, match="thresholds is 'upp'"):
         task.classify(TEXTS, threshold={"upp": 0.5})
-    with pytest.raises(ValueError, match="Expected a number from 0 to 1, or a dict of labels"):
+    with pytest.raises(ValueError, match="threshold is {'up': 2}"):
         task.classify(TEXTS, threshold={"up": 2})
 
     task.save_to_preset(tmp_path)
@@ -163,19 +163,19 @@ def test_the_threshold_of_two_classes():
 
 
 def test_where_there_are_no_thresholds():
-    with pytest.raises(ValueError, match="of several labels a text, of two classes or of entities"):
+    with pytest.raises(ValueError, match="problem_type=.* 3 classes"):
         classifier().tune_thresholds(TEXTS, ["O"] * 8)
     numbers = classifier(problem_type="regression", labels=None, num_classes=1)
     for method in (numbers.tune_thresholds, numbers.calibrate):
-        with pytest.raises(ValueError, match="is of classes, and this classifier predicts numbers"):
+        with pytest.raises(ValueError, match=f"{method.__name__} .* numbers"):
             method(TEXTS, [0.5] * 8)
-    with pytest.raises(ValueError, match="The labels are missing"):
+    with pytest.raises(ValueError, match="labels are missing"):
         classifier().calibrate(TEXTS)
-    with pytest.raises(ValueError, match="8 texts, 7 labels"):
+    with pytest.raises(ValueError, match="7.* 8|8.* 7"):
         classifier().calibrate(TEXTS, ["O"] * 7)
-    with pytest.raises(ValueError, match="y is 'label'. Expected labels, not the name of their co"):
+    with pytest.raises(ValueError, match="y is 'label'"):
         classifier().calibrate(TEXTS, "label")
-    with pytest.raises(ValueError, match="the unknown label 'spam'"):
+    with pytest.raises(ValueError, match="thresholds is 'spam'"):
         classifier(thresholds={"spam": 0.5}, problem_type="multi_label_classification")
 
 
@@ -257,5 +257,5 @@ def test_few_shot_and_zero_shot(tmp_path):
     least = [thresholds[name] for name in names]
     expected = named(names, scores, least)
     assert [{row["label"] for row in rows} for rows in answers] == expected
-    with pytest.raises(ValueError, match="4 texts, 3 lists"):
+    with pytest.raises(ValueError, match="labels is 3.* 4"):
         zero.tune_thresholds(texts, labels[:3], names)

@@ -116,18 +116,18 @@ def test_another_layer_starts_from_random_weights(classifier, tmp_path, caplog):
 
 
 def test_labels_and_outputs_must_agree(make):
-    with pytest.raises(ValueError, match="head has 2 outputs. Expected 3, one for each class"):
+    with pytest.raises(ValueError, match="head.* 2.* 3"):
         make("SequenceClassifier", "bert", layers(2))
 
 
 def test_a_layer_of_another_rank_is_named(make):
     flat = keras.Sequential([keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)])
-    with pytest.raises(ValueError, match=r"head makes \(None, 3\) of features \(None, None, 8\)"):
+    with pytest.raises(ValueError, match=r"head.* \(None, 3\).* \(None, None, 8\)"):
         make("TokenClassifier", "electra", flat)
 
 
 def test_a_head_is_a_layer(make):
-    with pytest.raises(TypeError, match="head takes a Keras layer. Received: 'mlp'"):
+    with pytest.raises(TypeError, match="head is 'mlp'"):
         make("SequenceClassifier", "bert", "mlp")
 
 

@@ -446,7 +446,7 @@ def test_two_backbones_learn_from_texts_in_half_precision():
     texts = [" ".join(words) for words in sentences(16)]
     history = model.fit(texts, epochs=6, batch_size=8, verbose=0).history
     assert history["loss"][-1] < history["loss"][0]
-    with pytest.raises(ValueError, match=r"Nothing is learned of labels with objectives=\["):
+    with pytest.raises(ValueError, match=r"objectives is \["):
         model.fit(texts, [0] * 16)
 
 
@@ -476,12 +476,15 @@ def of_one_backbone(teacher, student):
         ),
         (
             lambda: ez.Distillation(classifier(), classifier(), objectives=["logits"]),
-            "one or more of",
+            r"objectives is \['logits'\]",
         ),
         (lambda: ez.Distillation(classifier(), classifier(), objectives=[]), r"objectives is \[\]"),
         (lambda: of_one_backbone(lambda backbone: backbone, lambda backbone: backbone), "share"),
-        (lambda: of_one_backbone(ez.MaskedLM, lambda backbone: backbone), "the teacher would ch"),
-        (lambda: ez.Distillation(classifier(), classifier(), objectives="relations"), "a list of"),
+        (lambda: of_one_backbone(ez.MaskedLM, lambda backbone: backbone), "share .* weights"),
+        (
+            lambda: ez.Distillation(classifier(), classifier(), objectives="relations"),
+            "objectives is 'relations'",
+        ),
         (lambda: ez.Distillation(classifier(), classifier(), objectives=7), "objectives is 7"),
         (lambda: of_itself(classifier()), "share .* weights"),
         (lambda: of_itself(tagger()), "share .* weights"),
@@ -493,12 +496,12 @@ def of_one_backbone(teacher, student):
         ),
         (
             lambda: ez.Distillation(masked_lm(TOKENS), masked_lm([*TOKENS, "x"])),
-            "scores 20 tokens, the student 21",
+            "student is 21.* 20",
         ),
-        (lambda: ez.Distillation(classifier(), "student"), "a task or a backbone"),
+        (lambda: ez.Distillation(classifier(), "student"), "student is 'student'"),
         (
             lambda: ez.Distillation(classifier(labels=["good", "bad"]), classifier()),
-            "labels of the teacher is",
+            "labels of the student is",
         ),
         (
             lambda: ez.Distillation(backbone(2, 16, 4), backbone()),
@@ -516,7 +519,7 @@ def of_one_backbone(teacher, student):
             ),
             "examples of different lengths, 9 tokens and 512",
         ),
-        (lambda: distilled(ALL, temperature=0.0), "temperature is 0.0. Expected a number greater"),
+        (lambda: distilled(ALL, temperature=0.0), "temperature is 0.0"),
     ],
 )
 def test_what_does_not_fit_is_refused_early(make, message):
@@ -528,7 +531,7 @@ def test_a_student_outside_of_the_strategy_is_refused():
     teacher, student = classifier(), classifier()
     with (
         tf.distribute.OneDeviceStrategy("CPU:0").scope(),
-        pytest.raises(ValueError, match="the scope of the same strategy"),
+        pytest.raises(ValueError, match="strategies"),
     ):
         ez.Distillation(teacher, student)
 

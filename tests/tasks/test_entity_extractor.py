@@ -134,11 +134,11 @@ def test_labels_of_each_text_and_descriptions(model):
     [
         (None, "There are no labels to look for"),
         ([], "There are no labels to look for"),
-        ("person", "labels is 'person'. Expected a list of names"),
-        (5, "labels is 5. Expected a list of names"),
+        ("person", "labels is 'person'"),
+        (5, "labels is 5"),
         (
             {"person", "city"},
-            r"labels is \{.*\}. Expected a list of names",
+            r"labels is \{.*\}",
         ),  # they are read in an order
         ([None], r"labels\[0\] is None"),
         ([["a"], "b"], "1 texts, 2 lists"),
@@ -198,9 +198,9 @@ def test_wrong_spans_are_neither_evaluated_nor_tuned_on(model, x, y, message):
 
 def test_labels_of_a_model_are_names_that_differ():
     for labels, message in (
-        ([""], r"labels\[0\] is ''. Expected a name"),
+        ([""], r"labels\[0\] is ''"),
         (["a", " "], r"labels\[1\] is ' '"),
-        (["a", "a"], "The names in labels must differ"),
+        (["a", "a"], "labels has 'a' twice"),
     ):
         with pytest.raises(ValueError, match=message):
             ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=labels)
@@ -476,7 +476,7 @@ def test_thresholds_of_labels_choose_among_their_own(tunable):
     several = tunable.extract_entities(TEXTS, [["city"], LABELS[::-1], ["person"]], given)
     assert [{e["label"] for e in row} for row in several][::2] == [{"city"}, {"person"}]
     assert all(e["score"] > given[e["label"]] for row in several for e in row)
-    with pytest.raises(ValueError, match="the unknown label 'persn'. Expected some of"):
+    with pytest.raises(ValueError, match="thresholds is 'persn'"):
         tunable.extract_entities(TEXTS, threshold={"persn": 0.4})
     with pytest.raises(ValueError, match="Expected a number from 0 to 1, or a dict of labels"):
         tunable.extract_entities(TEXTS, threshold={"person": 4})

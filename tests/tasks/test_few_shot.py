@@ -323,7 +323,7 @@ class TestSeveralLabels:
     @pytest.mark.parametrize(
         ("labels", "message"),
         [
-            (LABELS, "Row 0 is 'x'. With several labels a text, expected a list for each"),
+            (LABELS, "Row 0 is 'x'.*list"),
             (LISTS[:7], r"Expected one label for each text. Received: 8 texts"),
             ([*LISTS[:7], None], "Row 7 has no label: it is None"),
             ([*LISTS[:7], ["x", None]], r"Row 7 has no label: it is None, at y\[7\]\[1\]"),
@@ -338,7 +338,7 @@ class TestSeveralLabels:
         with pytest.raises(ValueError, match=message):
             classifier.fit(TEXTS, labels)
         classifier.fit(TEXTS, LISTS, epochs=0, verbose=0)  # forgets the wrong ones
-        with pytest.raises(ValueError, match=r"Row 0 has the unknown label 'w'"):
+        with pytest.raises(ValueError, match="Row 0 has .*'w'"):
             classifier.evaluate(TEXTS, [["w"], *LISTS[1:]])
 
     @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_it_answers_with_the_weights_of_its_making(build):
 
 
 def test_it_is_neither_trained_nor_exported(fast, tmp_path):
-    with pytest.raises(ValueError, match=r"result of for_cpu, which answers only\. Call fit"):
+    with pytest.raises(ValueError, match="result of for_cpu.*Call fit"):
         fast.fit((TEXTS, TEXTS[::-1]), verbose=0)
     with pytest.raises(ValueError, match="result of for_cpu"):
         fast.export(tmp_path / "served")
@@ -191,10 +191,10 @@ def test_engines_dtypes_and_texts_that_do_not_fit(embedder):
         embedder.for_cpu("float16", engine="openvino")
     with pytest.raises(ValueError, match="LiteRT computes in int8 or float32"):
         embedder.for_cpu("bfloat16")
-    with pytest.raises(ValueError, match="int8 by OpenVINO needs texts"):
+    with pytest.raises(ValueError, match=r"texts is (None|\[\]).*int8"):
         embedder.for_cpu(engine="openvino")
     for options in ({}, {"dtype": "float32"}, {"dtype": "bfloat16", "engine": "openvino"}):
-        with pytest.raises(ValueError, match="texts are for int8 by OpenVINO"):
+        with pytest.raises(ValueError, match=r"texts is \[.*engine='openvino'"):
             embedder.for_cpu(**options, texts=TEXTS)
 
 
@@ -287,7 +287,7 @@ class TestOpenVino:
 
     @needs_nncf
     def test_no_texts(self, embedder, build):
-        with pytest.raises(ValueError, match="int8 by OpenVINO needs texts"):
+        with pytest.raises(ValueError, match=r"texts is (None|\[\]).*int8"):
             embedder.for_cpu(engine="openvino", texts=[])
         with pytest.raises(ValueError, match="There are no texts to quantize by"):
             build(ez.SequenceClassifier, labels=["bad", "good"]).for_cpu(
@@ -320,7 +320,7 @@ class TestOpenVino:
             found = task.for_cpu(engine="openvino", texts=x).predict(x)
             for one, two in zip(found, task.predict(x), strict=True):
                 np.testing.assert_allclose(one, two, atol=0.3)
-        with pytest.raises(ValueError, match="MaskedLM.predict takes prepared inputs"):
+        with pytest.raises(ValueError, match="^x is .*prepared"):
             masked.for_cpu(engine="openvino", texts=TEXTS)
 
     @pytest.mark.matrix

@@ -256,9 +256,9 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            ({"labels": ["a", "b"], "num_classes": 3}, "num_classes=3, 2 labels"),
-            ({"labels": ["a", "a"]}, "must differ"),
-            ({"num_classes": 2, "problem_type": "ranking"}, "'ranking'. Expected 'single"),
+            ({"labels": ["a", "b"], "num_classes": 3}, "num_classes is 3.* 2,"),
+            ({"labels": ["a", "a"]}, "labels has 'a' twice"),
+            ({"num_classes": 2, "problem_type": "ranking"}, "problem_type is 'ranking'"),
         ],
     )
     def test_constructor(self, build, arguments, message):
@@ -332,7 +332,7 @@ def test_a_saved_model_with_everything_gives_the_same_answers(shared, tmp_path):
 
 
 def test_labels_that_are_no_names_are_refused(build):
-    with pytest.raises(ValueError, match=r"labels\[0\] is 1\.5 \(float\)\. Expected a name"):
+    with pytest.raises(ValueError, match=r"labels\[0\] is 1\.5"):
         build(labels=[1.5, 0])
 
 
@@ -374,7 +374,7 @@ def test_columns_of_labels_are_found_by_their_names(build, make, arguments):
     assert classifier.evaluate(TEXTS[:3], make(columns), verbose=0) == expected
     assert classifier.evaluate(TEXTS[:3], pd.DataFrame(rows), verbose=0) == expected
     columns["x"] = columns.pop("a")  # was taken for the next class by its place
-    with pytest.raises(ValueError, match="columns of y are 'c', 'b', 'x'. Expected .* 'a', 'b'"):
+    with pytest.raises(ValueError, match=r"columns is \['c', 'b', 'x'\].*\['a', 'b'"):
         classifier.evaluate(TEXTS[:3], make(columns), verbose=0)
     learned = build(**arguments)
     learned.fit(TEXTS[:3], make(columns), verbose=0)

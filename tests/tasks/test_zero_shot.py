@@ -43,7 +43,7 @@ class TestClasses:
         named = nli(tiny)
         classifier = ez.SequenceClassifier(named.backbone, named.preprocessor, 3)
         classifier.save_to_preset(tmp_path / "nli")
-        with pytest.raises(ValueError, match=r"no names, LABEL_0, LABEL_1, LABEL_2.*labels=\["):
+        with pytest.raises(ValueError, match=r"LABEL_0, LABEL_1, LABEL_2.*labels=\["):
             ez.ZeroShotClassifier.from_preset(tmp_path / "nli")
         named = ez.ZeroShotClassifier.from_preset(
             tmp_path / "nli", labels=["contradiction", "neutral", "entailment"]
@@ -57,7 +57,7 @@ class TestClasses:
         [["bad", "good"], ["neutral", "entailment", "other"], ["entailment", "entails", "contra"]],
     )
     def test_of_other_tasks_are_refused(self, tiny, labels):
-        with pytest.raises(ValueError, match="Expected those of natural-language inference"):
+        with pytest.raises(ValueError, match="classes are .*not_entailment"):
             ez.ZeroShotClassifier(nli(tiny, labels))
 
     def test_are_asked_of_an_encoder_alone(self):
@@ -65,7 +65,7 @@ class TestClasses:
             ez.ZeroShotClassifier.from_preset("bert_nano_en_uncased")
 
     def test_are_those_of_a_classifier(self, tiny):
-        with pytest.raises(TypeError, match="takes a SequenceClassifier"):
+        with pytest.raises(TypeError, match="^classifier is .*Backbone"):
             ez.ZeroShotClassifier(tiny.backbone(get_family("bert")))
 
 
@@ -135,15 +135,15 @@ class TestAnswers:
             ("sports", {}, "labels is 'sports'"),
             ([], {}, "Expected a list of names, none empty"),
             (["a", " "], {}, "Expected a list of names, none empty"),
-            (["a", "a"], {}, "The names in labels must differ"),
-            (["a"], {}, "labels has one label, 'a'.*or multi_label=True"),
+            (["a", "a"], {}, "labels has 'a' twice"),
+            (["a"], {}, r"labels is \['a'\].*multi_label=True"),
             (
                 LABELS,
                 {"hypothesis_template": "About sports."},
-                "hypothesis_template is 'About sports.'.*one {}",
+                "hypothesis_template is 'About sports.'",
             ),
             (LABELS, {"hypothesis_template": "{} or {}"}, "hypothesis_template is"),
-            (LABELS, {"threshold": 0.3}, "threshold is of several labels"),
+            (LABELS, {"threshold": 0.3}, "threshold is 0.3.*multi_label"),
             (LABELS, {"multi_label": "yes"}, "multi_label is 'yes'"),
         ],
     )
@@ -177,6 +177,6 @@ def test_an_export_answers_alike(zero_shot, tmp_path):
     assert labels == [[answer["label"] for answer in row] for row in expected]
     scores = [[answer["score"] for answer in row] for row in expected]
     np.testing.assert_allclose(found["score"], scores, atol=1e-5)
-    with pytest.raises(ValueError, match="labels has one label"):
+    with pytest.raises(ValueError, match=r"labels is \['a'\]"):
         zero_shot.export(tmp_path / "2", ["a"])
     assert not (tmp_path / "2").exists()

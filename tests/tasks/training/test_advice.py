@@ -210,7 +210,7 @@ def test_a_corpus_has_a_folder_of_its_own(tmp_path):
 
 def test_a_student_has_the_labels_of_its_teacher():
     teacher = new("SequenceClassifier", labels=["a", "b"])
-    with pytest.raises(ValueError, match=r"labels.*\['a', 'b'\].*\['b', 'a'\]"):
+    with pytest.raises(ValueError, match=r"labels.*\['b', 'a'\].*\['a', 'b'\]"):
         ez.Distillation(teacher, new("SequenceClassifier", labels=["b", "a"]))
     ez.Distillation(teacher, new("SequenceClassifier", labels=["a", "b"]))
     assert ez.Distillation(teacher, new("SequenceClassifier")).student.labels == ["a", "b"]
@@ -229,7 +229,7 @@ def test_distillation_by_relations():
     teacher = new("SequenceClassifier", labels=["a", "b"])
     heads = [tiny.backbone(BERT, num_heads=n) for n in (2, 4)]
     options = {"preprocessor": teacher.preprocessor, "objectives": ["relations"]}
-    with pytest.raises(ValueError, match=r"4 attention heads.*2.*relation_heads"):
+    with pytest.raises(ValueError, match=r"relation_heads.*4 attention heads.*2"):
         ez.Distillation(heads[1], heads[0], **options)
     distilled = ez.Distillation(heads[1], heads[0], relation_heads=4, **options)
     with pytest.raises(ValueError, match=r"objectives.*\['relations'\].*soft_labels"):
