@@ -109,3 +109,27 @@ def test_special_tokens_are_in_the_vocabulary(preset):
     task = ez.MaskedLM.from_preset(preset, added_tokens=["<e>"])
     assert task.preprocessor.tokenizer.vocabulary_size == tokens + 1
     assert task.backbone.vocabulary_size >= tokens + 1
+
+
+@pytest.mark.slow
+def test_heads_have_their_pooler(tmp_path):
+    with pytest.raises(ValueError, match=r"classifier.*pooler=True"):
+        new("SequenceClassifier", pooler=False, labels=["a", "b"])
+    new("SequenceClassifier", pooler=True, labels=["a", "b"])
+    tiny.backbone(BERT, pooler=False).save_to_preset(tmp_path, tokenizer=tiny.tokenizer(BERT))
+    assert ez.SequenceClassifier.from_preset(tmp_path, labels=["a", "b"]).backbone.pooler
+    with pytest.raises(ValueError, match=r"Pretraining.*pooler=True"):
+        new("Pretraining", pooler=False)
+    new("Pretraining", pooler=True)
+
+
+@pytest.mark.slow
+def test_families_have_their_pretraining():
+    electra = get_family("electra")
+    with pytest.raises(ValueError, match=r"'bert'.*MaskedLM"):
+        new("ReplacedTokenDetection", pooler=False)
+    new("Pretraining"), new("MaskedLM", pooler=False)
+    with pytest.raises(ValueError, match=r"'electra'.*MaskedLM.*ReplacedTokenDetection"):
+        new("Pretraining", electra)
+    new("MaskedLM", electra, pooler=False)
+    new("ReplacedTokenDetection", electra, pooler=False)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 
 import pytest
 from paths import ROOT
@@ -117,3 +118,18 @@ def test_pyright_knows_the_types_and_finds_a_typo(installed, script):
 def test_changelog_and_citation_name_the_version():
     assert f"\n## {ez.__version__} (" in (ROOT / "CHANGELOG.md").read_text("utf-8")
     assert f"\nversion: {ez.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+
+
+def test_packages_that_are_advised_have_these_names():
+    """They are those of pyproject.toml's extras, which pip installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"].values()
+    named = [*project["dependencies"], *(name for names in optional for name in names)]
+    known = {re.split(r"[\[><=;~ ]", name)[0].lower() for name in named}
+    advised = {
+        name
+        for folder in ("common", "encoders", "presets", "tasks", "facade")
+        for path in (ROOT / folder).rglob("*.py")
+        for name in re.findall(r"pip install ([\w-]+)`", path.read_text(encoding="utf-8"))
+    }
+    assert len(advised) > 10 and advised <= known, advised - known
