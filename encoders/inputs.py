@@ -25,6 +25,7 @@ TASK_INPUTS = (
     "word_index",
     "word_mask",
     "label_positions",
+    "span_marks",
     "soft_weights",
     *(f"teacher_{name}" for name in INPUTS),
 )

@@ -23,6 +23,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     word_begins,
 )
 from encoder_zoo.tasks.tagging.entities import Transitions, best_tags
+from encoder_zoo.tasks.tagging.entity_metrics import INEXACT, LOST
 from encoder_zoo.tasks.tagging.tags import (
     BEGIN,
     END,
@@ -118,7 +119,7 @@ def labels_of_spans(
     """Return labels of tokens from spans of characters.
 
     A token is in a span if they share a character. The rest of a word that a span cuts counts as a
-    word of its own. In memory, spans that no token belongs to are logged.
+    word of its own.
 
     Args:
         tokens: of texts.
@@ -131,10 +132,6 @@ def labels_of_spans(
         Labels (P,) int32, and (P,) bool whether a token has one.
     """
     span = _spans_of_tokens(tokens, spans)
-    if not array_ops.is_symbolic_tensor(span):
-        _report_lost(spans, span.numpy())
-        _report_inexact(tokens, spans, span.numpy())
-
     # Where a span, or text outside of spans, begins.
     other = (span != previous(span, -2)) | row_begins(tokens.ids)
     units = array_ops.ones_like(other) if all_tokens else other | word_begins(tokens)
@@ -186,9 +183,59 @@ def _spans_of_tokens(
     return array_ops.where(inside, index, -1)
 
 
-def _report_lost(spans: dict[str, array_ops.RaggedTensor], span: np.ndarray) -> None:
+def marks_of_spans(
+    tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor], units: array_ops.Tensor
+) -> array_ops.Tensor:
+    """Return marks (P,) int32 of the spans that no answer can equal, as answers are whole tokens.
+
+    A token is marked with `INEXACT` if its span begins or ends inside of a token. The first token
+    of a unit is marked with `LOST` for each span that begins in it and has no token of its own. In
+    memory both kinds are logged.
+
+    Args:
+        tokens: of texts.
+        spans: as for `labels_of_spans`.
+        units: (P,) bool, the tokens with a label.
+    """
+    row, span = tokens.ids.value_rowids(), _spans_of_tokens(tokens, spans)
+    span_row, start = spans["start"].value_rowids(), spans["start"].flat_values
+    count, inside = array_ops.size(start), span >= 0
+    segment = array_ops.where(inside, span, count)  # a last one for tokens without a span
+    ends = array_ops.concat([spans["end"].flat_values, [0]], 0)
+    begin, behind = visible_bounds(
+        tokens.texts, row, tokens.starts.flat_values, tokens.ends.flat_values
+    )
+    wrong = begin < array_ops.gather(array_ops.concat([start, [0]], 0), segment)
+    wrong |= behind > array_ops.gather(ends, segment)
+    inexact = _any_of_each(inside & wrong, segment, count)
+    lost = ~_any_of_each(inside, segment, count)
+    if not array_ops.is_symbolic_tensor(span):
+        _report_lost(spans, np.flatnonzero(lost.numpy()))
+        _report_inexact(spans, np.flatnonzero(inexact.numpy()))
+
+    # The token that each span begins in, or the one before.
+    token = array_ops.searchsorted(keys(tokens.starts), keys(spans["start"]), side="right") - 1
+    token_row = array_ops.gather(array_ops.concat([row, [-1]], 0), array_ops.maximum(token, 0))
+    lost &= (token >= 0) & (token_row == span_row)
+    unit = array_ops.cumsum(array_ops.cast(units, array_ops.int32)) - 1
+    places = array_ops.concat([array_ops.where(units)[:, 0], [0]], 0)
+    unit = array_ops.gather(array_ops.concat([unit, [0]], 0), array_ops.maximum(token, 0))
+    size, number = array_ops.size(span), array_ops.cast(lost, array_ops.int32)
+    number = array_ops.math.unsorted_segment_sum(number, array_ops.gather(places, unit), size)
+    marked = inside & array_ops.gather(array_ops.concat([inexact, [False]], 0), segment)
+    return array_ops.cast(marked, array_ops.int32) * INEXACT + number * LOST
+
+
+def _any_of_each(
+    values: array_ops.Tensor, segment: array_ops.Tensor, count: array_ops.Tensor
+) -> array_ops.Tensor:
+    """Return whether any value (P,) bool of each of the first segments is true."""
+    numbers = array_ops.cast(values, array_ops.int32)
+    return array_ops.math.unsorted_segment_sum(numbers, segment, count + 1)[:-1] > 0
+
+
+def _report_lost(spans: dict[str, array_ops.RaggedTensor], lost: np.ndarray) -> None:
     """Log how many spans are white space, or inside a token that belongs to another span."""
-    lost = np.setdiff1d(np.arange(len(spans["start"].flat_values)), span)
     if len(lost):
         logger.warning(
             "%d of the spans have no token of their own, so they are left out. The first: "
@@ -198,23 +245,12 @@ def _report_lost(spans: dict[str, array_ops.RaggedTensor], span: np.ndarray) -> 
         )
 
 
-def _report_inexact(
-    tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor], span: np.ndarray
-) -> None:
+def _report_inexact(spans: dict[str, array_ops.RaggedTensor], inexact: np.ndarray) -> None:
     """Log how many spans begin or end inside of a token, so that no answer can be the same."""
-    inside = np.flatnonzero(span >= 0)
-    start, end = (spans[name].flat_values.numpy()[span[inside]] for name in ("start", "end"))
-    texts, row = tokens.texts, array_ops.constant(tokens.ids.value_rowids().numpy()[inside])
-    bounds = (
-        array_ops.constant(v.flat_values.numpy()[inside]) for v in (tokens.starts, tokens.ends)
-    )
-    begin, behind = (bound.numpy() for bound in visible_bounds(texts, row, *bounds))
-    inexact = np.unique(span[inside][(begin < start) | (behind > end)])
     if len(inexact):
         logger.warning(
             "%d of the spans begin or end inside of a token of the vocabulary. The answers have "
-            "the whole token, which evaluate_entities counts as wrong. The first: example %d, from "
-            "%d to %d.",
+            "the whole token, which counts as wrong. The first: example %d, from %d to %d.",
             len(inexact),
             *_place(spans, inexact[0]),
         )

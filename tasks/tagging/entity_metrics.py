@@ -19,6 +19,8 @@ from encoder_zoo.tasks.tagging.entities import Transitions, best_sequences, scor
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
+SPAN_MARKS = "span_marks"  # (B, L) int, an input that the metric of entities reads
+INEXACT, LOST = 1, 2  # marks of spans that no answer can equal; a multiple of LOST for several
 AVERAGES = ("micro", "macro", "weighted")
 
 
@@ -88,6 +90,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             raise ValueError(f"Unknown average {average!r}. Expected one of {', '.join(AVERAGES)}.")
         self.labels = list(labels)
         self.average = average
+        self._marks = None
         tags, count = parse_tags(self.labels), len(self.labels)
         self.type_names = tags.type_names
         # One more tag, outside of all spans, for masked tokens.
@@ -103,6 +106,14 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
             for name, shape in shapes.items()
         ]
 
+    def read_inputs(self, inputs: object) -> None:
+        """Take the marks of the next batch's spans that no answer can equal.
+
+        Args:
+            inputs: Those of the model. `SPAN_MARKS` of them are read, if there are any.
+        """
+        self._marks = inputs.get(SPAN_MARKS) if isinstance(inputs, Mapping) else None
+
     def reset_state(self) -> None:
         self.counts.assign(np.zeros(self.counts.shape))
 
@@ -116,20 +127,25 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
                 sample_weight = sample_weight[:, None]
             weight = weight * sample_weight
 
+        marks, self._marks = self._marks, None
+        marks = ops.zeros_like(y_true) if marks is None else ops.cast(marks, "int32")  # (B, L)
         column = ops.arange(ops.shape(y_true)[1])[None]
         order = ops.argsort(ops.where(weight > 0, column, column + ops.shape(y_true)[1]), axis=1)
         weight = ops.take_along_axis(weight, order, axis=1)
-        y_true = ops.take_along_axis(y_true, order, axis=1)
+        y_true, marks = (ops.take_along_axis(v, order, axis=1) for v in (y_true, marks))
         if len(y_pred.shape) == 3:
             y_pred = ops.take_along_axis(y_pred, order[..., None], axis=1)
             y_pred = best_sequences(y_pred, weight > 0, self.transitions)
         else:
             y_pred = ops.take_along_axis(ops.cast(y_pred, "int32"), order, axis=1)
         true, predicted = (self._spans(tags, weight > 0) for tags in (y_true, y_pred))
-        same = (true[1] == predicted[1]) & (true[2] == predicted[2])
+        same = (true[1] == predicted[1]) & (true[2] == predicted[2]) & (marks % LOST < INEXACT)
         found = [true[0] & predicted[0] & same, predicted[0], true[0]]
         kinds = [true[1], predicted[1], true[1]]
         counts = [self._count(f, k, weight) for f, k in zip(found, kinds, strict=True)]
+        counts[2] += self._count(
+            marks // LOST, ops.minimum(true[1], len(self.type_names) - 1), weight
+        )
         self.counts.assign_add(ops.stack(counts, axis=0))
 
     def _spans(self, tags, valid):

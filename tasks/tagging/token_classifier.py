@@ -268,6 +268,9 @@ class TokenClassifier(LabelledTask):
         self._check_labels_known()
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
 
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        return {**super().input_ranges(length), entity_metrics.SPAN_MARKS: (0, 2**16)}
+
     def default_loss(self) -> keras.losses.Loss:
         if self.transitions is not None:
             return CrfLoss(self.transitions)
@@ -629,9 +632,9 @@ class TokenClassifier(LabelledTask):
         """Compute entity precision, recall and F1 over whole texts, however long, and of every
         type.
 
-        The metric of `evaluate` finds the same sequences of tags, but sees one window at a time,
-        no thresholds, and of spans the tokens that they are in. `evaluate_entities` scores the
-        results of `predict_tags` and `extract_entities`.
+        The metric of `evaluate` finds the same sequences of tags, but sees one window at a time and
+        no thresholds. `evaluate_entities` scores the results of `predict_tags` and
+        `extract_entities`.
 
         Args:
             x: lists of words, or texts.

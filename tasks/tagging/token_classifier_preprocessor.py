@@ -42,9 +42,11 @@ from encoder_zoo.tasks.tagging.alignment import (
     cuts_words,
     labels_of_spans,
     labels_of_words,
+    marks_of_spans,
     symbol_table,
     words_split_at_symbols,
 )
+from encoder_zoo.tasks.tagging.entity_metrics import SPAN_MARKS
 from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans, warn_moved_spans
 
 if TYPE_CHECKING:
@@ -66,7 +68,9 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     Returns:
         When called with labels `(x, y, sample_weight)`: y (B, L) int tags, sample_weight (B, L) 1
-        at labelled tokens and 0 elsewhere, times the example's weight.
+        at labelled tokens and 0 elsewhere, times the example's weight. With spans x also has
+        "span_marks", (B, L) int, by which the metric of entities knows the spans that begin or end
+        inside of a token; the model does not read them.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -136,7 +140,9 @@ class TokenClassifierPreprocessor(Preprocessor):
         examples = self.examples(tokens, windows)
         if y is None:
             return examples
-        labels, labelled = self.labels_of(x, tokens, y)
+        labels, labelled, marks = self._marked_labels(x, tokens, y)
+        if marks is not None:
+            examples[SPAN_MARKS] = self._framed(take(tokens.ids.with_flat_values(marks), windows))
         labels = self._framed(take(tokens.ids.with_flat_values(labels), windows))
         weights = self._label_weights(tokens, windows, labelled, sample_weight)
         return {**examples, "labels": labels, "label_weights": weights}
@@ -171,6 +177,10 @@ class TokenClassifierPreprocessor(Preprocessor):
 
     def labels_of(self, x, tokens: TokenizedTexts, y) -> tuple[array_ops.Tensor, array_ops.Tensor]:
         """Return labels (P,) and whether each token has one."""
+        return self._marked_labels(x, tokens, y)[:2]
+
+    def _marked_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
+        """Return labels (P,), whether each token has one, and `marks_of_spans`; None of words."""
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
@@ -179,12 +189,13 @@ class TokenClassifierPreprocessor(Preprocessor):
             )
         labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         if words:
-            return labels_of_words(tokens, labels, self.labels, self.label_all_tokens)
+            return *labels_of_words(tokens, labels, self.labels, self.label_all_tokens), None
         if not in_graph:
             warn_moved_spans(y, labels, as_column(x))
             warn_misaligned_spans(labels, as_column(x))
         tokens = words_split_at_symbols(tokens, self._symbols)
-        return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
+        found, labelled = labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
+        return found, labelled, marks_of_spans(tokens, labels, labelled)
 
     def share_of_cut_spans(self, x, y) -> float:
         """Return the share of spans that begin or end inside of a word.
@@ -217,11 +228,13 @@ class TokenClassifierPreprocessor(Preprocessor):
             return inputs
         ids = inputs["token_ids"]
         shape = array_ops.shape(ids, array_ops.int64)
-        y, weights = (
-            array_ops.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
-            for name in ("labels", "label_weights")
-        )
-        return inputs, y, weights
+        padded = {
+            name: array_ops.ensure_shape(examples[name].to_tensor(shape=shape), ids.shape)
+            for name in ("labels", "label_weights", SPAN_MARKS)
+            if name in examples
+        }
+        y, weights = padded.pop("labels"), padded.pop("label_weights")
+        return {**inputs, **padded}, y, weights
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
