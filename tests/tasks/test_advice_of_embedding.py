@@ -71,7 +71,7 @@ def test_encoders_of_queries(tmp_path):
         of_tokens.save_to_preset(tmp_path)
     ez.SparseEncoder(backbone, own, pooling="token_weights").save_to_preset(tmp_path)
     two = ez.SparseEncoder(backbone, own, query_encoder=ez.SparseEncoder(backbone))
-    with pytest.raises(ValueError, match=r"query_encoder.*preprocessor="):
+    with pytest.raises(ValueError, match=r"query_encoder.*preprocessor"):
         two.save_to_preset(tmp_path)
     two = ez.SparseEncoder(backbone, own, query_encoder=ez.SparseEncoder(backbone, own))
     two.save_to_preset(tmp_path)
@@ -99,7 +99,7 @@ def test_models_of_bge_m3_are_saved_one_by_one(tmp_path):
 
 def test_candidates_have_a_reranker():
     index = make("TextEmbedder").index(TEXTS)
-    with pytest.raises(ValueError, match=r"candidates.*3.*reranker="):
+    with pytest.raises(ValueError, match=r"candidates.*3.*reranker"):
         index.search("one", candidates=3)
     assert index.search("one", candidates=3, reranker=make("Reranker"))
 
@@ -111,7 +111,7 @@ def test_indexes_have_their_embedder(tmp_path):
         ez.VectorIndex.load(tmp_path / "a", other)
     with pytest.raises(ValueError, match=r"VectorIndex.*SparseEncoder.*SparseIndex"):
         ez.load_index(tmp_path / "a", make("SparseEncoder"))
-    with pytest.raises(ValueError, match=r"VectorIndex.*load_index\(folder, embedder\)"):
+    with pytest.raises(ValueError, match=r"VectorIndex.*embedder"):
         ez.load_index(tmp_path / "a")
     assert ez.load_index(tmp_path / "a", embedder).search("one")
     other.index(TEXTS).save(tmp_path / "b")
@@ -129,7 +129,7 @@ def test_indexes_are_built_anew(tmp_path):
 
 def test_words_have_no_embedder(tmp_path):
     words = ez.BM25Index(TEXTS)
-    with pytest.raises(TypeError, match=r"BM25Index.*prompt"):
+    with pytest.raises(TypeError, match="prompt"):
         words.search("one", prompt="query")
     assert words.search("one")
     with pytest.raises(ValueError, match=r"BM25Index.*VectorIndex"):

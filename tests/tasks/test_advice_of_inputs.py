@@ -114,7 +114,7 @@ def test_surrogates_are_replaced():
 
 def test_preprocessors_are_of_their_task():
     theirs = preprocessor("MaskedLM")
-    with pytest.raises(TypeError, match=r"SequenceClassifierPreprocessor.*MaskedLMPreprocessor"):
+    with pytest.raises(TypeError, match=r"MaskedLMPreprocessor.*same tokenizer"):
         ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), theirs)
     own = ez.SequenceClassifier.preprocessor_class(theirs.tokenizer)
     ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), own)
@@ -161,7 +161,7 @@ def test_classes_of_zero_shot_have_names(tmp_path):
 @pytest.mark.slow
 def test_classes_of_zero_shot_are_of_nli(tmp_path):
     new("SequenceClassifier", labels=["good", "bad"]).save_to_preset(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"good, bad.*entailment, neutral, contradiction"):
+    with pytest.raises(ValueError, match=r"good, bad.*entailment, neutral.*fit"):
         ez.ZeroShotClassifier.from_preset(tmp_path / "other")
     names = ["contradiction", "neutral", "entailment"]
     nli = new("SequenceClassifier", labels=names)

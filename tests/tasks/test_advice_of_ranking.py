@@ -10,7 +10,7 @@ from encoder_zoo.testing import tiny
 
 def test_rerankers_take_one_query():
     task = make("Reranker")
-    with pytest.raises(ValueError, match=r"rank.*\['one', 'two'\]"):
+    with pytest.raises(ValueError, match=r"\['one', 'two'\]"):
         task.rank(["one", "two"], TEXTS)
     assert [task.rank(query, TEXTS) for query in ("one", "two")]
 
@@ -58,10 +58,10 @@ def test_long_texts_are_split_to_be_ranked(caplog):
 
 def test_beams_are_of_xlnet():
     xlnet = get_family("xlnet")
-    with pytest.raises(ValueError, match=r"BertTokenizer.*beam"):
+    with pytest.raises(ValueError, match="BertTokenizer"):
         ez.SpanQA(tiny.backbone(xlnet), preprocessor("SpanQA"), beam=(2, 2))
     ez.SpanQA(tiny.backbone(xlnet), preprocessor("SpanQA"))
-    with pytest.raises(ValueError, match=r"'bert'.*beam"):
+    with pytest.raises(ValueError, match="'bert'"):
         new("SpanQA", beam=(2, 2))
     new("SpanQA")
 
