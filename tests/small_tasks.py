@@ -9,7 +9,7 @@ TEXTS = ["one two", "three", "four five", "six"]
 
 
 def make(name: str, family=BERT, **arguments):
-    """A task with the backbone and preprocessor that `tiny.task` gives it."""
+    """The task of `tiny.task`, with labels and so on; the arguments are those of its backbone."""
     return tiny.task(family, getattr(ez, name), **arguments)
 
 
@@ -19,6 +19,6 @@ def preprocessor(name: str, family=BERT, **arguments):
 
 
 def new(name: str, family=BERT, *, pooler=True, **arguments):
-    """A task as its class makes it: of a classifier, the labels too are the caller's."""
+    """A task with the caller's arguments alone, such as `labels`, and a tiny backbone."""
     backbone = tiny.backbone(family, pooler=pooler)
     return getattr(ez, name)(backbone, preprocessor(name, family), **arguments)
