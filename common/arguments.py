@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-import keras
-
 from encoder_zoo.common.validation import Rule
+
+if TYPE_CHECKING:
+    import keras
 
 
 class LayerArguments(TypedDict, total=False):
@@ -49,30 +50,6 @@ Repository = Annotated[
 CommitMessage = Annotated[
     str, Rule(lambda v: isinstance(v, str) and bool(v.strip()), "a line of text")
 ]
-
-
-def _are_callbacks(value: object) -> bool:
-    found = (
-        [value] if isinstance(value, keras.callbacks.CallbackList) else keras.tree.flatten(value)
-    )
-    return all(callable(getattr(c, "set_model", None)) and not isinstance(c, type) for c in found)
-
-
-Callbacks = Annotated[
-    Sequence[keras.callbacks.Callback],
-    Rule(_are_callbacks, "a list of callbacks, such as keras.callbacks.EarlyStopping()"),
-]
-
-
-if TYPE_CHECKING:
-
-    class History(keras.callbacks.History):
-        """Keras's history, with the types of its values, which Keras does not give."""
-
-        history: dict[str, list[float]]
-        epoch: list[int]
-else:
-    History = keras.callbacks.History
 
 
 class CompileOptions(TypedDict, total=False):

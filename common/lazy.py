@@ -1,6 +1,7 @@
 """Modules that are imported at first use.
 
-`tf` is TensorFlow; `array_ops` are its operations or, in their place, those of NumPy.
+`keras` is Keras; `tf` is TensorFlow; `array_ops` are its operations or, in their place, those of
+NumPy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import keras
+from encoder_zoo.common.backend import backend
 
 NO_TENSORFLOW = (
     "This needs TensorFlow, which is not installed: `pip install tensorflow`. Without it, models "
@@ -113,7 +114,7 @@ def in_tensorflow() -> bool:
     """
     if _for_graphs.get():
         return True
-    if keras.config.backend() == "tensorflow":
+    if backend() == "tensorflow":
         return not _in_numpy.get()
     eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
     return eagerly is not None and not eagerly()
@@ -130,9 +131,12 @@ class ArrayOperations(types.ModuleType):
 
 
 if TYPE_CHECKING:
+    import keras
     import tensorflow as array_ops
     import tensorflow as tf
+    from keras import ops
 else:
+    keras, ops = LazyModule("keras"), LazyModule("keras.ops")
     tf = LazyModule("tensorflow", NO_TENSORFLOW)
     array_ops = ArrayOperations("array_ops")
 
@@ -150,14 +154,14 @@ def refuse_in_fork() -> None:
         RuntimeError: "This process was forked from one that had used TensorFlow ..."
     """
     global _user
-    if keras.config.backend() == "numpy":
+    if backend() == "numpy":
         return
     if _user is None:
         _user = os.getpid()
     elif _user != os.getpid():
-        backend = BACKENDS.get(keras.config.backend(), keras.config.backend())
+        name = BACKENDS.get(backend(), backend())
         raise RuntimeError(
-            f"This process was forked from one that had used {backend}, whose threads are not "
+            f"This process was forked from one that had used {name}, whose threads are not "
             "here: it would wait for them for ever. Start processes anew, with "
             "multiprocessing.get_context('spawn') or 'forkserver', or load the model after the "
             "fork, and in the first process not at all."

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import keras
 import numpy as np
 
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
 
 
@@ -101,6 +101,13 @@ def segment_mean(values, segment_ids) -> Array:
     return as_array((total / counts).astype(values.dtype)) if len(values) else values
 
 
+def unsorted_segment_sum(values, segment_ids, num_segments) -> Array:
+    values = as_array(values)
+    found = np.zeros((int(num_segments), *values.shape[1:]), values.dtype)
+    np.add.at(found, np.asarray(segment_ids), values)
+    return as_array(found)
+
+
 def unsorted_segment_max(values, segment_ids, num_segments) -> Array:
     values = as_array(values)
     limits = np.finfo if values.dtype.kind == "f" else np.iinfo
@@ -187,6 +194,10 @@ def scan(function: Callable, elements, initializer):
 
 def map_structure(function: Callable, *values, expand_composites: bool = False):
     return keras.tree.map_structure(function, *values)
+
+
+def flatten(values) -> list:
+    return keras.tree.flatten(values)
 
 
 # -- random numbers ------------------------------------------------------------------------------

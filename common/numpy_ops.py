@@ -12,7 +12,6 @@ import contextlib
 import itertools
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 
 from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- names of this module too
@@ -27,6 +26,7 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- names of this mo
     cumsum,
     equal,
     exp,
+    flatten,
     frame,
     logical_not,
     map_structure,
@@ -50,6 +50,7 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- names of this mo
     stateless_uniform,
     top_k,
     unsorted_segment_max,
+    unsorted_segment_sum,
     while_loop,
     zeros,
 )
@@ -334,13 +335,14 @@ math = SimpleNamespace(
     segment_min=lambda values, ids: segments(np.minimum, values, ids),
     segment_mean=segment_mean,
     unsorted_segment_max=unsorted_segment_max,
+    unsorted_segment_sum=unsorted_segment_sum,
     is_finite=as_in_numpy(np.isfinite),
     count_nonzero=count_nonzero,
     bincount=bincount,
     log=as_in_numpy(np.log),
 )
 nn = SimpleNamespace(softmax=softmax)
-nest = SimpleNamespace(map_structure=map_structure, flatten=keras.tree.flatten)
+nest = SimpleNamespace(map_structure=map_structure, flatten=flatten)
 linalg = SimpleNamespace(matvec=as_in_numpy(np.matmul))
 signal = SimpleNamespace(frame=frame)
 raw_ops = SimpleNamespace(UniqueV2=unique_rows)

@@ -13,13 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-import keras
-
-from encoder_zoo.common.lazy import refuse_in_fork
+from encoder_zoo.common.lazy import keras, refuse_in_fork
 
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M", bound=keras.Model)
+M = TypeVar("M", bound="keras.Model")
 
 
 class WeightsLock:

@@ -99,7 +99,7 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
     """
     import dataclasses
 
-    from encoder_zoo.common.configuration import make_serializable
+    from encoder_zoo.common.serializable import make_serializable
     from encoder_zoo.encoders.family import Family
 
     def register(cls: B) -> B:

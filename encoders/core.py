@@ -17,6 +17,7 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.model_configuration import ModelConfigFromSignature
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.encoders.attention_masks import (
     AttentionMask,
@@ -408,7 +409,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
+class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
     """Return `{"sequence_output": (B, L, D), "pooled_output": (B, D)}` of token ids.
 
     The plain model. `Backbone` is the same with kernels, checks and presets; arguments, inputs and

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import keras
-from keras import ops
-
+from encoder_zoo.common.lazy import keras, ops
 from encoder_zoo.common.wording import close_names, did_you_mean
 
 # Inputs that every backbone takes.

@@ -1,11 +1,11 @@
 """The backend of Keras where TensorFlow, which Keras takes if nothing is said, is not installed."""
 
 import importlib.util
-import json
 import logging
 import os
-import pathlib
 import sys
+
+from encoder_zoo.common.backend import backend_in, keras_file
 
 BACKENDS = ("tensorflow", "jax", "torch")
 OF_KERAS = (*BACKENDS, "numpy", "openvino")
@@ -26,8 +26,8 @@ def choose_installed_backend() -> None:
     """
     if "keras" in sys.modules:
         return
-    file = _keras_file()
-    variable, in_file = os.environ.get("KERAS_BACKEND"), _backend_in(file)
+    file = keras_file()
+    variable, in_file = os.environ.get("KERAS_BACKEND"), backend_in(file)
     backend = variable or in_file
     if backend in OF_KERAS and _is_installed(backend):
         return
@@ -50,23 +50,6 @@ def choose_installed_backend() -> None:
         "Keras's backend is %s: KERAS_BACKEND is not set, and TensorFlow is not installed.",
         installed[0],
     )
-
-
-def _keras_file() -> pathlib.Path:
-    """Return where Keras looks for keras.json."""
-    home = os.environ.get("KERAS_HOME")
-    if home is None:  # as Keras does
-        user = os.path.expanduser("~")
-        home = os.path.join(user if os.access(user, os.W_OK) else "/tmp", ".keras")
-    return pathlib.Path(home, "keras.json")
-
-
-def _backend_in(file: pathlib.Path) -> str:
-    """Return the backend that keras.json names, or Keras's default."""
-    try:
-        return json.loads(file.read_text()).get("backend", "tensorflow")
-    except (OSError, ValueError):
-        return "tensorflow"
 
 
 def _is_installed(name: str) -> bool:

@@ -4,10 +4,9 @@ Classes register themselves when their modules are imported; before, a `StandIn`
 """
 
 import importlib
-import importlib.abc
-import importlib.util
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+
+from encoder_zoo.common.serializable import when_imported
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
@@ -27,10 +26,7 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
         for name, module in homes.items():
             registered.setdefault(f"encoder_zoo>{name}", StandIn(module, name))
 
-    if "keras" in sys.modules:
-        register()
-    else:
-        sys.meta_path.insert(0, AfterImport("keras", register))
+    when_imported("keras", register)
 
 
 class StandIn:
@@ -58,32 +54,3 @@ class StandIn:
 
     def __repr__(self) -> str:
         return f"<{self._module}.{self._name}, to be imported>"
-
-
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Find a module as the other finders do, and call a function after its import.
-
-    Python has no hook for "after an import": this is the finder that PEP 369 describes.
-    """
-
-    def __init__(self, module: str, function: Callable[[], None]):
-        self._module, self._function = module, function
-        self._others_are_asked = False
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self._module or self._others_are_asked:
-            return None
-        self._others_are_asked = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._others_are_asked = False
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_call(module):
-                execute(module)
-                self._function()
-
-            spec.loader.exec_module = execute_and_call
-        return spec

@@ -9,11 +9,11 @@ import pathlib
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.files.manifest import CARD
 from encoder_zoo.presets.registry import REPOSITORY, listed_entry
 
 if TYPE_CHECKING:
+    from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 

@@ -64,7 +64,7 @@ def register_task(cls: C) -> C:
         Traceback (most recent call last):
         ValueError: The task name 'span_qa' is taken by question_answering.span_qa.SpanQA. Give ...
     """
-    from encoder_zoo.common.configuration import make_serializable
+    from encoder_zoo.common.serializable import make_serializable
 
     name, path = cls.task_name, f"{cls.__module__}.{cls.__qualname__}"
     if TASKS.get(name, path) != path:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import keras
-
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files.reading import (
@@ -28,7 +27,7 @@ NUM_FIRST = 4  # tokens with a fixed id
 LAST_SPACE = 0x3000  # the last code point that is white space
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class BertweetTokenizer(WritesFiles, Tokenizer):
     """Splits texts into the ids that BERTweet was trained with.
 

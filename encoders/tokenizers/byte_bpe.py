@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import keras
-
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, differing, shown
 from encoder_zoo.encoders.tokenizers.files.reading import (
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class RobertaTokenizer(WritesFiles, Tokenizer):
     """Tokenizes texts by byte-level BPE, with the ids that RoBERTa checkpoints were trained with.
 
@@ -287,7 +286,7 @@ def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path
                 )
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class ModernBertTokenizer(RobertaTokenizer):
     """Tokenizes texts by NFC and byte-level BPE, as ModernBERT checkpoints were trained.
 
@@ -342,7 +341,7 @@ SPACE_BEFORE = {
 }
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class EuroBertTokenizer(RobertaTokenizer):
     """Tokenizes texts by byte-level BPE as Llama 3 does, as EuroBERT checkpoints were trained.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import keras
-
 from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import merge_scores, read_bpe_model
@@ -27,7 +26,7 @@ SPLIT = {
 }
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class GemmaTokenizer(SentencePieceTokenizer):
     """Tokenizes texts by BPE of characters; spaces become "▁", and nothing else is normalized.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import keras
-
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
@@ -28,7 +27,7 @@ COMPOSING = [
 ]
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class XLMRobertaTokenizer(SentencePieceTokenizer):
     """Tokenizes texts as XLM-RoBERTa: <s> <pad> </s> <unk>, the model's pieces, <mask>.
 
@@ -53,7 +52,7 @@ class XLMRobertaTokenizer(SentencePieceTokenizer):
     behind = (("<mask>", None),)
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class CamembertTokenizer(SentencePieceTokenizer):
     """Tokenizes texts as CamemBERT: <s>NOTUSED <pad> </s>NOTUSED <unk>, the pieces, <mask>.
 
@@ -82,7 +81,7 @@ class CamembertTokenizer(SentencePieceTokenizer):
     behind = (("<mask>", None),)
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class AlbertTokenizer(SentencePieceTokenizer):
     """Tokenizes texts as ALBERT, with the ids of the model's pieces.
 
@@ -165,7 +164,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return AlbertGraph(self)
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class DebertaV2Tokenizer(SentencePieceTokenizer):
     """Tokenizes texts as DeBERTa-v2 and v3: the model's pieces, then [MASK].
 
@@ -266,7 +265,7 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         return {**super()._settings(), "tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class XLNetTokenizer(AlbertTokenizer):
     """Tokenizes texts as XLNet: `A <sep> <cls>` and `A <sep> B <sep> <cls>`, cased.
 

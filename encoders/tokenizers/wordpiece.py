@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import keras
-
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.common.wording import decoded, shown
 from encoder_zoo.encoders.tokenizers.files.reading import (
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class BertTokenizer(WritesFiles, Tokenizer):
     """Tokenizes texts by WordPiece, with the ids that BERT checkpoints were trained with.
 
@@ -228,7 +227,7 @@ def parse_vocabulary(vocab_txt: str) -> list[str]:
     return tokens[:-1] if tokens[-1] == "" else tokens
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class MPNetTokenizer(BertTokenizer):
     """Tokenizes texts by WordPiece as `BertTokenizer` does, with RoBERTa's special tokens.
 

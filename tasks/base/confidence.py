@@ -9,9 +9,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, TypedDict
 
-import keras
 import numpy as np
 
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import Probability, Rule, rule_of
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.classes import sigmoid, softmax

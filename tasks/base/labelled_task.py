@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from encoder_zoo.common.configuration import as_configuration
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.model_configuration import as_configuration
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid

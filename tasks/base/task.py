@@ -20,7 +20,7 @@ from encoder_zoo.common.arguments import (
     SaveOptions,
     TokenizerPresetArguments,
 )
-from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.common.model_configuration import ModelConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
@@ -73,7 +73,7 @@ class TinyData(NamedTuple):
     y: object = None
 
 
-class Task(ConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
+class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:

@@ -12,9 +12,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import keras
 import numpy as np
 
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import checked_folder, write_signed

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import enum
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.classes import count_and_names, label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.checks import check_each

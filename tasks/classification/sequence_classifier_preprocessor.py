@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import keras
-
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import NonNegativeInt, Rule, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
@@ -43,7 +42,7 @@ ColumnNames = Annotated[
 ]
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class SequenceClassifierPreprocessor(Preprocessor):
     """Texts or pairs of texts to `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, in RoBERTa's form
     `<s> a </s>` or `<s> a </s></s> b </s>`.

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import keras
 import numpy as np
-from keras import ops
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, keras, ops
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.training.inference import example_outputs
 

@@ -13,7 +13,6 @@ import keras
 import numpy as np
 from safetensors.numpy import save
 
-from encoder_zoo.common.arguments import Callbacks, History
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -64,6 +63,7 @@ from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
+from encoder_zoo.tasks.training.fit_arguments import Callbacks, History
 from encoder_zoo.tasks.training.logit_metrics import metric_by_name
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import late_interaction_folder
@@ -30,7 +30,7 @@ PUNCTUATION = tuple(string.punctuation)
 NAMES = {QUERY: "queries", DOCUMENT: "documents"}
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class LateInteractionPreprocessor(SeparateTexts):
     """Documents to `[CLS] [D] text [SEP]`, queries to `[CLS] [Q] text [SEP] [MASK] [MASK] ...`.
 

@@ -5,9 +5,7 @@ Comment letters: N examples, K further texts of each.
 
 from __future__ import annotations
 
-import keras
-
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, keras
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given

@@ -13,10 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import keras
-from keras import ops
-
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, ops, tf
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, project, with_bias

@@ -15,6 +15,7 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops, in_numpy, require
+from encoder_zoo.common.model_configuration import check_file_holds
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
@@ -89,6 +90,11 @@ class TermTable(ConfigFromSignature, keras.layers.Layer):
     def least_weights(cls, config: dict) -> int:
         """Return how many numbers a configuration's table has."""
         return config["vocabulary_size"]
+
+    @classmethod
+    def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
+        check_file_holds(cls, config)
+        return super().from_config(config, custom_objects)
 
     @classmethod
     @validate_arguments

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import keras
 import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.families.token_table import FileTokenizer, texts_in_memory
@@ -111,7 +111,7 @@ class Part(NamedTuple):
     last: int
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class TextEmbedderPreprocessor(SeparateTexts):
     """Texts to `[CLS] text [SEP]`; of pairs, triplets and so on each text is an input of its own.
 

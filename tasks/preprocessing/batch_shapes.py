@@ -14,10 +14,9 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, keras
 from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool

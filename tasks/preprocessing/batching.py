@@ -5,17 +5,14 @@ Comment letters: N examples, B batch.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import adapter_that_calls
-from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
-from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.lazy import array_ops, in_tensorflow, keras, tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     filled_batch,
@@ -27,77 +24,16 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
 )
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 
-class ArrayBatches(keras.utils.PyDataset):
-    """Batches in NumPy, each made when it is needed, with the methods of datasets that tasks use.
 
-    Args:
-        make: makes the batch of a number.
-        numbers: of the batches, in their order.
+# In place of a seed, for evaluation: random choices are those of a text, in batches of any size.
+NOT_RANDOM = -1
 
-    Example:
-        >>> batches = ArrayBatches(lambda number: {"x": np.full(2, number)}, range(5))
-        >>> len(batches.skip(1).take(3)), batches.skip(1)[0]["x"].tolist()
-        (3, [1, 1])
-    """
-
-    def __init__(self, make: Callable[[int], object], numbers: Sequence[int]):
-        super().__init__()
-        self._make = make
-        self._numbers = numbers
-        self._adapter = None
-        self._mapped_from: ArrayBatches | None = None
-        self._counted = True
-
-    @property
-    def num_batches(self) -> int | None:
-        """Return the number of batches, or None if Keras shall take them for endless."""
-        return len(self) if self._counted else None
-
-    def uncounted(self) -> ArrayBatches:
-        """Return the batches as endless ones: after the last comes the first."""
-        batches = copy.copy(self)
-        batches._counted = False
-        return batches
-
-    def on_epoch_begin(self):
-        self._adapter = adapter_that_calls()
-        if self._mapped_from is not None:  # which a callback may hold
-            self._mapped_from._adapter = self._adapter
-
-    def end_epoch(self) -> None:
-        """Tell Keras that an epoch is over, which a callback ended before its last step."""
-        self._adapter.on_epoch_end()
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int):
-        number = self._numbers[index % len(self)]
-        return keras.tree.map_structure(np.asarray, self._make(number))
-
-    def __iter__(self):
-        # Tasks read these, Keras the ordinary arrays of `__getitem__`.
-        return (keras.tree.map_structure(as_array, self._make(n)) for n in self._numbers)
-
-    def take(self, count: int) -> ArrayBatches:
-        """Return the first batches."""
-        return ArrayBatches(self._make, self._numbers[:count])
-
-    def skip(self, count: int) -> ArrayBatches:
-        """Return the batches without the first."""
-        return ArrayBatches(self._make, self._numbers[count:])
-
-    def map(self, function: Callable) -> ArrayBatches:
-        """Return what a function makes of each batch; the parts of a tuple are its arguments."""
-
-        def make(number: int):
-            batch = self._make(number)
-            return function(*batch) if isinstance(batch, tuple) else function(batch)
-
-        mapped = ArrayBatches(make, self._numbers)
-        mapped._mapped_from = self
-        return mapped
+# Examples are sorted by length inside megabatches, as in transformers: large enough to leave
+# hardly any padding, small enough to keep the order random.
+MEGABATCH = 50  # batches
 
 
 def array_batches(
@@ -111,6 +47,8 @@ def array_batches(
         order: (N,) int.
         batch_size: B.
     """
+
+    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # a class of Keras
 
     def make(number: int):
         rows = order[number * batch_size : (number + 1) * batch_size]
@@ -136,6 +74,8 @@ def epochs_of_arrays(
         numbers: the seed, the batches of a pass, of those that are done and of all.
         mixed: see `epoch_order`, where batches are shuffled and grouped by length.
     """
+    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # a class of Keras
+
     seed, steps, done, total = numbers
     lengths, size = array_ops.cast(example_lengths(examples), array_ops.int32), plan.batch_size
 
@@ -152,14 +92,6 @@ def epochs_of_arrays(
 
     first = plan.epochs.start * steps
     return ArrayBatches(make, range(first + done, first + total))
-
-
-# In place of a seed, for evaluation: random choices are those of a text, in batches of any size.
-NOT_RANDOM = -1
-
-# Examples are sorted by length inside megabatches, as in transformers: large enough to leave
-# hardly any padding, small enough to keep the order random.
-MEGABATCH = 50  # batches
 
 
 def example_lengths(examples: dict) -> array_ops.Tensor:

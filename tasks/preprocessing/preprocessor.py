@@ -12,13 +12,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import keras
 import numpy as np
 
 from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
-from encoder_zoo.presets import loading
 from encoder_zoo.presets.origin import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
@@ -115,6 +113,8 @@ class Preprocessor(ConfigFromSignature):
             >>> preprocessor(["Good!"])["token_ids"].shape
             TensorShape([1, 4])
         """
+        from encoder_zoo.presets import loading
+
         return loading.load_preprocessor(cls, source, **arguments)
 
     @classmethod

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import keras
-
 from encoder_zoo.common.lazy import array_ops, in_tensorflow, tf
-from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.encoders.training import blocks_traced_once
 
 
 class ShapePolymorphicFunction:
@@ -58,22 +54,6 @@ class ShapePolymorphicFunction:
         sizes = value.shape.as_list()
         open_axes = min(self._open_axes, len(sizes))
         return tf.TensorSpec([None] * open_axes + sizes[open_axes:], value.dtype)
-
-
-def is_long(inputs) -> bool:
-    """Return whether attention goes part by part through examples (B, L), in any structure."""
-    shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
-    return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
-
-
-def of_texts(long: bool | None, function: Callable) -> Callable:
-    """Return a function of one argument traced for long examples alone, or short; None is both."""
-
-    def traced(argument):
-        with long_attention.graph_of_texts(long), blocks_traced_once():
-            return function(argument)
-
-    return traced
 
 
 def _as_tensor(value):

@@ -9,10 +9,10 @@ import functools
 import random
 from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     Fraction,
     NonNegativeInt,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MASKED, RANDOM = 0.8, 0.9
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class MaskedLMPreprocessor(Preprocessor):
     """Texts to examples in which some tokens are masked, with those tokens as labels.
 

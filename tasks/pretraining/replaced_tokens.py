@@ -13,8 +13,8 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.configuration import LAYER_STATES
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.model_configuration import LAYER_STATES
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.encoders.backbone import Backbone

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import keras
-
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -61,7 +60,7 @@ class Contexts(NamedTuple):
         return self.ids.with_flat_values(self.starts.flat_values < self.ends.flat_values)
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class SpanQAPreprocessor(Preprocessor):
     """Questions and contexts to `[CLS] question [SEP] context [SEP]`, in RoBERTa's form with its
     own separators; for XLNet, whose start token is the last one, to

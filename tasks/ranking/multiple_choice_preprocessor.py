@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-import keras
-
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -82,7 +81,7 @@ ColumnNames = Annotated[
 CHOICE_INDEX = "choice_index"  # of each of a question's windows; -1 where there is none
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
     """Questions and choices to `[CLS] question [SEP] choice [SEP]` for each choice; with contexts
     to `[CLS] context [SEP] question choice [SEP]`.

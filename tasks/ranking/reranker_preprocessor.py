@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import keras
-
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
@@ -125,7 +124,7 @@ def _checked(
     )
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class RerankerPreprocessor(Preprocessor):
     """Queries and texts to `[CLS] query [SEP] text [SEP]`, in RoBERTa's form `<s> query </s></s>
     text </s>`; the longer of the two is truncated first.

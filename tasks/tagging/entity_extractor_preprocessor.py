@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.lazy import array_ops, keras
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -89,7 +89,7 @@ class SpanWindows(NamedTuple):
     word_count: array_ops.Tensor
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class EntityExtractorPreprocessor(Preprocessor):
     """Texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> words of the text [SEP]`.
 

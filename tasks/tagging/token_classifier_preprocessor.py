@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Literal
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier
 
 
-@keras.saving.register_keras_serializable(package="encoder_zoo")
+@serializable
 class TokenClassifierPreprocessor(Preprocessor):
     """Texts, or sentences in words, to `[CLS] tokens [SEP]`, with a label for every token.
 

@@ -10,10 +10,9 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid, with_type
 from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column

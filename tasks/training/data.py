@@ -12,8 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import real_examples
-from encoder_zoo.tasks.preprocessing.batching import ArrayBatches, Plan
+from encoder_zoo.tasks.preprocessing.batching import Plan
 from encoder_zoo.tasks.training.divergence import stopping_at_divergence
 from encoder_zoo.tasks.training.resuming import resuming_fit_arguments
 

@@ -22,6 +22,8 @@ from encoder_zoo.common.lazy import array_ops, in_numpy, tf
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.encoders.kernels import long_attention
+from encoder_zoo.encoders.training import blocks_traced_once
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     REAL_ROWS,
     THREE_LENGTHS_UP_TO,
@@ -31,7 +33,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import (
     take_examples,
 )
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher
-from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction, is_long, of_texts
+from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training.distribution import data_parallel_devices
 from encoder_zoo.tasks.training.loss_inputs import computes_rows
 
@@ -125,6 +127,22 @@ def without(x, name: str):
     if not isinstance(x, Mapping) or name not in x:
         return x
     return {other: values for other, values in x.items() if other != name}
+
+
+def is_long(inputs) -> bool:
+    """Return whether attention goes part by part through examples (B, L), in any structure."""
+    shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
+    return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
+
+
+def of_texts(long: bool | None, function: Callable) -> Callable:
+    """Return a function of one argument traced for long examples alone, or short; None is both."""
+
+    def traced(argument):
+        with long_attention.graph_of_texts(long), blocks_traced_once():
+            return function(argument)
+
+    return traced
 
 
 def weights_of_metrics(real, y_pred, sample_weight):

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.tasks.preprocessing.batching import ArrayBatches
+from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.training.backup import BackupAndRestore, Position
 from encoder_zoo.tasks.training.distribution import of_all_workers
 

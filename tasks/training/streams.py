@@ -21,9 +21,9 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_numpy, tf
 from encoder_zoo.common.wording import with_type
+from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch, take_examples
 from encoder_zoo.tasks.preprocessing.batching import (
-    ArrayBatches,
     Plan,
     epoch_order,
     example_lengths,

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.arguments import Callbacks, EvaluateOptions, History
+from encoder_zoo.common.arguments import EvaluateOptions
 from encoder_zoo.common.keras_private import (
     VALIDATION_OF_FIT,
     ValidationOfFit,
@@ -56,6 +56,7 @@ from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
 from encoder_zoo.tasks.training.data import TrainingData, uncounted
 from encoder_zoo.tasks.training.distribution import Distribution, shard_of_process, whole_batches
 from encoder_zoo.tasks.training.exact_metrics import ExactMetric
+from encoder_zoo.tasks.training.fit_arguments import Callbacks, History
 from encoder_zoo.tasks.training.graphs import (
     GraphCache,
     enable_compilation_cache,

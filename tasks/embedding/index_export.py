@@ -13,10 +13,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import keras, tf
 from encoder_zoo.tasks.retrieval.terms import Postings
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors

@@ -1,0 +1,44 @@
+"""The backend of Keras, which is known before Keras is imported."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import sys
+
+
+def backend() -> str:
+    """Return the name of Keras's backend, or the one that Keras will have when it is imported.
+
+    Example:
+        >>> import keras
+        >>> backend() == keras.config.backend()
+        True
+    """
+    if "keras" in sys.modules:
+        return sys.modules["keras"].config.backend()
+    return os.environ.get("KERAS_BACKEND") or _backend_in_file()
+
+
+@functools.cache
+def _backend_in_file() -> str:
+    return backend_in(keras_file())
+
+
+def keras_file() -> pathlib.Path:
+    """Return where Keras looks for keras.json."""
+    home = os.environ.get("KERAS_HOME")
+    if home is None:  # as Keras does
+        user = os.path.expanduser("~")
+        home = os.path.join(user if os.access(user, os.W_OK) else "/tmp", ".keras")
+    return pathlib.Path(home, "keras.json")
+
+
+def backend_in(file: pathlib.Path) -> str:
+    """Return the backend that keras.json names, or Keras's default."""
+    try:
+        return json.loads(file.read_text()).get("backend", "tensorflow")
+    except (OSError, ValueError):
+        return "tensorflow"

@@ -1,0 +1,83 @@
+"""Registers classes with Keras as soon as it is imported, which answering does not need."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from encoder_zoo.common.lazy import keras
+
+T = TypeVar("T", bound=type)
+
+
+def serializable(cls: T) -> T:
+    """Register a class of this package with Keras, now or when Keras is imported.
+
+    Example:
+        >>> @serializable
+        ... class Scale: ...
+        >>> keras.saving.get_registered_name(Scale)
+        'encoder_zoo>Scale'
+    """
+    when_imported("keras", lambda: keras.saving.register_keras_serializable("encoder_zoo")(cls))
+    return cls
+
+
+def make_serializable(cls: type) -> None:
+    """Register a class with Keras under the name of its package, unless it is registered.
+
+    Example:
+        >>> class Scale(keras.layers.Layer):
+        ...     __module__ = "mine.layers"
+        >>> make_serializable(Scale)
+        >>> keras.saving.get_registered_name(Scale)
+        'mine>Scale'
+    """
+    if keras.saving.get_registered_name(cls) == cls.__name__:
+        package = cls.__module__.split(".")[0]
+        keras.saving.register_keras_serializable(package=package)(cls)
+
+
+def when_imported(module: str, function: Callable[[], object]) -> None:
+    """Call a function after the first import of a module, or now if it is imported."""
+    if module in sys.modules:
+        function()
+        return
+    for finder in sys.meta_path:
+        if isinstance(finder, AfterImport) and finder.module == module:
+            finder.functions.append(function)
+            return
+    sys.meta_path.insert(0, AfterImport(module, [function]))
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Find a module as the other finders do, and call functions after its import.
+
+    Python has no hook for "after an import": this is the finder that PEP 369 describes.
+    """
+
+    def __init__(self, module: str, functions: list[Callable[[], object]]):
+        self.module, self.functions = module, functions
+        self._others_are_asked = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.module or self._others_are_asked:
+            return None
+        self._others_are_asked = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._others_are_asked = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module):
+                execute(module)
+                for function in self.functions:
+                    function()
+
+            spec.loader.exec_module = execute_and_call
+        return spec
