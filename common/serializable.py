@@ -18,7 +18,9 @@ def serializable(cls: T) -> T:
 
     Example:
         >>> @serializable
-        ... class Scale: ...
+        ... class Scale:
+        ...     def get_config(self):
+        ...         return {}
         >>> keras.saving.get_registered_name(Scale)
         'encoder_zoo>Scale'
     """

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import keras
-from keras import ops
-
+from encoder_zoo.common.lazy import keras, ops
 from encoder_zoo.encoders.positions import text_indices
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid, shown
-from encoder_zoo.encoders.layers import INITIALIZER_RANGE
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
 WEIGHT_DECAY = 0.01  # likewise
+INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 2019, released code
 
 
 def default_stddev(backbone: Backbone) -> float:

@@ -22,6 +22,7 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.family import INITIALIZER_RANGE
 from encoder_zoo.encoders.low_rank import KeepsUpdates
 
 _dtype_name = functools.cache(keras.backend.standardize_dtype)
@@ -139,9 +140,6 @@ class UntouchedZeros(keras.initializers.Zeros):
         start = -pages.ctypes.data % TENSOR_ALIGNMENT
         zeros = pages[start : start + size].view(dtype).reshape(shape)
         return tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
-
-
-INITIALIZER_RANGE = 0.02  # of new weights; Devlin et al. 2019, released code
 
 
 def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:

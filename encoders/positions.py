@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 
-import keras
 import numpy as np
-from keras import ops
+
+from encoder_zoo.common.lazy import keras, ops
 
 
 def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:

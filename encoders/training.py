@@ -9,10 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import keras
-import numpy as np
-from keras import ops
-
 from encoder_zoo.common.keras_private import (
     attributes_of,
     frozen_kernel,
@@ -21,7 +17,7 @@ from encoder_zoo.common.keras_private import (
     own_variables,
     remove_lora,
 )
-from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.lazy import keras, ops, tf
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.core import Encoder
@@ -301,20 +297,3 @@ def megatron_layout(
     by_token = vocabulary_size is not None and vocabulary_size % parts == 0
     layout[TOKENS] = (axis, None) if by_token else (None, axis)
     return layout
-
-
-def whole_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
-    """Return all values of a variable or tensor, also of one whose parts are in other processes.
-
-    Of such a one all processes of JAX must ask together.
-
-    Example:
-        >>> whole_array(keras.Variable([1.0, 2.0])).tolist()
-        [1.0, 2.0]
-    """
-    tensor = getattr(values, "value", values)
-    if getattr(tensor, "is_fully_addressable", True) or tensor.is_fully_replicated:
-        return ops.convert_to_numpy(values)
-    from jax.experimental import multihost_utils
-
-    return multihost_utils.process_allgather(tensor, tiled=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.family import CUSTOM_HEAD, Family, Head
-from encoder_zoo.encoders.training import whole_array
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     copy,

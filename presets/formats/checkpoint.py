@@ -7,15 +7,18 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
-from encoder_zoo.encoders.backbone import Backbone
+from encoder_zoo.common.lazy import keras
+from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.encoders.training import whole_array
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.backbone import Backbone
 
 # {weight of a layer: its name in the checkpoint}
 _WEIGHTS = {

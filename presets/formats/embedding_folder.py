@@ -9,8 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import keras
-
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_files

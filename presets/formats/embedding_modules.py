@@ -6,10 +6,10 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-import keras
 import numpy as np
 from safetensors.numpy import save
 
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder

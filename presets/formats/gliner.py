@@ -12,8 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-import keras
-
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.validation import PositiveInt, Rate, Rule, one_of, rule_of
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders import find_family

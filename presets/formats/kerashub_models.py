@@ -8,10 +8,10 @@ import logging
 import re
 from collections.abc import Mapping
 
-import keras
 import numpy as np
 
 from encoder_zoo.common.keras_private import own_trainable_variables
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CustomHeadRecord
 from encoder_zoo.encoders.layers import ACTIVATIONS

@@ -13,8 +13,7 @@ import string
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import keras
-
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes, json_files

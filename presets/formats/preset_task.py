@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.backbone import Backbone
 
 
 class PresetTask(Protocol):

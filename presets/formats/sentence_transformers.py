@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder, is_plain
 from encoder_zoo.presets.formats.preset_files import (

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import keras
 import numpy as np
 from safetensors.numpy import save
 
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.files.json_data import json_files

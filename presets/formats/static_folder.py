@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from safetensors.numpy import save
 
+from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.families.token_table import FileTokenizer, TokenTable
 from encoder_zoo.presets.files.file_bytes import check_floats

@@ -13,10 +13,9 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head, Hidden
+from encoder_zoo.encoders.family import INITIALIZER_RANGE, Head, Hidden
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.layers import (
-    INITIALIZER_RANGE,
     LayerNorm,
     activation_function,
     initializer,

@@ -25,11 +25,11 @@ from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_a
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
 from encoder_zoo.common.wording import ForeignName, invalid
+from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
 from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
-from encoder_zoo.encoders.training import whole_array
 from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.columns import columns_advice

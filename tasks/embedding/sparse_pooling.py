@@ -11,12 +11,14 @@ Comment letters: B batch, L sequence, D hidden, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from encoder_zoo.common.lazy import array_ops, keras, ops, tf
-from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.embedding.pooling import POOLINGS
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLMHead, project, with_bias
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.backbone import Backbone
 
 Pooling = Literal["max", "sum", "token_weights"]
 TOKEN_WEIGHTS = "token_weights"

@@ -14,8 +14,8 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import MAX_TOP, TOP, BeamHead
-from encoder_zoo.encoders.layers import INITIALIZER_RANGE, initializer
+from encoder_zoo.encoders.family import INITIALIZER_RANGE, MAX_TOP, TOP, BeamHead
+from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates, context_mask

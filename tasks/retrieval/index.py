@@ -834,7 +834,7 @@ class Index:
         Its signature "serving_default" takes "query" (Q,) and returns "index", "score" and, if the
         index has texts and ids, "text" and "id", each (Q, K): those of `search` with the prompt
         "query", to float32's rounding. Ids are int64, or texts. See
-        `tasks/embedding/index_export.py`.
+        `tasks/retrieval/index_export.py`.
 
         Args:
             path: the version folder, such as "served/1", written atomically; other files stay.
@@ -856,7 +856,7 @@ class Index:
             >>> search(query=tf.constant(["Tax law."]))["text"].numpy().tolist()
             [[b'Tax law.']]
         """
-        from encoder_zoo.tasks.embedding.index_export import export_index
+        from encoder_zoo.tasks.retrieval.index_export import export_index
 
         export_index(self._snapshot(), path, top_k)
 

@@ -27,9 +27,9 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import ForeignName
+from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
-from encoder_zoo.encoders.training import whole_array
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config, softmax

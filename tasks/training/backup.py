@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.training import whole_array
+from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.presets.files.atomic import (
     Kind,
     checked_folder,

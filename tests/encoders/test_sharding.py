@@ -24,7 +24,7 @@ import tensorflow as tf
 import encoder_zoo as ez
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.encoders.training import whole_array
+from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.testing import tiny
 
 ids = {"token_ids": np.random.default_rng(0).integers(5, 30, (8, 6)).astype("int32")}

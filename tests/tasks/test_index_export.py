@@ -8,7 +8,7 @@ import tensorflow as tf
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.embedding import index_export
+from encoder_zoo.tasks.retrieval import index_export
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 
 DOCUMENTS = [

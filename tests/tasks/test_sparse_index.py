@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.embedding import index_export
+from encoder_zoo.tasks.retrieval import index_export
 from encoder_zoo.tasks.retrieval.terms import normalized_for
 
 WIDTH = 40

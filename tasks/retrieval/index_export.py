@@ -19,7 +19,6 @@ from encoder_zoo.common.lazy import keras, tf
 from encoder_zoo.tasks.retrieval.terms import Postings
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors
-from encoder_zoo.tasks.serving.export import write_saved_model
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
@@ -37,6 +36,8 @@ def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None
         path: the version folder.
         top_k: K, how many documents of each query.
     """
+    from encoder_zoo.tasks.serving.export import write_saved_model  # it needs Keras
+
     store, model = getattr(index, "_store", None), index.embedder
     kinds = {Float32Vectors: _vectors, TokenVectors: _tokens, Postings: _terms}
     making = next((make for kind, make in kinds.items() if isinstance(store, kind)), None)
