@@ -31,7 +31,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`, half the squares, the means over the pairs of a row.
 
     Raises:
-        ValueError: "Contrastive needs y_true, the scores of pairs, of shape (B,) or (B, K): ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Hadsell, Chopra and LeCun 2006, Dimensionality Reduction by Learning an Invariant
     Mapping, equation 4.

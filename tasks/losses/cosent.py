@@ -34,7 +34,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`, the same number for each row.
 
     Raises:
-        ValueError: "CoSENT needs y_true, the scores of pairs, of shape (B,) or (B, K): ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Su 2022, CoSENT, https://kexue.fm/archives/8847; Huang et al. 2024, CoSENT:
     Consistent Sentence Embedding via Similarity Ranking.

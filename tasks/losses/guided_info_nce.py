@@ -10,6 +10,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import in_columns, negative_log_likelihood, own_columns
 from encoder_zoo.tasks.losses.replicas import of_all_replicas
 from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
@@ -37,7 +38,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "GuidedInfoNCE needs y_true (B, 1 + K, G), a guide's vectors ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Solatorio 2024, GISTEmbed, section 3.
 
@@ -57,9 +58,10 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         if len(y_true.shape) != 3:
-            raise ValueError(
-                "GuidedInfoNCE needs y_true (B, 1 + K, G), a guide's vectors of the texts whose "
-                f"vectors are y_pred (B, 1 + K, D). Received: {tuple(y_true.shape)}."
+            raise invalid(
+                "GuidedInfoNCE: y_true's shape",
+                tuple(y_true.shape),
+                "(B, 1 + K, G), a guide's vectors of the texts in y_pred (B, 1 + K, D)",
             )
         x, guide = unit_vectors(y_pred), unit_vectors(y_true)
         all_x, all_guide, first = of_all_replicas(x, guide)

@@ -10,6 +10,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
@@ -40,7 +41,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "InfoNCE needs y_true (B, 1 + K), numbers that are equal where texts are ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: van den Oord et al. 2018, Representation Learning with Contrastive Predictive Coding,
     equation 4; in both directions Radford et al. 2021, CLIP, figure 3.
@@ -155,8 +156,9 @@ def _own_score(scores, own):
 
 def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
     if len(y_true.shape) != 2 or differ(y_true.shape[1], y_pred.shape[1]):
-        raise ValueError(
-            f"{type(loss).__name__} needs y_true (B, 1 + K), numbers that are equal where texts "
-            f"are equal, for y_pred (B, 1 + K, D). Received: {tuple(y_true.shape)} and "
-            f"{tuple(y_pred.shape)}. `fit` makes these numbers if it is given no scores."
+        raise invalid(
+            f"{type(loss).__name__}: y_true's shape",
+            tuple(y_true.shape),
+            f"(B, 1 + K) for y_pred {tuple(y_pred.shape)}, numbers that are equal where texts are "
+            "equal. `fit` makes them if it is given no scores",
         )

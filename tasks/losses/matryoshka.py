@@ -31,8 +31,8 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "dims is []. Expected one or more integers above 0.", "weights has 1
-            numbers, dims 2. ...", "dims has 512. Expected at most 384, the width of the vectors."
+        ValueError: If `dims` is empty, is not of positive integers or exceeds the width of the
+            vectors, or `weights` has another length.
 
     Source: Kusupati et al. 2022, Matryoshka Representation Learning, equation 1.
 
@@ -58,8 +58,8 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         if not dims or any(not isinstance(dim, int) or dim < 1 for dim in dims):
             raise invalid("dims", dims, "one or more integers above 0")
         if weights is not None and len(weights) != len(dims):
-            raise ValueError(
-                f"weights has {len(weights)} numbers, dims {len(dims)}. Expected one for each."
+            raise invalid(
+                "The number of weights", len(weights), f"{len(dims)}, one for each of dims"
             )
         self.loss = loss
         self.dims = list(dims)
@@ -68,8 +68,8 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         width = y_pred.shape[-1]
         if max(self.dims) > width:
-            raise ValueError(
-                f"dims has {max(self.dims)}. Expected at most {width}, the width of the vectors."
+            raise invalid(
+                "The largest of dims", max(self.dims), f"at most {width}, the width of the vectors"
             )
         weights = self.weights or [1.0] * len(self.dims)
         return sum(

@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import (
     Temperature,
     validate_arguments,
 )
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import negative_log_likelihood, own_columns, positives_mask
 from encoder_zoo.tasks.losses.replicas import of_all_replicas, padded_alike
@@ -180,14 +181,16 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         """Return queries (B, Q, D) and documents (B, K, L, D), checked."""
         texts, labels = y_pred.shape[1], self._labels_of(y_pred)
         if len(y_pred.shape) != 4 or (texts or least) < least:
-            raise ValueError(
-                f"{type(self).__name__} needs y_pred (B, 1 + K, L, D), the vectors of the tokens "
-                f"of {least} texts or more in each row. Received: {tuple(y_pred.shape)}."
+            raise invalid(
+                f"{type(self).__name__}: y_pred's shape",
+                tuple(y_pred.shape),
+                f"(B, 1 + K, L, D), the vectors of the tokens of {least} texts or more in each row",
             )
         if len(y_true.shape) != 2 or differ(y_true.shape[1], labels):
-            raise ValueError(
-                f"{type(self).__name__} needs y_true (B, {labels}), {self._labels}. "
-                f"Received: {tuple(y_true.shape)}."
+            raise invalid(
+                f"{type(self).__name__}: y_true's shape",
+                tuple(y_true.shape),
+                f"(B, {labels}), {self._labels}",
             )
         queries = y_pred[:, 0, : self.query_length]
         if self.mean:
@@ -220,7 +223,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "MaxSimInfoNCE needs y_pred (B, 1 + K, L, D), the vectors of the tokens of ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.2.
 
@@ -283,7 +286,7 @@ class MaxSimDistillation(_MaxSimLoss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "MaxSimDistillation needs y_pred (B, 1 + K, L, D), the vectors of the ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Clavié 2024, JaColBERTv2.5, section 3.2.
 

@@ -38,7 +38,7 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`, the means over the negatives of a row.
 
     Raises:
-        ValueError: "MarginMSE needs y_pred (B, 1 + K, D), the vectors of 3 texts or more in ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Hofstätter et al. 2020, Improving Efficient Neural Ranking Models with
     Cross-Architecture Knowledge Distillation, equation 1.
@@ -85,7 +85,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "ScoreDistillation needs y_pred (B, 1 + K, D), the vectors of 3 texts or ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network, section 2;
     `min_max` Clavié 2024, JaColBERTv2.5.

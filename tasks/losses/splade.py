@@ -47,7 +47,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`.
 
     Raises:
-        ValueError: "loss is 'mse'. Expected one of `encoder_zoo.losses`."
+        ValueError: If `loss` is not one of `encoder_zoo.losses`, or `y_pred` has another shape.
 
     Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations, equation
     4; Formal et al. 2021, SPLADE v2, equation 4 and section 4. The papers search for the weights of

@@ -27,7 +27,7 @@ class Triplet(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`, the means over the negatives of a row.
 
     Raises:
-        ValueError: "Triplet needs y_pred (B, 1 + K, D), the vectors of 3 texts or more in ..."
+        ValueError: If `y_pred` has another shape.
 
     Source: Reimers and Gurevych 2019, Sentence-BERT, section 3, triplet objective.
 

@@ -12,6 +12,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.vectors import differ, unit_vectors
 
 
@@ -32,7 +33,7 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         (B,), of `call`, the means over the texts of a row.
 
     Raises:
-        ValueError: "VectorDistillation needs y_true (B, D) or (B, 1 + K, D), ..."
+        ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: Reimers and Gurevych 2020, Making Monolingual Sentence Embeddings Multilingual using
     Knowledge Distillation, section 2.
@@ -53,10 +54,10 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
         y_pred, y_true = (x if len(x.shape) > 2 else x[:, None] for x in (y_pred, y_true))
         texts, wanted = y_pred.shape[1], y_true.shape[1]
         if y_true.shape[-1] != y_pred.shape[-1] or (wanted != 1 and differ(wanted, texts)):
-            raise ValueError(
-                "VectorDistillation needs y_true (B, D) or (B, 1 + K, D), vectors as wide as those "
-                f"of y_pred (B, 1 + K, D). Received: {tuple(y_true.shape)} and "
-                f"{tuple(y_pred.shape)}."
+            raise invalid(
+                "VectorDistillation: y_true's shape",
+                tuple(y_true.shape),
+                f"(B, D) or (B, 1 + K, D), vectors as wide as y_pred's, {tuple(y_pred.shape)}",
             )
         if self.distance == "mse":
             return ops.mean(ops.square(y_pred - y_true), axis=(1, 2))

@@ -10,6 +10,8 @@ from typing import Literal
 import keras
 from keras import ops
 
+from encoder_zoo.common.wording import invalid
+
 Similarity = Literal["cosine", "dot"]
 Distance = Literal["cosine", "euclidean"]
 MIN_SQUARE = 1e-12  # below it a length has no finite gradient
@@ -77,12 +79,13 @@ def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
         texts: their names, for the error.
 
     Raises:
-        ValueError: "Triplet needs y_pred (B, 1 + K, D), the vectors of 3 texts or more in ..."
+        ValueError: If `y_pred` is not (B, 1 + K, D), or a row has too few texts.
     """
     if len(y_pred.shape) != 3 or (y_pred.shape[1] or least) < least:
-        raise ValueError(
-            f"{type(loss).__name__} needs y_pred (B, 1 + K, D), the vectors of {least} texts or "
-            f"more in each row: {texts}. Received: {tuple(y_pred.shape)}."
+        raise invalid(
+            f"{type(loss).__name__}: y_pred's shape",
+            tuple(y_pred.shape),
+            f"(B, 1 + K, D), the vectors of {least} texts or more in each row: {texts}",
         )
 
 
@@ -90,7 +93,7 @@ def scores_like(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
     """Return the scores of pairs, (B,) or (B, K), as (B, K).
 
     Raises:
-        ValueError: "CoSENT needs y_true, the scores of pairs, of shape (B,) or (B, K): ..."
+        ValueError: If the scores are not of the pairs of `y_pred`.
 
     Example:
         >>> y_pred = ops.zeros((2, 2, 3))
@@ -101,9 +104,10 @@ def scores_like(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
     y_true = y_true if len(y_true.shape) > 1 else y_true[:, None]
     pairs = y_pred.shape[1] and y_pred.shape[1] - 1
     if len(y_true.shape) != 2 or differ(y_true.shape[1], pairs):
-        raise ValueError(
-            f"{type(loss).__name__} needs y_true, the scores of pairs, of shape (B,) or (B, K): "
-            f"(B, {pairs}) for rows of {y_pred.shape[1]} texts. Received: {tuple(y_true.shape)}."
+        raise invalid(
+            f"{type(loss).__name__}: y_true's shape",
+            tuple(y_true.shape),
+            f"(B, {pairs}), or (B,) for one pair: the scores of rows of {y_pred.shape[1]} texts",
         )
     return y_true
 

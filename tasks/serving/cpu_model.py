@@ -23,6 +23,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.common.machine import usable_cores
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.serving.export import (
     export_task,
@@ -67,7 +68,7 @@ class CpuModel(ABC):
         identity: names the engine and what decides its numbers.
 
     Raises:
-        ValueError: "for_cpu takes a model in float32. ..."
+        ValueError: If the backbone does not compute in float32.
     """
 
     input_names: list[str]
@@ -75,9 +76,10 @@ class CpuModel(ABC):
 
     def __init__(self, task: Task, dtype: CpuDtype):
         if task.backbone.compute_dtype != "float32":
-            raise ValueError(
-                "for_cpu takes a model in float32. Received: one whose backbone computes in "
-                f"{task.backbone.compute_dtype}. Load it with dtype='float32'."
+            raise invalid(
+                "compute_dtype of the backbone",
+                task.backbone.compute_dtype,
+                "'float32' for for_cpu: load the model with dtype='float32'",
             )
         self.identity: str = dtype
         self._lock = threading.Lock()  # an engine answers one call at a time
@@ -141,23 +143,21 @@ class LiteModel(CpuModel):
             Efficient Integer-Arithmetic-Only Inference, section 2.1); "float32" changes nothing.
 
     Raises:
-        ValueError: "for_cpu needs Keras's TensorFlow backend. ...", "LiteRT computes in int8 or
-            float32. ..."
-        ImportError: "for_cpu needs the package ai-edge-litert: ..."
+        ValueError: If Keras's backend is not TensorFlow, or `dtype` is "bfloat16".
+        ImportError: If ai-edge-litert is not installed.
     """
 
     def __init__(self, task: Task, dtype: CpuDtype):
         super().__init__(task, dtype)
         if dtype == "bfloat16":
-            raise ValueError(
-                "LiteRT computes in int8 or float32. Received: dtype='bfloat16'. Pass "
-                "engine='openvino'."
+            raise invalid(
+                "dtype", dtype, "'int8' or 'float32' for LiteRT; or pass engine='openvino'"
             )
         if keras.config.backend() != "tensorflow":
             raise ValueError(
-                "for_cpu needs Keras's TensorFlow backend. Received: a task on the backend "
-                f"{keras.config.backend()!r}. On 'torch' pass engine='openvino'; or save it with "
-                "save_to_preset, and open it in a process started with KERAS_BACKEND=tensorflow."
+                f"for_cpu needs Keras's TensorFlow backend, not {keras.config.backend()!r}. On "
+                "'torch' pass engine='openvino'; or save the task with save_to_preset, and open it "
+                "in a process started with KERAS_BACKEND=tensorflow."
             )
         require(litert)
         options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
@@ -186,19 +186,18 @@ class OpenVinoModel(CpuModel):
             float32 until `quantize`.
 
     Raises:
-        ValueError: "for_cpu has no engine on the backend 'jax'. ...", "OpenVINO sometimes computes
-            other numbers for the family 'mpnet' ..."
-        ImportError: "for_cpu(engine='openvino') needs the package openvino: ...", "... needs the
-            package nncf: ..."
+        ValueError: If OpenVINO does not support Keras's backend, or computes other outputs for the
+            family.
+        ImportError: If openvino, or for int8 nncf, is not installed.
     """
 
     def __init__(self, task: Task, dtype: CpuDtype):
         super().__init__(task, dtype)
         if keras.config.backend() not in ("tensorflow", "torch"):
             raise ValueError(
-                "for_cpu(engine='openvino') needs Keras's backend tensorflow or torch. Received: a "
-                f"task on the backend {keras.config.backend()!r}. Save it with save_to_preset, and "
-                "open it in a process started with KERAS_BACKEND=torch."
+                "for_cpu(engine='openvino') needs Keras's backend tensorflow or torch, not "
+                f"{keras.config.backend()!r}. Save the task with save_to_preset, and open it in a "
+                "process started with KERAS_BACKEND=torch."
             )
         require(openvino)
         if dtype == "int8":
@@ -234,7 +233,7 @@ class OpenVinoModel(CpuModel):
             answer: asks the task about them, one by one, and returns its answers.
 
         Raises:
-            ValueError: "There are no texts to quantize by. ..."
+            ValueError: If there are no texts.
 
         Source: Xiao et al. 2023, SmoothQuant, section 4.
         """
@@ -243,8 +242,7 @@ class OpenVinoModel(CpuModel):
         seen, self._seen = self._seen, None
         if not count:
             raise ValueError(
-                "There are no texts to quantize by. Expected some hundred typical inputs, as of "
-                "predict."
+                "There are no texts to quantize by. Expected some hundred typical inputs."
             )
         step = -(-len(seen) // MAX_CALIBRATED)
         batches = seen[::step]

@@ -213,18 +213,15 @@ def check_other_formats(task: Task) -> None:
     """Raise a ValueError for a task that is exported as a SavedModel alone."""
     if task.only_saved_model:
         raise ValueError(
-            f"Of the formats a SavedModel alone has what {type(task).__name__} computes: "
-            f"{task.only_saved_model}. Call export('served/1'), on TensorFlow; LiteRT, ONNX and "
-            "OpenVINO do not run it."
+            f"{type(task).__name__} computes {task.only_saved_model}, which only a SavedModel "
+            "holds. Call export('served/1') on TensorFlow."
         )
 
 
 def _check_suffix(path: str | os.PathLike[str], format: str) -> None:
     suffix = SUFFIXES[format]
     if pathlib.Path(path).suffix != suffix:
-        raise ValueError(
-            f"The file of the format {format!r} must end in {suffix}. Received: {path}."
-        )
+        raise invalid("path", str(path), f"a path that ends in {suffix} for the format {format!r}")
 
 
 def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None:
@@ -236,8 +233,8 @@ def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None
     other = others[0] if format == "litert" else others[-1]  # whose files take texts of any length
     packages = " ".join((other, *PACKAGES.get((other, format), ())))
     raise ValueError(
-        f"The format {format!r} needs Keras's backend {' or '.join(others)}. "
-        f"Received: a task on the backend {backend!r}. Save it with "
+        f"The format {format!r} needs Keras's backend {' or '.join(others)}, not {backend!r}. "
+        "Save the task with "
         "`save_to_preset('my_preset')`; then, in a process started with "
         f"KERAS_BACKEND={other} (`pip install {packages}`):\n"
         "    import encoder_zoo as ez\n"
@@ -256,7 +253,7 @@ def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> N
         **options: of the task's `signatures`.
 
     Raises:
-        ValueError: "... has no preprocessor ..."
+        ValueError: If the task has no preprocessor.
     """
     if task.preprocessor is None:
         raise ValueError(
@@ -452,10 +449,9 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         **options: of Keras's exporter; of "litert" on PyTorch those of `litert_torch.convert`.
 
     Raises:
-        ValueError: "LiteRT takes no quantized task. ...", "LiteRT's files have one shape on
-            PyTorch. ...",
-            ".../tokenizer.json is there and was not written with ..."
-        ImportError: "The format 'onnx' needs the package tf2onnx: ..."
+        ValueError: If the format does not support the task, or a tokenizer.json of another export
+            lies next to the file.
+        ImportError: If a package that the format needs is not installed.
     """
     path = pathlib.Path(path)
     _check_takes(task, format)
@@ -642,8 +638,7 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
         **options: of PyTorch's exporter to ONNX, on that backend.
 
     Raises:
-        ValueError: "OpenVINO sometimes computes other numbers for the family ...", "OpenVINO does
-            not read this TextEmbedder. ..."
+        ValueError: If OpenVINO does not read the task, or computes other outputs for its family.
     """
     import openvino
 

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.presets.files.atomic import (
     Kind,
@@ -77,8 +77,8 @@ class Backup:
         with OpenFolder(self.path, [MANIFEST, STATE]) as files:
             if read_manifest(files, verify=False) != self._manifest:
                 raise ValueError(
-                    f"{self.path} was replaced while the training was continued from it: "
-                    "another run has the same backup_dir. Give each run a backup_dir of its own."
+                    f"{self.path} was replaced by another run while training continued from it. "
+                    "Give each run a backup_dir of its own."
                 )
             yield SafetensorsFile(files.file(STATE))
 
@@ -98,7 +98,7 @@ class Backup:
         """Assign a group of variables.
 
         Raises:
-            ValueError: "The backup in ... belongs to another run: variable model.3 has the ..."
+            ValueError: If the backup has other variables, shapes or dtypes.
         """
         now = {f"{group}.{i}": variable for i, variable in enumerate(variables)}
         shapes = {name: tuple(variable.shape) for name, variable in now.items()}
@@ -154,20 +154,21 @@ class BackupFolder:
     def check(self) -> None:
         """Raise a ValueError if the folder holds something else, such as a preset."""
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"backup_dir={str(self.path)!r} is a file. Expected a folder.")
+            raise invalid("backup_dir", str(self.path), "a folder, not a file")
         checked_folder(self.path)
         for name in (MANIFEST, CONFIG):
             if (self.path / name).exists():
-                raise ValueError(
-                    f"backup_dir={str(self.path)!r} holds {name}: it is a preset, or a backup "
-                    "by itself. Expected a folder for backups alone, or one where none is yet."
+                raise invalid(
+                    "backup_dir",
+                    str(self.path),
+                    f"a new folder, or one of backups alone: this one holds {name}",
                 )
 
     def newest(self) -> Backup | None:
         """Return the newest complete backup, or None if there is no backup.
 
         Raises:
-            ValueError: "None of the 2 backups in ... is complete; ..."
+            ValueError: If there are backups, but none is complete.
         """
         folders = self._folders()
         for folder in reversed(folders):
@@ -177,8 +178,8 @@ class BackupFolder:
                 logger.warning("A backup is skipped: %s.", str(error).partition(". ")[0])
         if folders:
             raise ValueError(
-                f"None of the {len(folders)} backups in {self.path} is complete; the log says "
-                "what is wrong with each. Delete the folder to train from the beginning."
+                f"None of the {len(folders)} backups in {self.path} is complete, see the log. "
+                "Delete the folder to train from the beginning."
             )
         return None
 
@@ -277,8 +278,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         delete_checkpoint: whether to remove the backups when training is finished.
 
     Raises:
-        ValueError: "The backup in ... belongs to another run: batch_size is 32 there, 16 now. ..."
-        FloatingPointError: instead of a backup of weights that are not finite.
+        ValueError: If the backup belongs to another run, or `backup_dir` holds something else.
+        FloatingPointError: If the weights or the loss are not finite when a backup is due.
 
     Example:
         >>> import tempfile
@@ -338,9 +339,9 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         begun = start.epoch <= position.epoch < epochs and position.step < steps
         if not begun and (position.epoch, position.step) != (epochs, 0):
             raise ValueError(
-                f"The backup {self._kept} says that epoch {position.epoch} and step "
-                f"{position.step} come next, of a training of {epochs} epochs of {steps} steps: it "
-                f"is damaged. Delete that folder, and call fit again."
+                f"The backup {self._kept} is damaged: it is at epoch {position.epoch} and step "
+                f"{position.step} of a training of {epochs} epochs of {steps} steps. Delete that "
+                "folder, and call fit again."
             )
 
     def _check_same_position(self, task: keras.Model, position: Position) -> None:
@@ -348,10 +349,11 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         positions = of_all_workers(task.distribution.strategy, numbers)
         found = sorted({f"epoch {epoch + 1}, step {step}" for epoch, step in positions})
         if len(found) > 1:
-            raise ValueError(
-                f"The workers of this training found different backups, of {' and of '.join(found)}"
-                ". backup_dir must be a folder that all workers share. Here it is "
-                f"{self._folder.path.absolute()}."
+            raise invalid(
+                "backup_dir",
+                str(self._folder.path.absolute()),
+                "a folder that all workers share: they found different backups, of "
+                f"{' and of '.join(found)}",
             )
 
     def restore_metrics(self, batches: tf.data.Dataset) -> None:

@@ -16,6 +16,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.replicas import (
     counting_tokens,
     replica_context,
@@ -89,13 +90,14 @@ class BatchLoss:
         """Raise a ValueError for a loss that cannot be added up over replicas.
 
         Raises:
-            ValueError: "Under tf.distribute a loss must not have a `__call__` of its own. ..."
+            ValueError: If the loss has a `__call__` of its own.
         """
         if self.reduces_itself:
-            raise ValueError(
-                "Under tf.distribute a loss must not have a `__call__` of its own: how the losses "
-                f"of replicas add up is not known. Received: {name_of(self.loss)}. Move the "
-                "formula to `call(y_true, y_pred)`, which returns a value for each example."
+            raise invalid(
+                "loss",
+                name_of(self.loss),
+                "a loss without a `__call__` of its own under tf.distribute: move the formula to "
+                "`call(y_true, y_pred)`, which returns a value for each example",
             )
 
     def __call__(self, y_true, y_pred, sample_weight=None) -> tuple:
@@ -107,9 +109,10 @@ class BatchLoss:
         if len(values.shape) == 0:
             return self._of_single_value(values, y_pred, weights)
         if self.of_examples and len(values.shape) > 1:
-            raise ValueError(
-                f"{name_of(self.loss)} has values of shape {tuple(values.shape)}, some of which "
-                "are padding. Expected a loss that returns a value for each example."
+            raise invalid(
+                f"The shape of {name_of(self.loss)}'s values",
+                tuple(values.shape),
+                "a value for each example, as some of these are padding",
             )
         weights = [self.weights_like(values, weight) for weight in weights]
         total = ops.sum(math.prod(weights, start=values))
@@ -136,18 +139,18 @@ class BatchLoss:
         """Return weights of examples or tokens in the shape of values of a loss, to be broadcast.
 
         Raises:
-            ValueError: "poisson has values of the shape ..., and the weights are ..."
+            ValueError: If the weights have more axes than the values.
         """
         weights = ops.cast(weights, values.dtype)
         rank = len(values.shape)
         while len(weights.shape) > rank and weights.shape[-1] == 1:
             weights = ops.squeeze(weights, -1)
         if len(weights.shape) > rank:
-            raise ValueError(
-                f"{name_of(self.loss)} has values of shape {tuple(values.shape)}, and the weights "
-                f"have shape {tuple(weights.shape)}: padding and weights of tokens or labels "
-                "cannot be taken into account. Expected a loss that returns a value for each token "
-                "or label."
+            raise invalid(
+                f"The shape of {name_of(self.loss)}'s values",
+                tuple(values.shape),
+                "a value for each token or label, as padding and weights have the shape "
+                f"{tuple(weights.shape)}",
             )
         missing = rank - len(weights.shape)
         return ops.reshape(weights, (*ops.shape(weights), *[1] * missing))

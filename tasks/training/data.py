@@ -135,16 +135,12 @@ def uncounted(batches):
 
 
 def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.0) -> None:
-    """Raise a ValueError if something that belongs into a dataset is passed with one.
-
-    Raises:
-        ValueError: "Labels and weights belong into the dataset, ... Received also: y."
-    """
+    """Raise a ValueError if something that belongs into a dataset is passed with one."""
     given = {"y": y, "sample_weight": sample_weight, "validation_split": validation_split or None}
     names = [name for name, value in given.items() if value is not None]
     if names:
         raise ValueError(
-            "Labels and weights belong into the dataset, as elements (x, y) or (x, y, "
-            "sample_weight); examples held out for validation are a dataset of their own, "
-            f"`validation_data`. Received also: {', '.join(names)}."
+            f"Received {', '.join(names)} with a dataset. Put labels and weights into its "
+            "elements, (x, y) or (x, y, sample_weight), and pass held-out examples as "
+            "`validation_data`."
         )

@@ -28,6 +28,7 @@ from encoder_zoo.common.keras_private import (
     torch_processes,
 )
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
 
 logger = logging.getLogger(__name__)
@@ -51,15 +52,15 @@ def part_of_process(dataset):
     """Return a dataset of this process's part of every batch, where JAX runs in several.
 
     Raises:
-        ValueError: "Several processes take parts of batches of texts or of a dataset. ..."
+        ValueError: If `dataset` holds arrays of prepared inputs and there are several processes.
     """
     number, count = shard_of_process()
     if dataset is None or count == 1:
         return dataset
     if not hasattr(dataset, "map"):
         raise ValueError(
-            "Several processes take parts of batches of texts or of a dataset. Received: arrays of "
-            "prepared inputs. Pass tf.data.Dataset.from_tensor_slices((x, y)).batch(32)."
+            "Several processes cannot share arrays of prepared inputs. Pass texts, or "
+            "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)."
         )
 
     def part(*batch):
@@ -160,17 +161,16 @@ class Distribution:
         strategy: in whose scope the model was built, or None.
 
     Raises:
-        ValueError: "Tasks do not train under a ParameterServerStrategy, ...", "keras.distribution
-            spreads models over devices on the backend 'jax' alone. ..."
+        ValueError: If the strategy is a ParameterServerStrategy, or Keras's backend does not
+            support the distribution.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
         check_backend_spreads()
         if type(strategy).__name__.startswith("ParameterServerStrategy"):
             raise ValueError(
-                "Tasks do not train under a ParameterServerStrategy, which Keras 3 has no trainer "
-                "for. Make them in the scope of a MirroredStrategy, or of a "
-                "MultiWorkerMirroredStrategy."
+                "Tasks do not train under a ParameterServerStrategy, as Keras 3 has no trainer for "
+                "it. Make them in the scope of a MirroredStrategy or a MultiWorkerMirroredStrategy."
             )
         self.strategy = strategy
         if type(strategy).__name__ == "MirroredStrategy":
@@ -191,17 +191,15 @@ class Distribution:
             if type(error).__name__ == "IndivisibleError":
                 devices = data_parallel_devices()
                 raise ValueError(
-                    f"keras.distribution splits every batch over {devices} devices, so each, also "
-                    f"the last, must hold a multiple of {devices} rows. Received: {error}. Pass "
-                    "batches of so many rows; batch(size, drop_remainder=True) of a dataset leaves "
-                    "out the rest."
+                    f"keras.distribution cannot split a batch over {devices} devices: {error}. "
+                    f"Pass batches of a multiple of {devices} rows; batch(size, "
+                    "drop_remainder=True) of a dataset leaves out the rest."
                 ) from error
             if not self._lost_worker(error):
                 raise
             raise RuntimeError(
-                "Another worker of this training has gone, was killed or lost its connection: "
-                "look at its log. Training cannot go on with fewer. Start all workers again; "
-                "with a backup callback, fit continues at the last backup."
+                "Another worker of this training was killed or lost its connection, see its log. "
+                "Start all workers again; with a backup callback, fit continues at the last backup."
             ) from error
 
     def _lost_worker(self, error: Exception) -> bool:
@@ -238,9 +236,9 @@ class Distribution:
         devices = set(distribution.device_mesh.backend_mesh.devices.flat)
         if model.variables[0].value.sharding.device_set != devices:
             raise ValueError(
-                f"This {type(model).__name__} was made before this distribution was set: its "
-                f"weights are not on the {len(devices)} devices of it. Make or load it again, "
-                "after keras.distribution.set_distribution; or call "
+                f"This {type(model).__name__} was made before the distribution was set, so its "
+                f"weights are not on the {len(devices)} devices. Make or load it again after "
+                "keras.distribution.set_distribution, or call "
                 "keras.distribution.set_distribution(None)."
             )
 
@@ -267,10 +265,11 @@ class Distribution:
     def check_arrays(self, shuffle: bool) -> None:
         """Raise a ValueError if Keras would shuffle arrays differently in every worker."""
         if shuffle and is_multi_worker(self.strategy):
-            raise ValueError(
-                "Keras shuffles prepared inputs in every worker on its own, so that examples would "
-                "be lost and others seen twice. Pass shuffle=False, or a tf.data.Dataset, whose "
-                "shuffle has a seed."
+            raise invalid(
+                "shuffle",
+                shuffle,
+                "False, as every worker shuffles prepared inputs on its own; or pass a "
+                "tf.data.Dataset, whose shuffle has a seed",
             )
 
     def divided(self, dataset, steps: int | None) -> tuple:
@@ -357,29 +356,20 @@ def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) 
 
 
 def check_divisible(examples: dict, batch_size: int) -> None:
-    """Raise a ValueError if Keras on JAX cannot split every batch over the devices.
-
-    Raises:
-        ValueError: "keras.distribution splits every batch over 2 devices, ..."
-    """
+    """Raise a ValueError if Keras on JAX cannot split every batch over the devices."""
     devices, count = data_parallel_devices(), examples["token_ids"].shape[0]
     if batch_size % devices or count % batch_size % devices:
         fitting = -(-batch_size // devices) * devices
         rest = count % fitting % devices
         todo = f"Leave out {rest} of them" if rest < count else f"Pass {devices} at least"
         raise ValueError(
-            f"keras.distribution splits every batch over {devices} devices, so each, also the "
-            f"last, must hold a multiple of {devices} rows. Received: {count} rows in batches "
-            f"of {batch_size}. {todo}, with batch_size={fitting}."
+            f"keras.distribution cannot split {count} rows in batches of {batch_size} over "
+            f"{devices} devices. {todo}, with batch_size={fitting}."
         )
 
 
 def check_backend_spreads() -> None:
-    """Raise a ValueError for a distribution that Keras's backend leaves aside.
-
-    Raises:
-        ValueError: "keras.distribution spreads models over devices on the backend 'jax' alone. ..."
-    """
+    """Raise a ValueError for a distribution that Keras's backend leaves aside."""
     backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
     if keras.distribution.distribution() is not None and not spreads_models():
         asked, needed = "keras.distribution", "jax"
@@ -389,9 +379,8 @@ def check_backend_spreads() -> None:
     else:
         return
     raise ValueError(
-        f"{asked} spreads models over devices on the backend {needed!r} alone. Received: the "
-        f"backend {backend!r}, on which one device would be used. Start the process with "
-        f"KERAS_BACKEND={needed}, or {undo}."
+        f"{asked} needs the backend {needed!r}: on {backend!r} only one device would be used. "
+        f"Start the process with KERAS_BACKEND={needed}, or {undo}."
     )
 
 
@@ -451,7 +440,7 @@ def count_batches(dataset: tf.data.Dataset) -> int:
     """Return the number of batches, counted in one pass if the dataset does not know it.
 
     Raises:
-        ValueError: "The dataset is endless. Pass `steps_per_epoch`."
+        ValueError: If the dataset is endless.
     """
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
@@ -470,7 +459,7 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
         source: description of the data for the error.
 
     Raises:
-        ValueError: "x, a DataLoader, has not ended after 20 seconds and 12345 elements. ..."
+        ValueError: If the source has not ended after 20 seconds.
 
     Example:
         >>> count_to_end([64, 64, 3], "The dataset")
@@ -481,9 +470,9 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
         count += size
         if time.monotonic() - start > MAX_COUNTING:
             raise ValueError(
-                f"{source}, has not ended after {MAX_COUNTING} seconds and {count} elements, and "
-                "does not tell its length. Pass the number of batches of an epoch: "
-                "steps_per_epoch=... of fit, validation_steps=... or steps=... of evaluate."
+                f"{source}, has not ended after {MAX_COUNTING} seconds and {count} elements. Pass "
+                "the number of batches: steps_per_epoch=... of fit, validation_steps=... or "
+                "steps=... of evaluate."
             )
     return count
 

@@ -15,7 +15,7 @@ class StopAtDivergence(keras.callbacks.Callback):
     It reads the mean of the epoch's losses, which Keras logs after every step.
 
     Raises:
-        FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ..."
+        FloatingPointError: If the loss is not finite. The message names the epoch and step.
 
     Example:
         >>> stop = StopAtDivergence()

@@ -166,8 +166,7 @@ class FrozenLayers:
             count: of blocks; with 0 all that was frozen here is thawed.
 
         Raises:
-            ValueError: "frozen_layers=13. Expected an integer from 0 to 12 ...", "One block of
-                this AlbertBackbone is used at several depths, ..."
+            ValueError: If the backbone has fewer blocks, or one of them is used again above.
         """
         _check_count(backbone, count)
         lower = [backbone.embeddings, *backbone.blocks[:count]] if count else []
@@ -192,9 +191,8 @@ def _check_count(backbone: Backbone, count: int) -> None:
             "frozen_layers", count, f"an integer from 0 to {len(blocks)}, the number of blocks"
         )
     if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
-        raise ValueError(
-            f"One block of this {type(backbone).__name__} is used at several depths, also above "
-            f"the first {count}, so it cannot be frozen below them alone."
+        raise invalid(
+            "frozen_layers", count, "a number of layers that share no block with the layers above"
         )
 
 

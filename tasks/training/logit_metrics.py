@@ -16,7 +16,7 @@ from keras import losses, metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter, take_direction, wrapped_function
-from encoder_zoo.common.wording import close_names, did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
 from encoder_zoo.tasks.training.loss_inputs import (
@@ -45,6 +45,7 @@ ONE_HOT = (
     metrics.OneHotMeanIoU,
 )
 OF_CLASS_INDICES = (metrics.Accuracy, metrics.IoU, metrics.MeanIoU)
+OF_NUMBERS = "a metric of numbers, such as 'mae', 'mse' or keras.metrics.R2Score()"
 OF_CLASSES = (
     *(*SPARSE, *OF_CLASS_INDICES, metrics.CategoricalAccuracy, metrics.TopKCategoricalAccuracy),
     *(metrics.BinaryAccuracy, metrics.BinaryIoU, metrics.FBetaScore, metrics.AUC),
@@ -99,8 +100,7 @@ def metrics_on_logits(given, activation: str | None, pads_classes: bool = False)
         activation, pads_classes: As for `resolve_loss`.
 
     Raises:
-        ValueError: "Accuracy is of classes ...", "F1Score without a threshold ...",
-            "PearsonCorrelation(axis=-1) ..."
+        ValueError: If the metric has no meaning for the task's outputs.
     """
     if activation is None or given is None:
         return given
@@ -113,10 +113,7 @@ def _metric_on_logits(metric, activation: str, pads_classes: bool):
     name = metric if isinstance(metric, str) else None
     if name and name.lower() in ("accuracy", "acc"):
         if activation == "linear":
-            raise ValueError(
-                "Accuracy is of classes, and this task predicts numbers. Expected a metric such as "
-                "'mae', 'mse' or keras.metrics.R2Score()."
-            )
+            raise invalid("A metric", metric, OF_NUMBERS)
         kinds = {"softmax": metrics.SparseCategoricalAccuracy, "sigmoid": metrics.BinaryAccuracy}
         metric = kinds[activation]()
     elif not isinstance(metric, metrics.Metric):
@@ -156,22 +153,21 @@ def _made(given) -> metrics.Metric:
 def _check_metric(metric: metrics.Metric, activation: str) -> None:
     name = type(metric).__name__
     if activation == "linear" and isinstance(metric, OF_CLASSES):
-        raise ValueError(
-            f"{name} is of classes, and this task predicts numbers. Expected a metric such as "
-            "'mae', 'mse' or keras.metrics.R2Score()."
-        )
+        raise invalid("A metric", name, OF_NUMBERS)
     correlations = (metrics.PearsonCorrelation, metrics.ConcordanceCorrelation)
     if isinstance(metric, correlations) and metric.axis != 0:
-        raise ValueError(
-            f"{name}(axis={metric.axis}) correlates the outputs for one text with each other, not "
-            f"those for different texts. Expected {name}(axis=0); `fit` and `evaluate` report its "
-            "mean over the batches."
+        raise invalid(
+            f"{name}'s axis",
+            metric.axis,
+            f"0, which correlates the outputs for different texts: {name}(axis=0). `fit` and "
+            "`evaluate` report its mean over the batches",
         )
     is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
     if is_best_of_all and activation == "sigmoid":
-        raise ValueError(
-            f"{name} without a threshold counts the best label of a text alone, and here a text "
-            f"has any number of them. Expected {name}(threshold=0.5)."
+        raise invalid(
+            f"{name}'s threshold",
+            None,
+            f"a number, as a text may have several labels: {name}(threshold=0.5)",
         )
 
 
@@ -398,8 +394,7 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
         num_classes: C, if it is known.
 
     Raises:
-        ValueError: "Unknown metric 'f1_makro'. Did you mean 'f1_macro'?", "'pearson' is of
-            numbers, ...", "'matthews' is of one class for each example, ..."
+        ValueError: If the name is unknown, or the metric has no meaning for the task's outputs.
 
     Example:
         >>> metric_by_name("f1_macro", "softmax", 3).average, metric_by_name("mse", "linear", 1)
@@ -407,13 +402,13 @@ def metric_by_name(name: str, activation: str | None, num_classes: int | None):
     """
     given, name = name, name.lower() if name.lower() in NAMES else name
     if name in CORRELATIONS and activation != "linear":
-        raise ValueError(f"{given!r} is of numbers, and this task predicts classes.")
+        raise invalid("A metric", given, "a metric of classes, which this task predicts")
     if name in OF_ONE_CLASS and activation != "softmax":
-        raise ValueError(
-            f"{given!r} is of one class for each example, which this task does not predict."
+        raise invalid(
+            "A metric", given, "another one: it needs one class for each example, unlike this task"
         )
     if name in (*CLASS_SCORES, *EXACT) and activation not in ("softmax", "sigmoid"):
-        raise ValueError(f"{given!r} is of classes, which this task does not predict.")
+        raise invalid("A metric", given, "another one: it needs classes, unlike this task")
     if name in CLASS_SCORES:
         score, _, average = name.partition("_")
         only_second = num_classes == 2 and activation == "softmax"

@@ -16,7 +16,7 @@ import keras
 from keras import losses, ops
 
 from encoder_zoo.common.keras_private import wrapped_function
-from encoder_zoo.common.wording import close_names, did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
 ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
 FUNCTIONS = {
@@ -146,10 +146,10 @@ def resolve_loss(
     if found is None:
         return default
     if isinstance(found, losses.Loss) and found.reduction in (None, "none"):
-        raise ValueError(
-            f"{name_of(found)} with reduction={found.reduction!r} gives a loss for each example, "
-            "and training needs a single number. Expected the reduction 'sum_over_batch_size', "
-            "'mean_with_sample_weight' or 'sum'."
+        raise invalid(
+            f"The reduction of {name_of(found)}",
+            found.reduction,
+            "'sum_over_batch_size', 'mean_with_sample_weight' or 'sum'",
         )
     function = function_of(found)
     if function is None or activation is None:
@@ -168,7 +168,7 @@ def find_loss(loss):
     Names, functions and `functools.partial` of Keras's become instances of its classes.
 
     Raises:
-        ValueError: "Unknown loss 'msee'. Did you mean 'mse'? ...", "A task has one output ..."
+        ValueError: If the name is unknown, or there are several losses.
     """
     loss = _only_one(loss)
     if isinstance(loss, str) and loss.lower() in ("auto", "crossentropy", "ce"):
@@ -176,7 +176,7 @@ def find_loss(loss):
     found = _by_name(loss) if isinstance(loss, str) else loss
     found = found() if inspect.isclass(found) else found
     if not callable(found):
-        raise ValueError(f"loss is {loss!r}. Expected a name, a function or a keras.losses.Loss.")
+        raise invalid("loss", loss, "a name, a function or a keras.losses.Loss")
     keywords = {}
     if isinstance(found, functools.partial) and not found.args:
         found, keywords = found.func, found.keywords
@@ -190,9 +190,8 @@ def _only_one(loss):
         return loss
     values = list(loss.values() if isinstance(loss, dict) else loss)
     if len(values) != 1 or isinstance(values[0], list | tuple | dict):
-        raise ValueError(
-            f"A task has one output and one loss. Received: loss={loss!r}. Pass a single loss; a "
-            "sum of losses is a function of labels and outputs that returns it."
+        raise invalid(
+            "loss", loss, "a single loss; a sum of losses is a function of labels and outputs"
         )
     return values[0]
 
@@ -220,27 +219,26 @@ def check_meaning(loss, activation: str, pads_classes: bool, expected: str) -> N
     name, function = name_of(loss), function_of(loss)
     if function in OF_OTHER_THINGS:
         raise ValueError(
-            f"{name} is of {OF_OTHER_THINGS[function]}, which this task does not predict. "
+            f"{name} needs {OF_OTHER_THINGS[function]}, which this task does not predict. "
             f"Expected {expected}."
         )
     if function in OF_INDICES and activation != "softmax":
         raise ValueError(
-            f"{name} is of one class for each text, which this task does not learn. "
+            f"{name} needs one class for each text, which this task does not learn. "
             f"Expected {expected}."
         )
     of_logits = OF_ACTIVATION.get(function) == "sigmoid" and argument_of(loss, "from_logits")
     if activation == "linear" and function in OF_PROBABILITIES and not of_logits:
         raise ValueError(
-            f"{name} is of probabilities, and this task predicts numbers. Expected {expected}, or "
-            "one of numbers, such as 'mae' or 'huber'."
+            f"{name} needs probabilities, and this task predicts numbers. Expected {expected}, or "
+            "a loss of numbers, such as 'mae' or 'huber'."
         )
     smooths = argument_of(loss, "label_smoothing")
     if pads_classes and (function not in OF_TRUE_CLASS or smooths):
         what = "smooths labels over" if smooths else "is a mean over"
         raise ValueError(
-            f"{name} {what} all classes, and the classes of an example of this task are padded to "
-            f"the longest example of a batch. Expected {expected}, or a cross-entropy without "
-            "label smoothing."
+            f"{name} {what} all classes, and here some are padding. Expected {expected}, or a "
+            "cross-entropy without label smoothing."
         )
 
 

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import OTHER_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.checks import assert_right
 
@@ -56,14 +57,15 @@ def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
         The inputs, lists as arrays.
 
     Raises:
-        ValueError: "token_ids has -1 in row 3. Expected integers from 0 to 30521.", "padding_mask
-            has no token in row 3. ...", and as of `check_inputs`.
+        ValueError: If an input has a value out of its range, a row has no token, and as for
+            `check_inputs`.
     """
     if not isinstance(x, Mapping):
-        raise ValueError(
-            f"x is of type {type(x).__name__}. Expected prepared inputs, {{'token_ids': ..., "
-            "'padding_mask': ...}, which preprocessor(texts) makes; fit, evaluate and predict take "
-            "texts."
+        raise invalid(
+            "x",
+            x,
+            "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, which preprocessor(texts) "
+            "makes; fit, evaluate and predict take texts",
         )
     given = {name: _not_a_list(name, values) for name, values in dict(x).items()}
     _check_structure(task, given)
@@ -96,9 +98,11 @@ def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
     check_inputs(inputs, tuple(task.input_ranges(0)), type(task).__name__)
     length, longest = inputs["token_ids"].shape[1], task.backbone.max_sequence_length
     if type(length) is int and length > longest and "text_starts" not in inputs:
-        raise ValueError(
-            f"token_ids has {length} positions. Expected at most {longest}. Truncate the texts, "
-            "for example with the preprocessor's `sequence_length`."
+        raise invalid(
+            "The length of token_ids",
+            length,
+            f"at most {longest}: truncate the texts, for example with the preprocessor's "
+            "`sequence_length`",
         )
 
 
@@ -126,7 +130,7 @@ def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Data
         dataset: elements `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
-        ValueError: as of `checked_arrays`.
+        ValueError: As for `checked_arrays`.
     """
     _check_structure(task, inputs_of(dataset.element_spec))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from encoder_zoo.common.keras_private import compiled_parts, learning_rate_at
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.training import undecayed_weights
 from encoder_zoo.tasks.training.fine_tuning_optimizer import (
@@ -93,9 +94,10 @@ class Recipe:
             optimizer = self.arguments.get("optimizer", "auto")
         for name in ("learning_rate", *RECIPE):
             if arguments[name] is not None and not is_auto(optimizer):
-                raise ValueError(
-                    f"{name} belongs to optimizer='auto'. Set it in the optimizer, or pass "
-                    "optimizer='auto' with it."
+                raise invalid(
+                    name,
+                    arguments[name],
+                    "None with an optimizer: set it there, or pass optimizer='auto'",
                 )
 
     def _completed(self, arguments: dict) -> dict:
@@ -132,9 +134,11 @@ class Recipe:
             can_compile = not (task.graphs.lengths_vary() or task.goes_step_by_step)
             jit_compile = has_accelerator() and can_compile and not task.distribution.strategy
         elif jit_compile and task.goes_step_by_step and keras.config.backend() == "tensorflow":
-            raise ValueError(
-                f"XLA does not compile the training of {task.goes_step_by_step} on TensorFlow. "
-                "Pass jit_compile=False."
+            raise invalid(
+                "jit_compile",
+                jit_compile,
+                f"False: XLA does not compile the training of {task.goes_step_by_step} on "
+                "TensorFlow",
             )
         default = task.default_loss()
         # Keras gets no loss: `TextModel.compute_loss` computes it.
@@ -241,24 +245,24 @@ class Recipe:
             callbacks: of the user; one that sets the learning rate is trusted.
 
         Raises:
-            ValueError: "All weights of this SequenceClassifier are frozen, ...", "The learning rate
-                is 0 in all 3 steps ...", "gradient_accumulation_steps is 4, but `fit` has 2 ..."
+            ValueError: If no weight would change: all are frozen, the learning rate is 0 in all
+                steps, or there are fewer batches than `gradient_accumulation_steps`.
         """
         task = self._task
         if not total_batches:
             return
         if not task.trainable_variables:
             raise ValueError(
-                f"All weights of this {type(task).__name__} are frozen, so `fit` would train "
-                "nothing. Set `trainable = True` of the model, or of the layers that are to learn."
+                f"All weights of this {type(task).__name__} are frozen. Set `trainable = True` of "
+                "the model, or of the layers that are to learn."
             )
         optimizer = inner_optimizer(task.optimizer)
         accumulated = optimizer.gradient_accumulation_steps or 1
         if total_batches < accumulated:
-            raise ValueError(
-                f"gradient_accumulation_steps is {accumulated}, but `fit` has {total_batches} "
-                "batches in all: it would not make a single whole step. Expected at most "
-                f"{total_batches}."
+            raise invalid(
+                "gradient_accumulation_steps",
+                accumulated,
+                f"at most {total_batches}, the batches of this `fit`",
             )
         if self.makes_optimizer or any(map(_sets_rate, callbacks)):
             return
@@ -266,9 +270,9 @@ class Recipe:
         steps = range(first, first + total_batches)
         if not any(learning_rate_at(optimizer, step) for step in steps):
             raise ValueError(
-                f"The learning rate is 0 in all {len(steps)} steps of this `fit`, so nothing would "
-                f"be trained: its optimizer counts them from {first}. Pass compile() another rate "
-                "or schedule, or optimizer='auto', whose schedule fits the steps of each `fit`."
+                f"The learning rate is 0 in all {len(steps)} steps of this `fit`, counted from "
+                f"{first}. Pass compile() another rate or schedule, or optimizer='auto', whose "
+                "schedule fits the steps of each `fit`."
             )
 
     def report_still(self, total_batches: int) -> None:
@@ -361,8 +365,8 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
     ):
         if weights is not None and not np.any(np.asarray(weights)):
             raise ValueError(
-                f"{name} is 0 for all {of_what}, so `fit` would train nothing. Give those that are "
-                "to be learned a weight above 0, or leave the argument out."
+                f"{name} is 0 for all {of_what}. Give some a weight above 0, or leave the argument "
+                "out."
             )
 
 
@@ -377,9 +381,7 @@ def _single_weight(loss_weights) -> float:
     if loss_weights is None:
         return 1.0
     if len(weights) != 1 or not isinstance(weights[0], int | float):
-        raise ValueError(
-            f"A task has one loss, and loss_weights is {loss_weights!r}. Expected a single number."
-        )
+        raise invalid("loss_weights", loss_weights, "a single number, as a task has one loss")
     return float(weights[0])
 
 

@@ -107,8 +107,8 @@ def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:
         raise ValueError(
-            "All workers must call `fit` alike, with as many steps in an epoch, and all or none of "
-            f"them with BackupAndRestore; the first one writes. Found {' / '.join(found)}."
+            f"The workers call `fit` differently: {' / '.join(found)}. Expected as many steps in "
+            "an epoch, and BackupAndRestore in all of them or none."
         )
     return workers[0][0]
 
@@ -117,10 +117,9 @@ def check_no_backup(callbacks: list) -> None:
     """Raise a ValueError if arrays of prepared inputs are to be backed up."""
     if _backup_among(callbacks):
         raise ValueError(
-            "BackupAndRestore continues training on texts or on a dataset. Arrays of prepared "
-            "inputs are shuffled by Keras, in an order that nothing can repeat. Pass "
-            "tf.data.Dataset.from_tensor_slices((x, y)).shuffle(...).batch(32), shuffled with "
-            "a seed and `reshuffle_each_iteration=False`."
+            "BackupAndRestore cannot repeat the order in which Keras shuffles arrays of prepared "
+            "inputs. Pass texts, or tf.data.Dataset.from_tensor_slices((x, y)).shuffle(...)"
+            ".batch(32), shuffled with a seed and `reshuffle_each_iteration=False`."
         )
 
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch
 from encoder_zoo.tasks.preprocessing.batching import (
     NOT_RANDOM,
@@ -200,7 +200,7 @@ class DatasetBatches(TrainingData):
     def check(self) -> None:
         preprocessor = self.task.preprocessor
         if preprocessor is not None and preprocessor.packed_length:
-            raise ValueError("pack_texts needs all texts in memory. Received: a dataset.")
+            raise ValueError("pack_texts needs all texts in memory. Pass lists, not a dataset.")
 
     def _batches(self, seed: int, done: int) -> tf.data.Dataset:
         plan = self.plan
@@ -323,9 +323,10 @@ def validation_data_of(task, data, batch_size: int, steps: int | None = None):
         return None
     data = data if isinstance(data, tuple) else (data,)
     if isinstance(data[0], Iterator):
-        raise ValueError(
-            f"validation_data is a {type(data[0]).__name__}, which can be read only once. Expected "
-            "what every epoch can read: lists, a keras.utils.PyDataset or a DataLoader."
+        raise invalid(
+            "validation_data",
+            data[0],
+            "what every epoch can read: lists, a keras.utils.PyDataset or a DataLoader",
         )
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     return evaluation_data(task, x, y, sample_weight, batch_size, steps)
@@ -337,10 +338,11 @@ def check_preprocessor(task, x) -> None:
         return
     if is_dataset(x) and is_prepared(inputs_of(x.element_spec)):
         return
-    received = f"a dataset of {x.element_spec}" if is_dataset(x) else type(x).__name__
-    raise ValueError(
-        f"This {type(task).__name__} has no preprocessor, so it takes prepared inputs: "
-        f"{{'token_ids': ..., 'padding_mask': ...}}. Received: {received}."
+    raise invalid(
+        "x",
+        x,
+        "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, as this "
+        f"{type(task).__name__} has no preprocessor",
     )
 
 
@@ -366,19 +368,15 @@ def is_dataset(x) -> bool:
 
 
 def check_has_elements(dataset) -> None:
-    """Raise a ValueError for a `tf.data.Dataset` without elements.
-
-    Raises:
-        ValueError: "The dataset is empty: ..."
-    """
+    """Raise a ValueError for a `tf.data.Dataset` without elements."""
     if not isinstance(dataset, tf.data.Dataset):
         return
     count = int(dataset.cardinality())
     if count > 0 or next(iter(dataset.take(count != 0)), None) is not None:
         return
     raise ValueError(
-        f"The dataset is empty: {dataset!r:.200}. Expected at least one text. "
-        "drop_remainder=True leaves out a last batch that is smaller than the others."
+        f"The dataset is empty: {shown(dataset)}. Expected at least one text. drop_remainder=True "
+        "leaves out a smaller last batch."
     )
 
 
@@ -387,14 +385,14 @@ def check_not_empty(x) -> None:
     first = x[0] if isinstance(x, tuple) and x else x
     sized = hasattr(first, "__len__") and not hasattr(first, "nnz")  # of scipy.sparse, which raise
     if sized and not len(first):
-        raise ValueError(f"x is empty: {x!r}. Expected at least one text.")
+        raise invalid("x", x, "at least one text")
 
 
 def split(examples: dict, share: float) -> tuple[dict, dict]:
     """Return the first examples and, the share from the end, the last.
 
     Raises:
-        ValueError: as of `first_count`.
+        ValueError: As for `first_count`.
     """
     if "text_index" in examples:  # in order, and perhaps with several examples each
         count = int(array_ops.reduce_max(examples["text_index"])) + 1
@@ -408,7 +406,7 @@ def first_count(count: int, share: float) -> int:
     """Return how many examples are left to train on, without the share from the end.
 
     Raises:
-        ValueError: "validation_split=1.5. Expected ...", "... leaves no example to train on. ..."
+        ValueError: If the share is not between 0 and 1, or leaves no example to train on.
 
     Example:
         >>> first_count(10, 0.2)
@@ -418,9 +416,8 @@ def first_count(count: int, share: float) -> int:
         raise invalid("validation_split", share, "a share of the examples between 0 and 1")
     first = int(count * (1 - share))
     if not first:
-        raise ValueError(
-            f"validation_split={share} leaves no example to train on. Expected a smaller share, "
-            "or more examples."
+        raise invalid(
+            "validation_split", share, "a smaller share or more examples: none is left to train on"
         )
     return first
 

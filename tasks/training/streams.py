@@ -20,7 +20,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_numpy, tf
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import filled_batch, take_examples
 from encoder_zoo.tasks.preprocessing.batching import (
@@ -57,17 +57,18 @@ class Stream:
             first of them: others have its form.
 
     Raises:
-        ValueError: "The stream is empty: ..."
+        ValueError: If the stream is empty.
     """
 
     def __init__(self, source, task, learns: bool = True):
         self.cache = source.folder if isinstance(source, TokenCache) else None
         source = source if self.cache is None else source.source
         if self.cache is not None and (not is_stream(source) or isinstance(source, Iterator)):
-            raise ValueError(
-                "A TokenCache is of a stream that can be read again, such as a "
-                f"keras.utils.PyDataset or a DataLoader. Received: {type(source).__name__}. Texts "
-                "in memory are tokenized once as they are: pass them to fit themselves."
+            raise invalid(
+                "The source of a TokenCache",
+                source,
+                "a stream that can be read again, such as a keras.utils.PyDataset or a DataLoader. "
+                "Pass texts in memory to fit themselves",
             )
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
@@ -100,8 +101,7 @@ class Stream:
         """Return a batch `(x, y, sample_weight)` with the labels out of the inputs that hold them.
 
         Raises:
-            ValueError: "The batch is empty. Expected at least one text.", "The batch has no labels,
-                and the first one has. ..."
+            ValueError: If the batch is empty, or unlike the first one has no labels or weights.
         """
         x, y, weight = batch
         if not _length(x):
@@ -119,7 +119,7 @@ class Stream:
         """Yield `(x, y, sample_weight)` of each element of a pass, all of one form.
 
         Raises:
-            ValueError: "Element 3 of the stream is None. Expected ..."
+            ValueError: If an element has no inputs, or inputs of another form than the first one.
         """
         for number, element in enumerate(self._parts()):
             form = _form(element[0])
@@ -166,18 +166,18 @@ class Stream:
         """Return the number of batches of a pass, for which the source may have to be read."""
         if self.is_read_once:
             raise ValueError(
-                f"x is {self}, which can be read only once. Say how many "
-                "batches an epoch has, steps_per_epoch=..., or pass what can be read again: a "
-                "keras.utils.PyDataset, a DataLoader, or lists, as `texts, labels = zip(*x)` makes."
+                f"x is {self}, which can be read only once. Pass steps_per_epoch=..., or what can "
+                "be read again: a keras.utils.PyDataset, a DataLoader, or lists, as `texts, labels "
+                "= zip(*x)` makes."
             )
         if getattr(self.source, "num_batches", 0) is None:
-            raise ValueError("The PyDataset has no end. Say how long an epoch is: steps_per_epoch.")
+            raise ValueError("The PyDataset has no end. Pass steps_per_epoch=...")
         try:
             elements = len(self.source)
         except TypeError:
             elements = count_to_end((1 for _ in self.one_pass()), f"x, {self}")
         if elements == sys.maxsize:  # of Grain, repeated without end
-            raise ValueError("The stream has no end. Say how long an epoch is: steps_per_epoch.")
+            raise ValueError("The stream has no end. Pass steps_per_epoch=...")
         return -(-elements // batch_size) if self.is_single else elements
 
     def batch(self, batch_size: int) -> Iterator:
@@ -209,9 +209,7 @@ def as_stream(x, task, learns: bool = True):
 def check_no_stream(x) -> None:
     """Raise a ValueError for a stream whose labels a task would have to learn."""
     if isinstance(x, Stream):
-        raise ValueError(
-            "The labels of a stream are not known before it is read. Give them: labels=[...]."
-        )
+        raise ValueError("The labels of a stream are not known beforehand. Pass labels=[...].")
 
 
 def _batches_of(source: keras.utils.PyDataset) -> Iterator:
@@ -366,8 +364,8 @@ class StreamBatches(TrainingData):
         self._logged: set[str] = set()
         if stream.cache is not None and self._is_prepared:
             raise ValueError(
-                "A TokenCache is of texts. Received: a stream of prepared inputs, which have their "
-                "tokens. Pass the stream itself."
+                "A TokenCache stores the tokens of texts, and this stream has prepared inputs. "
+                "Pass the stream itself."
             )
 
     @functools.cached_property
@@ -384,7 +382,7 @@ class StreamBatches(TrainingData):
     def check(self) -> None:
         preprocessor = self.task.preprocessor
         if preprocessor is not None and preprocessor.packed_length:
-            raise ValueError("pack_texts needs all texts in memory. Received: a stream.")
+            raise ValueError("pack_texts needs all texts in memory. Pass lists, not a stream.")
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self._shuffles}
@@ -395,8 +393,8 @@ class StreamBatches(TrainingData):
         if self._stream.is_read_once:
             raise ValueError(
                 f"The labels are counted in a pass of their own, and {self._stream} can be read "
-                "only once. Give the weight of each class, class_weight={...}, or pass what can be "
-                "read again: a keras.utils.PyDataset or a DataLoader."
+                "only once. Pass class_weight={...}, or what can be read again: a "
+                "keras.utils.PyDataset or a DataLoader."
             )
         yield from super().one_pass()
 
@@ -544,7 +542,7 @@ class InOrder:
         total: number of batches.
 
     Raises:
-        ValueError: "The stream ended after 3 batches. Expected 10: ..."
+        ValueError: If the stream ends before `total` batches.
     """
 
     def __init__(self, begin: Callable[[int], Iterator], total: int):
@@ -562,8 +560,8 @@ class InOrder:
                 batch = next(self._iterator)
             except StopIteration:
                 raise ValueError(
-                    f"The stream ended after {number} batches. Expected {self._total}: all epochs "
-                    "of steps_per_epoch."
+                    f"The stream ended after {number} batches. Expected {self._total} for all "
+                    "epochs."
                 ) from None
         self._last = number, batch
         return batch
@@ -573,9 +571,8 @@ def _length(x) -> int:
     while isinstance(x, Mapping | tuple):
         x = next(iter(x.values() if isinstance(x, Mapping) else x), ())
     if not hasattr(x, "__len__"):
-        raise ValueError(
-            f"The stream gave {with_type(x)} in place of texts. Expected batches, (texts, labels), "
-            "or single examples, all alike."
+        raise invalid(
+            "An element of the stream", x, "batches, (texts, labels), or single examples, all alike"
         )
     return len(x)
 

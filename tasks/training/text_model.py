@@ -166,7 +166,7 @@ class TextModel(keras.Model):
 
     def _weigh_classes(self, data: TrainingData, class_weight) -> TrainingData:
         """Return the data with each class weighted."""
-        raise ValueError(f"class_weight needs classes, which {type(self).__name__} has none of.")
+        raise ValueError(f"class_weight needs classes. {type(self).__name__} has none.")
 
     def _check_answers(self, x=None) -> None:
         """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
@@ -244,11 +244,9 @@ class TextModel(keras.Model):
             loss_weights, run_eagerly, steps_per_execution, auto_scale_loss: as in Keras.
 
         Raises:
-            TypeError: "SequenceClassifier.compile got an unknown argument 'lr'. Did you mean
-                'learning_rate'?"
-            ValueError: "KLDivergence is of probabilities, and this task predicts numbers. ...",
-                "learning_rate belongs to optimizer='auto'. Set it in the optimizer.", "XLA
-                does not compile the training of an LSTM on TensorFlow. ..."
+            TypeError: If an argument is unknown.
+            ValueError: If the loss or a metric has no meaning for this task, a setting does not
+                belong to the given optimizer, or XLA does not compile the model.
         """
         arguments = {n: value for n, value in locals().items() if n not in ("self", "__class__")}
         options = {name: arguments.pop(name) for name in OPTIONS_OF_KERAS}
@@ -324,12 +322,11 @@ class TextModel(keras.Model):
             Keras's history.
 
         Raises:
-            ValueError: "All weights of this SequenceClassifier are frozen, ...", and for other
-                reasons why no weight would change: a learning rate of 0 in all steps, weights that
-                are all 0.
-            RuntimeError: "This model is being trained by another call of fit. ..."
-            FloatingPointError: "Epoch 2/3, step 17/100: the loss is nan. ...", unless
-                `keras.callbacks.TerminateOnNaN` is among the callbacks.
+            ValueError: If no weight would change: all are frozen, or the learning rate or all
+                weights of examples are 0.
+            RuntimeError: If the model is being trained by another call of `fit`.
+            FloatingPointError: If the loss is not finite, unless `keras.callbacks.TerminateOnNaN`
+                is among the callbacks.
         """
         validation_data = sources.as_tuple(validation_data, y)
         sources.check_validation(self, validation_data)

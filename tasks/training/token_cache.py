@@ -42,9 +42,8 @@ class TokenCache:
         folder: for the files; made if there is none.
 
     Raises:
-        ValueError: in `fit`: "A TokenCache is of a stream that can be read again, ...", "tokens/...
-            holds tokens of another task, tokenizer or stream, ...", "... is damaged,
-            changed or gone. ..."
+        ValueError: In `fit`, if the source cannot be read again, the folder holds tokens of another
+            task, tokenizer or stream, or a file is damaged.
 
     Example:
         >>> import tempfile
@@ -90,8 +89,8 @@ class TokenFiles:
             raise _damaged(path)
         if {name: found.get(name) for name in self._manifest} != self._manifest:
             raise ValueError(
-                f"{folder} holds tokens of another task, tokenizer or stream, of one in another "
-                "order, or of another version of encoder_zoo. Name another folder, or delete it."
+                f"{folder} holds tokens of another task, tokenizer, stream, order or version of "
+                "encoder_zoo. Name another folder, or delete it."
             )
         self.sizes: list[int] | None = found["sizes"]
         self._checksums: list[int] | None = found["checksums"]

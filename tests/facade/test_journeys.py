@@ -627,8 +627,8 @@ class TestMetricsByName:
     @pytest.mark.parametrize(
         "name, message",
         [
-            ("f1_makro", "Unknown metric 'f1_makro'. Did you mean 'f1_macro'"),
-            ("pearson", "'pearson' is of numbers"),
+            ("f1_makro", "'f1_makro'.*'f1_macro'"),
+            ("pearson", "metric is 'pearson'"),
         ],
     )
     def test_refusals(self, name, message):
@@ -758,7 +758,7 @@ class TestOptionsOfTheRecipe:
         kept = model.get_compile_config()
         assert {name: kept[name] for name in options} == options
         for name, value in options.items():
-            with pytest.raises(ValueError, match=f"{name} belongs to optimizer='auto'"):
+            with pytest.raises(ValueError, match=f"^{name} is .*optimizer='auto'"):
                 model.compile("adam", **{name: value})
 
 

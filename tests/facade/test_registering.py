@@ -228,7 +228,7 @@ class TestInputsOfAStrangersTask:
             (TEXTS, None, "The labels are missing. Expected y: one label for each text, a number"),
             (pd.DataFrame({"id": ["a1", "a2"], "t": TEXTS[:2]}), [1, 2], "'id' holds identifiers"),
             ([], [], "x is empty"),
-            (iter(TEXTS), SCORES, "Labels and weights belong into the dataset"),
+            (iter(TEXTS), SCORES, "Received y with a dataset"),
         ],
     )
     def test_errors_name_the_row(self, scorer, x, y, message):

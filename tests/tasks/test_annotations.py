@@ -113,55 +113,55 @@ LEFT_OUT = {
     "Label Studio, skipped": task(cancelled(REGIONS)),
     "Label Studio, not annotated": task(),
 }
-UNKNOWN = "no annotation .* the keys "
+UNKNOWN = "no annotation.* keys"
 REFUSED = {
     "triples turned": ({"text": TEXT, "label": [["PER", 0, 3]]}, UNKNOWN),
     "pairs": ({"text": TEXT, "label": [[0, 3]]}, UNKNOWN),
     "four": ({"text": TEXT, "entities": [[0, 3, "PER", "id"]]}, UNKNOWN),
     "floats": ({"text": TEXT, "entities": [[0.0, 3.0, "PER"]]}, UNKNOWN),
-    "texts of numbers": ({"text": TEXT, "spans": [{"start": "0", "end": "3"}]}, "has no label"),
+    "texts of numbers": ({"text": TEXT, "spans": [{"start": "0", "end": "3"}]}, "no label"),
     "tokens of Prodigy": ({"text": TEXT, "spans": [{"token_start": 0, "token_end": 0}]}, UNKNOWN),
     "GATE": ({"text": TEXT, "entities": {"Person": [{"indices": [0, 3]}]}}, UNKNOWN),
     "Dataturks": ({"content": TEXT, "annotation": [{"points": [{"start": 0}]}]}, UNKNOWN),
     "LightTag": ({"examples": [{"content": TEXT, "annotations": SPANS}]}, UNKNOWN),
     "spaCy's JSON": ({"id": 0, "paragraphs": [{"raw": TEXT}]}, UNKNOWN),
-    "Ground Truth": ({"source": TEXT, "ner": {"annotations": {}}}, "name it: .*text_key"),
+    "Ground Truth": ({"source": TEXT, "ner": {"annotations": {}}}, "text_key"),
     "Rasa": ({"rasa_nlu_data": {"common_examples": []}}, UNKNOWN),
     "LUIS": ({"text": TEXT, "entities": [{"startPos": 0, "endPos": 2}]}, UNKNOWN),
     "Kili": ({"content": TEXT, "jsonResponse": {"NER": {"annotations": []}}}, UNKNOWN),
     "tagtog": ({"annotatable": {}, "entities": [{"offsets": [{"start": 0}]}]}, UNKNOWN),
     "SpERT": ({"tokens": ["Ann"], "entities": [{"start": 0, "end": 1, "type": "A"}]}, UNKNOWN),
-    "nothing given": ({"text": TEXT, "entities": None}, "no annotation: .entities. is None"),
+    "nothing given": ({"text": TEXT, "entities": None}, "'entities' is None"),
     "a rating": (task([{"type": "rating", "value": {"rating": 4}}]), "type rating"),
     "predictions": ({"data": {"text": TEXT}, "predictions": [{}]}, "no annotations"),
     "choices of regions": (
         task([{"type": "choices", "value": {"start": 0, "end": 3, "choices": ["A"]}}]),
-        "has no label",
+        "no label",
     ),
-    "no annotation": ({"text": TEXT, "meta": {}}, "no annotation .* the keys 'text', 'meta'"),
-    "no text": ({"id": 1, "label": TRIPLES}, "no annotation .* the keys 'id', 'label'"),
-    "GLiNER": ({"tokenized_text": ["Ann"], "ner": [[0, 0, "PER"]]}, "keys 'tokenized_text', 'ner'"),
-    "not a row": (7, "the type int: 7"),
-    "text is missing": ({"text": None, "label": []}, "Row 1 has no text: 'text' is None"),
+    "no annotation": ({"text": TEXT, "meta": {}}, "'text', 'meta'"),
+    "no text": ({"id": 1, "label": TRIPLES}, "'id', 'label'"),
+    "GLiNER": ({"tokenized_text": ["Ann"], "ner": [[0, 0, "PER"]]}, "'tokenized_text', 'ner'"),
+    "not a row": (7, "int.* 7|7.* int"),
+    "text is missing": ({"text": None, "label": []}, "Row 1 .*'text' is None"),
     "numbers of labels": (
         {"text": TEXT, "annotations": [{"label": 2, "start_offset": 0, "end_offset": 3}]},
-        "has the label 2. Expected a name; export the names",
+        "label.* 2",
     ),
-    "no label": ({"text": TEXT, "spans": [{"start": 0, "end": 3}]}, "has no label"),
-    "two labels": ({"text": TEXT, "spans": [[0, 3, ["A", "B"]]]}, "from 0 to 3 has 2 labels"),
-    "outside": ({"text": TEXT, "label": [[0, 16, "A"]]}, "outside of the text, which has 15"),
-    "empty": ({"text": TEXT, "label": [[3, 3, "A"]]}, "from 3 to 3 is outside .* or empty"),
-    "turned": ({"text": TEXT, "label": [[3, 1, "A"]]}, "from 3 to 1 is outside .* or empty"),
-    "negative": ({"text": TEXT, "label": [[-3, 1, "A"]]}, "from -3 to 1 is outside"),
-    "other text": (task([region(0, 3, "PER", "Rom")]), "is 'Ann', but its text is 'Rom'"),
-    "HTML": (task([region("/p[1]/text()[1]", "/p[1]/text()[1]", "A")]), "Expected numbers of char"),
-    "annotators": (task(REGIONS, REGIONS[:1]), "2 annotations that differ"),
+    "no label": ({"text": TEXT, "spans": [{"start": 0, "end": 3}]}, "no label"),
+    "two labels": ({"text": TEXT, "spans": [[0, 3, ["A", "B"]]]}, "0 to 3 .* 2 labels"),
+    "outside": ({"text": TEXT, "label": [[0, 16, "A"]]}, "0 to 16 .* 15"),
+    "empty": ({"text": TEXT, "label": [[3, 3, "A"]]}, "3 to 3 "),
+    "turned": ({"text": TEXT, "label": [[3, 1, "A"]]}, "3 to 1 "),
+    "negative": ({"text": TEXT, "label": [[-3, 1, "A"]]}, "-3 to 1 "),
+    "other text": (task([region(0, 3, "PER", "Rom")]), "'Ann'.*'Rom'"),
+    "HTML": (task([region("/p[1]/text()[1]", "/p[1]/text()[1]", "A")]), "/p.1./text"),
+    "annotators": (task(REGIONS, REGIONS[:1]), "2 annotations"),
     "boxes": (task([{"type": "rectanglelabels", "value": {"x": 1}}]), "type rectanglelabels"),
-    "two texts": (task([], data={"a": TEXT, "b": TEXT}), "under data 'a', 'b'. .*text_key"),
-    "no annotations": ({"data": {"text": TEXT}}, "no annotations. It has the keys 'data'"),
-    "classes": ({"text": TEXT, "label": "pos"}, "no spans or tags. It has labels"),
-    "lengths": ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "2 words, but 1 ner_tags"),
-    "which tags": ({"tokens": ["a"], "pos": ["N"], "chunk": ["O"]}, "in 'pos' and 'chunk'"),
+    "two texts": (task([], data={"a": TEXT, "b": TEXT}), "'a', 'b'.*text_key"),
+    "no annotations": ({"data": {"text": TEXT}}, "no annotations.*'data'"),
+    "classes": ({"text": TEXT, "label": "pos"}, "spans or tags.*labels"),
+    "lengths": ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "2 words.* 1 ner_tags"),
+    "which tags": ({"tokens": ["a"], "pos": ["N"], "chunk": ["O"]}, "'pos' and 'chunk'"),
 }
 
 
@@ -182,9 +182,9 @@ def test_rejected_and_skipped_rows_are_counted(caplog):
         caplog.clear()
         found = ez.read_annotations([OF_TAGGERS["Prodigy"], row])
         assert found == ([TEXT], [SPANS]), name
-        assert "1 of 2 rows are left out: 1 " in caplog.text, name
-        assert "first: row 1" in caplog.text, name
-    with pytest.raises(ValueError, match="None of 1 rows is annotated"):
+        assert "1 of 2 rows" in caplog.text, name
+        assert "row 1" in caplog.text, name
+    with pytest.raises(ValueError, match="1 rows"):
         ez.read_annotations([row])
 
 
@@ -203,7 +203,7 @@ def test_offsets_of_other_units_are_named():
     for start, end, unit in ((8, 12, "UTF-16 units"), (12, 16, "bytes")):
         for more in ({}, {"text": "Rome"}):
             span = {"start": start, "end": end, "label": "LOC", **more}
-            with pytest.raises(ValueError, match=f"seem to count {unit}") as error:
+            with pytest.raises(ValueError, match=unit) as error:
                 ez.read_annotations([{"text": text, "spans": [span]}])
             cure = re.search(r"(len\(.*\)) is the start", str(error.value)).group(1)
             assert eval(cure, {"text": text, "start": start}) == 6
@@ -254,17 +254,17 @@ def test_several_annotators_of_one_text(caplog):
         [{**MIN, "text": TEXT, "mood": found} for found in ("up", "down")],
         [{**prodigy, "spans": [span]} for span in SPANS],
     ):
-        with pytest.raises(ValueError, match="Rows 0 and 1 are of one text, 'Ann .* differ. Keep"):
+        with pytest.raises(ValueError, match="Rows 0 and 1 .*'Ann "):
             ez.read_annotations(rows)
         key = "_input_hash" if "_input_hash" in rows[0] else "id"
         x = ez.read_annotations([rows[0], rows[0], {**rows[1], key: 6}]).x
-        assert len(x) == 2 and "1 of 3 rows are left out: 1 repeated" in caplog.text
+        assert len(x) == 2 and "1 of 3 rows" in caplog.text
         caplog.clear()
     other = {"text": TEXT, "label": [[0, 3, "LOC"]]}
     of_its_own = {"text": "In Rome", "label": [[3, 7, "LOC"]]}
     ez.read_annotations([OF_TAGGERS["doccano, JSONL"], of_its_own, other])
-    assert "1 rows repeat the text of another row" in caplog.text
-    assert "first rows 0 and 2" in caplog.text
+    assert "1 rows" in caplog.text
+    assert "rows 0 and 2" in caplog.text
 
 
 def test_other_names_of_as_many_classes_are_logged(caplog):
@@ -272,7 +272,7 @@ def test_other_names_of_as_many_classes_are_logged(caplog):
         features = types.SimpleNamespace(names=["x", "y"])
 
     assert named_column(Column([0, 1]), ["a", "b"]) == [0, 1]
-    assert "calls its classes x, y, the model a, b. They are taken by their nu" in caplog.text
+    assert "classes x, y, the model a, b" in caplog.text
     assert named_column(Column([0, 1]), ["y", "x"]) == ["x", "y"]
 
 
@@ -284,14 +284,14 @@ def test_relations_are_counted(caplog):
     ):
         caplog.clear()
         ez.read_annotations([OF_TAGGERS["Prodigy"], row])
-        assert "Relations are not read: of 1 rows, first row 1." in caplog.text
+        assert all(word in caplog.text for word in ("Relations", "1 rows", "row 1"))
 
 
 def test_kinds_are_not_mixed():
     rows = [OF_TAGGERS["doccano, JSONL"], {"text": TEXT, "label": ["PER"]}]
-    with pytest.raises(ValueError, match="Row 0 has spans, row 1 has labels. Expected one kind"):
+    with pytest.raises(ValueError, match="Row 0 .*spans, row 1 .*labels"):
         ez.read_annotations(rows)
-    with pytest.raises(ValueError, match="Row 0 may have labels in 'site' or 'mood'. Rename"):
+    with pytest.raises(ValueError, match="Row 0 .*'site' or 'mood'"):
         ez.read_annotations([{**MIN, "text": TEXT, "site": "web", "mood": "up"}])
 
 
@@ -307,15 +307,15 @@ def test_kinds_are_not_mixed():
 )
 def test_a_missing_annotation_is_named(row, gap):
     key = [*row][-1]
-    with pytest.raises(ValueError, match=f"^Row 1 has no annotation: '{key}' is {gap}. Leave"):
+    with pytest.raises(ValueError, match=f"^Row 1 .*'{key}' is {gap}"):
         ez.read_annotations([row, {**row, key: gap}])
 
 
 @pytest.mark.parametrize(
     "source, advice",
     [
-        ({"text": "Hm", "label": "up"}, "of one row, [source]"),
-        ({"classes": 1, "annotations": [["Hm", {"entities": []}]]}, "source['annotations'] may"),
+        ({"text": "Hm", "label": "up"}, "[source]"),
+        ({"classes": 1, "annotations": [["Hm", {"entities": []}]]}, "source['annotations']"),
     ],
 )
 def test_an_object_that_is_no_list_of_rows(source, advice):
@@ -327,7 +327,7 @@ def test_an_object_that_is_no_list_of_rows(source, advice):
 
 def test_a_key_of_the_text_is_given():
     row = {"review": TEXT, "label": TRIPLES}
-    with pytest.raises(ValueError, match=r"name it: read_annotations\(..., text_key=...\)"):
+    with pytest.raises(ValueError, match="text_key="):
         ez.read_annotations([row])
     assert ez.read_annotations([row], text_key="review") == ([TEXT], [SPANS])
 
@@ -341,20 +341,20 @@ OF_CONLL_U = "# text = Ann sings\n1\tAnn\tPROPN\t_\n2\tsings\tVERB\tSpaceAfter=N
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", OF_WEBANNO, "format of WebAnno and INCEpTION. Export it as CoNLL 2002"),
-        ("a.conllu", OF_CONLL_U, "column 0 holds numbers of words, such as '1'. .*word_column=1"),
-        ("a.conll", "0 Ann B-PER\n1 is O\n", "column 0 holds numbers of words, such as '0'"),
-        ("a.conll", "Ann B-PER\nNew York B-LOC\n", "line 2 has 3 columns, line 1 has 2. .*tabs"),
-        ("a.conll", "Ann B-PER\n\nNew York B-LOC\n", "line 3 has 3 columns, line 1 has 2"),
-        ("a.tsv", "Ann\tB-PER\nis\tO\tx\n", "line 2 has 3 columns"),
-        ("a.tsv", "Ann\tB-PER\t\nis\tO\t\n", "column -1 holds blank cells, no tags"),
-        ("a.conll", "Ann NNP _\nis VBZ _\n", "column -1 holds '_' alone, no tags"),
-        ("a.conll", "B-PER Ann\nO sings\n", "column 0 holds tags, no words"),
-        ("a.tsv", "text\tlabel\nAnn is in.\tup\nHm it\tdown\n", "holds texts, such as 'Ann is"),
-        ("a.txt", "Ann is in Rome.\nSo it is.\n", "line 2 has 3 columns, line 1 has 4"),
-        ("a.conll", "Ann,B-PER\nis,O\n", "has no tag"),
-        ("a.xml", "<GateDocument/>", "a.xml is of a kind that is not known"),
-        ("a.csv", "text,label", "with pandas, .*to_dict"),
+        ("a.tsv", OF_WEBANNO, "WebAnno.*CoNLL"),
+        ("a.conllu", OF_CONLL_U, "column 0 .*'1'.*word_column=1"),
+        ("a.conll", "0 Ann B-PER\n1 is O\n", "column 0 .*'0'"),
+        ("a.conll", "Ann B-PER\nNew York B-LOC\n", "line 2 .* 3 .*line 1 .* 2.*tabs"),
+        ("a.conll", "Ann B-PER\n\nNew York B-LOC\n", "line 3 .* 3 .*line 1 .* 2"),
+        ("a.tsv", "Ann\tB-PER\nis\tO\tx\n", "line 2 .* 3 "),
+        ("a.tsv", "Ann\tB-PER\t\nis\tO\t\n", "column -1 .*blank"),
+        ("a.conll", "Ann NNP _\nis VBZ _\n", "column -1 .*'_'"),
+        ("a.conll", "B-PER Ann\nO sings\n", "column 0 .*tags"),
+        ("a.tsv", "text\tlabel\nAnn is in.\tup\nHm it\tdown\n", "a.tsv.*'Ann is"),
+        ("a.txt", "Ann is in Rome.\nSo it is.\n", "line 2 .* 3 .*line 1 .* 4"),
+        ("a.conll", "Ann,B-PER\nis,O\n", "a.conll.*tag"),
+        ("a.xml", "<GateDocument/>", "a.xml"),
+        ("a.csv", "text,label", "a.csv.*to_dict"),
     ],
 )
 def test_files_of_other_columns_are_refused(tmp_path, name, content, message):
@@ -389,8 +389,8 @@ def test_files(tmp_path):
     assert (words, tags) == ([["Ann", "sings"]], [["B-PER", "O"]])
     squad = {"data": [{"paragraphs": []}]}
     for content, message in (
-        (json.dumps(squad), "read_squad reads it"),
-        ("[]", "holds no rows"),
+        (json.dumps(squad), "read_squad"),
+        ("[]", "e.json.*rows"),
         ('{"text": 1}\n{', "line 2"),
         ("{", "line 1"),
     ):
@@ -398,7 +398,7 @@ def test_files(tmp_path):
         with pytest.raises(ValueError, match=message):
             ez.read_annotations(tmp_path / "e.json")
     (tmp_path / "f.csv").write_text("text,label")
-    with pytest.raises(ValueError, match="with pandas"):
+    with pytest.raises(ValueError, match="f.csv.*pandas"):
         ez.read_annotations(tmp_path / "f.csv")
     with pytest.raises(FileNotFoundError):
         ez.read_annotations(tmp_path / "g.json")
@@ -418,7 +418,7 @@ class TestBrat:
         (tmp_path / "b.ann").write_text("")
         expected = ["Nothing", TEXT], [[], SPANS]
         assert ez.read_annotations(tmp_path) == expected
-        assert "2 lines of relations" in caplog.text
+        assert "2 lines" in caplog.text
         for name in ("a.txt", "a.ann"):
             assert ez.read_annotations(tmp_path / "more" / name) == ([TEXT], [SPANS])
 
@@ -437,10 +437,10 @@ class TestBrat:
     @pytest.mark.parametrize(
         ("annotations", "message"),
         [
-            ("T1\tX 0 3;10 14\tAnn Rome\n", "a.ann, line 1: 'Ann Rome' is of 2 parts"),
-            ("\nT1\tX 0 3\tBob\n", "a.ann, line 2: the span from 0 to 3 is 'Ann', but its text"),
-            ("T1 X 0 3 Ann\n", "a.ann, line 1 is 'T1 X 0 3 Ann'"),
-            ("t1\tX 0 3\tAnn\n", "a.ann, line 1 is 't1"),
+            ("T1\tX 0 3;10 14\tAnn Rome\n", "a.ann, line 1.*'Ann Rome'.* 2 parts"),
+            ("\nT1\tX 0 3\tBob\n", "a.ann, line 2.*'Ann'"),
+            ("T1 X 0 3 Ann\n", "a.ann, line 1.*'T1 X 0 3 Ann'"),
+            ("t1\tX 0 3\tAnn\n", "a.ann, line 1.*'t1"),
         ],
     )
     def test_refusals(self, tmp_path, annotations, message):
@@ -451,9 +451,9 @@ class TestBrat:
     def test_half_of_a_pair(self, tmp_path):
         self.write(tmp_path, "")
         (tmp_path / "b.txt").write_text("Not annotated")
-        with pytest.raises(ValueError, match="There is no b.ann"):
+        with pytest.raises(ValueError, match="b.ann"):
             ez.read_annotations(tmp_path)
-        with pytest.raises(ValueError, match="without .ann and .txt .*: none.json"):
+        with pytest.raises(ValueError, match="none.json"):
             (tmp_path / "empty").mkdir()
             (tmp_path / "empty" / "none.json").write_text("[]")
             ez.read_annotations(tmp_path / "empty")
@@ -489,23 +489,23 @@ class TestFit:
         history = tagger.fit(rows, validation_data=ez.read_annotations(rows), verbose=0).history
         assert "val_f1" in history
         assert tagger.evaluate_entities(rows, None)["per_type"]["PER"]["support"] == 2
-        with pytest.raises(ValueError, match="no annotation .* the keys 'text', 'meta'"):
+        with pytest.raises(ValueError, match="'text', 'meta'"):
             tagger.fit([{"text": TEXT, "meta": {}}])
 
     def test_numbers_without_names(self, build):
         """REPORTS.md, 6: LABEL_0 was counted as an entity."""
-        with pytest.raises(ValueError, match="numbers, such as 1, and have no names.*labels="):
+        with pytest.raises(ValueError, match="numbers.* 1.*labels="):
             build().fit([["ann", "is"]], [[1, 0]])
-        with pytest.raises(ValueError, match="numbers, such as 1, and have no names.*labels="):
+        with pytest.raises(ValueError, match="numbers.* 1.*labels="):
             build().fit([{"tokens": ["ann", "is"], "ner_tags": [1, 0]}])
 
     def test_numbers_as_texts(self, build):
-        with pytest.raises(ValueError, match="numbers, such as 1, and have no names"):
+        with pytest.raises(ValueError, match="numbers.* 1.*labels="):
             build().fit([["ann", "is"]], [["1", "0"]])
 
     def test_labels_of_spans_that_look_like_tags(self, build, caplog):
         build()._adapt([TEXT], [[(0, 3, "B-PER")]])
-        assert "These look like tags of words: 'B-PER'." in caplog.text
+        assert "'B-PER'" in caplog.text
 
     @pytest.mark.slow(only="^(labels1-y0|labels1-y1$|labels1-y11)")
     @pytest.mark.parametrize(
@@ -536,7 +536,7 @@ class TestFit:
         for _ in range(2):
             tagger._adapt([["ann", "is", "in", "rome", "."]], tags)
             tagger._before_training([["ann", "is", "in", "rome", "."]], tags)
-        assert caplog.text.count("Tags follow BMES, such as 'M-PER'") == 1
+        assert caplog.text.count("BMES") == 1
         assert tagger.labels == ["O", "B-PER", "M-PER", "E-PER", "S-PER"]
         assert tagger.valid_tags is True
         _, y, _ = tagger.preprocessor([TEXT], [[(0, 3, "PER"), (4, 14, "PER")]])
@@ -550,10 +550,10 @@ class TestFit:
         assert classifier.labels == ["neg", "pos"]
         several = build("Sequence", problem_type="multi_label_classification")
         assert several._separate(rows, None)[1] == [["pos"], ["neg"]]
-        for labels, message in (([], "Row 1 has no label"), (["a", "b"], "Row 1 has the labels")):
+        for labels, message in (([], "Row 1 .*no label"), (["a", "b"], r"Row 1 .*'a', 'b'")):
             with pytest.raises(ValueError, match=message):
                 classifier.fit([rows[0], {"text": TEXT, "label": labels}])
-        with pytest.raises(ValueError, match="Row 0 has no labels. It has spans"):
+        with pytest.raises(ValueError, match="Row 0 .*spans"):
             classifier.fit([OF_TAGGERS["doccano, JSONL"]])
 
 
@@ -574,9 +574,9 @@ class TestRowsWithLabels:
         assert few.labels == ["down", "up"]
         expected = few.evaluate(*map(list, zip(*self.ROWS, strict=True)))
         assert few.evaluate(rows) == few.evaluate(ez.read_annotations(rows)) == expected
-        with pytest.raises(ValueError, match="The labels are missing. Expected the class of each"):
+        with pytest.raises(ValueError, match="labels are missing"):
             few.fit(["ann"])
-        with pytest.raises(ValueError, match="no annotation .* the keys 'text', 'meta'"):
+        with pytest.raises(ValueError, match="'text', 'meta'"):
             few.fit([{"text": TEXT, "meta": {}}])
 
     def test_estimators(self, rows, monkeypatch):
@@ -590,9 +590,9 @@ class TestRowsWithLabels:
             )
             with contextlib.suppress(AttributeError):  # of the model that is not made
                 estimator().fit(rows)
-            with pytest.raises(ValueError, match="requires y to be passed"):
+            with pytest.raises(ValueError, match=r"\by\b"):
                 estimator().fit(["ann"])
-            with pytest.raises(ValueError, match="no annotation .* the keys 'text', 'meta'"):
+            with pytest.raises(ValueError, match="'text', 'meta'"):
                 estimator().fit([{"text": TEXT, "meta": {}}])
         texts = [text for text, _ in self.ROWS]
         assert given[0] == (texts, ["up", "down", "up", "down"])
@@ -623,34 +623,32 @@ class TestTables:
         """REPORTS.md, 6: "forum" was everybody's hard negative."""
         task = make(name)
         for source in (["forum"] * 4, ["web forum"] * 4, ["Fürth"] * 4):
-            with pytest.raises(
-                ValueError, match=r"'source' holds one value.*negative.*fit\(\(x\['q"
-            ):
+            with pytest.raises(ValueError, match=r"'source'.*fit\(\(x\['q"):
                 task.fit(self.table(source=source))
         many = pd.concat([self.table(source=["web forum", "news"] * 2)] * 5)
-        with pytest.raises(ValueError, match="'source' holds 2 names that are repeated"):
+        with pytest.raises(ValueError, match="'source' .* 2 "):
             task.fit(many)
-        with pytest.raises(ValueError, match=r"holds numbers.*fit\(\(x\['q'\], x\['d'\]\), x\['s"):
+        with pytest.raises(ValueError, match=r"'score'.*fit\(\(x\['q'\], x\['d'\]\), x\['s"):
             task.fit(self.table(score=[1.0, 0.5, 0.2, 0.1]))
 
     def test_a_reranker_too(self, make):
         reranker, scores = make("Reranker"), [1, 0, 1, 0]
         table = pd.DataFrame({"query": [*self.TEXTS], "source": ["forum"] * 4})
-        with pytest.raises(ValueError, match="'source' holds one value .* taken for texts"):
+        with pytest.raises(ValueError, match="'source' "):
             reranker.fit(table, scores)
         one_query = pd.DataFrame({"query": ["rome"] * 4, "text": [*self.TEXTS]})
         assert reranker.preprocessor.inputs.columns(one_query) == (["rome"] * 4, [*self.TEXTS])
-        with pytest.raises(ValueError, match=r"Type fit\(\(x\['query'\], x\['text'\]\), x\['label"):
+        with pytest.raises(ValueError, match=r"fit\(\(x\['query'\], x\['text'\]\), x\['label"):
             reranker.fit(one_query.assign(label=scores))
 
     def test_roles_are_logged_once(self, make, caplog):
         x, _ = make("TextEmbedder")._begin_fit(self.table(), None)
         assert len(x) == 2
-        assert caplog.text.count("Columns of the table: anchors 'q', positives 'd'.") == 1
+        assert caplog.text.count("anchors 'q', positives 'd'") == 1
 
     def test_a_table_without_labels_is_answered_with_the_line_to_type(self, build):
         table = pd.DataFrame({"id": [1, 2], "text": [*self.TEXTS[:2]], "label": ["up", "down"]})
-        line = r"'id', 'text', 'label'. Type fit\(x\['text'\], x\['label'\]\)"
+        line = r"'id', 'text', 'label'.*fit\(x\['text'\], x\['label'\]\)"
         classifier = build("Sequence", labels=["down", "up"])
         for x, y in ((table, None), (table.to_dict("list"), None), (table, "label")):
             with pytest.raises(ValueError, match=line):
@@ -658,13 +656,13 @@ class TestTables:
             with pytest.raises(ValueError, match=line):
                 classifier.evaluate(x, y)
         table = pd.DataFrame({"tokens": [["ann"]], "ner_tags": [["B-PER"]]})
-        with pytest.raises(ValueError, match=r"Type fit\(x\['tokens'\], x\['ner_tags'\]\)"):
+        with pytest.raises(ValueError, match=r"fit\(x\['tokens'\], x\['ner_tags'\]\)"):
             build(labels=LABELS).fit(table)
 
     def test_a_path_is_no_text(self, build, make):
-        with pytest.raises(ValueError, match=r"ez.read_annotations\('train.json'\) reads"):
+        with pytest.raises(ValueError, match=r"ez.read_annotations\('train.json'\)"):
             build().fit("train.json")
         with pytest.raises(ValueError, match=r"fit\(ez.read_squad\('train.json'\)\)"):
             make("SpanQA").fit("train.json")
-        with pytest.raises(ValueError, match=r"has the splits 'train', 'test'. .*x\['train'\]"):
+        with pytest.raises(ValueError, match=r"'train', 'test'.*x\['train'\]"):
             build().fit({"train": self.table(), "test": self.table()})

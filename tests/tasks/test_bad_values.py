@@ -113,7 +113,7 @@ def test_prompts_that_are_no_texts_are_refused(name, prompt, model):
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        (7, r"prompts is 7. Expected a dict"),
+        (7, r"prompts is 7"),
         (["query"], "Expected a dict"),
         ({"query": 7}, r"prompts\['query'\] is 7"),
         ({7: "query: "}, r"prompts\[7\] is"),
@@ -132,7 +132,7 @@ def test_prompts_of_a_model_are_names_and_texts(name, prompts, message, model):
 def test_widths_that_the_vectors_do_not_have_are_refused(dim, model):
     embedder = model("TextEmbedder")
     for call in (embedder.embed, embedder.index):
-        with pytest.raises(ValueError, match="dim is .* Expected (at most 16|an integer of 1)"):
+        with pytest.raises(ValueError, match="dim is"):
             call(["a"], dim=dim)
 
 
@@ -142,7 +142,7 @@ def test_answered_rows_that_no_file_holds_are_named(row, ending, model, tmp_path
     path = tmp_path / "texts.jsonl"
     rows = [{"text": "a", "id": "1"}, {"id": "2", **row}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(ValueError, match=r"row 1 \(line 2\): '(text|id)' has the lone surrogate"):
+    with pytest.raises(ValueError, match=r"row 1 .*'(text|id)'.* surrogate"):
         ez.answer_files(model("SequenceClassifier"), path, tmp_path / "out", keep=["id"], verbose=0)
     assert not list(tmp_path.glob("out/*.parquet"))
 

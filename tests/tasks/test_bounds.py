@@ -39,7 +39,7 @@ def folder(classifier, tmp_path):
 @pytest.mark.parametrize("callbacks", [[5], 5, [keras.callbacks.EarlyStopping], ["early"]])
 def test_what_is_no_callback(callbacks, classifier):
     for call in (classifier.predict, classifier.evaluate, classifier.fit):
-        with pytest.raises(ValueError, match="callbacks is .*Expected a list of callbacks"):
+        with pytest.raises(ValueError, match="callbacks is"):
             call(TEXTS, callbacks=callbacks, verbose=0)
 
 

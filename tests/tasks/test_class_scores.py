@@ -208,9 +208,9 @@ class TestAbstention:
 
     @pytest.mark.parametrize("build", [classifier, few_shot])
     def test_what_cannot_abstain(self, build):
-        with pytest.raises(ValueError, match="gives several labels a text"):
+        with pytest.raises(ValueError, match="abstain_below is 0.5.*several labels"):
             build(problem_type=SEVERAL, abstain_below=0.5)
-        with pytest.raises(ValueError, match="gives several labels a text"):
+        with pytest.raises(ValueError, match="abstain_below is 0.5.*several labels"):
             build(problem_type=SEVERAL).classify(TEXTS, abstain_below=0.5)
         with pytest.raises(ValueError, match="abstain_below is 0.5.*top_k=2"):
             build().classify(TEXTS, abstain_below=0.5, top_k=2)
@@ -220,7 +220,7 @@ class TestAbstention:
             build().classify(TEXTS, abstain_below=2)
 
     def test_numbers_are_refused(self):
-        with pytest.raises(ValueError, match="gives numbers"):
+        with pytest.raises(ValueError, match="abstain_below is 0.5.*numbers"):
             classifier(problem_type="regression", labels=None, abstain_below=0.5)
 
     def test_few_shot_with_a_threshold(self):
@@ -293,7 +293,7 @@ class TestConfusion:
         np.testing.assert_array_equal(axes.images[0].get_array(), expected)
         assert axes.get_title() == "3 words"
         for wrong in (tagger.extract_entities(words), [["O"], ["O"]], ["O", "O"], [["O", "O"]]):
-            with pytest.raises(ValueError, match=r"evaluate_entities|true lists of tags"):
+            with pytest.raises(ValueError, match=r"evaluate_entities|tags"):
                 ez.display.confusion_matrix(tags, wrong)
         with pytest.raises(ValueError, match="normalize is 'rows'"):
             ez.display.confusion_matrix(tags, found, normalize="rows")

@@ -231,7 +231,7 @@ def test_weights_of_another_rank_are_refused(tiny, tmp_path):
     model.enable_lora(2)
     other.enable_lora(1)
     model.save_weights(tmp_path / "model.weights.h5")
-    with pytest.raises(ValueError, match="4 objects could not be loaded"):
+    with pytest.raises(ValueError, match="4 objects"):
         other.load_weights(tmp_path / "model.weights.h5")
 
 

@@ -91,7 +91,7 @@ def test_text_without_tokens_is_left_out(tokenizer, tmp_path):
     given = [["the cat", "\x01", "  "], ["\x01"], [], ["a dog"]]
     corpus = ez.PretrainingCorpus.from_documents(tmp_path / "c", given, tokenizer, verbose=0)
     assert held(corpus) == [ids(["the cat"]), ids(["a dog"])]
-    with pytest.raises(ValueError, match="There is no text"):
+    with pytest.raises(ValueError, match="no text"):
         ez.PretrainingCorpus.from_documents(tmp_path / "d", [[]], tokenizer, verbose=0)
 
 
@@ -120,7 +120,7 @@ def test_a_begun_corpus_goes_on_with_the_next_shard(tokenizer, tmp_path, monkeyp
     monkeypatch.setattr(Shard, "write", fail_at_the_third)
     with pytest.raises(InterruptedError):
         make("begun")
-    with pytest.raises(ValueError, match="is not complete: it has 2 files so far"):
+    with pytest.raises(ValueError, match="begun.* 2 files"):
         ez.PretrainingCorpus(tmp_path / "begun")
     monkeypatch.setattr(Shard, "write", write)
     times = [path.stat().st_mtime_ns for path in sorted((tmp_path / "begun").glob("*.safe*"))]
@@ -136,14 +136,14 @@ def test_a_begun_corpus_goes_on_with_the_next_shard(tokenizer, tmp_path, monkeyp
 
 def test_another_source_or_tokenizer_is_another_corpus(tokenizer, corpus, tmp_path):
     other = ez.BertTokenizer(TOKENS, lowercase=False)
-    with pytest.raises(ValueError, match="belongs to another corpus: tokenizer is"):
+    with pytest.raises(ValueError, match="another corpus: tokenizer is"):
         ez.PretrainingCorpus.from_documents(corpus.folder, documents(), other, 100)
-    with pytest.raises(ValueError, match="belongs to another corpus: shard_tokens is 100 there"):
+    with pytest.raises(ValueError, match="another corpus: shard_tokens is 100"):
         ez.PretrainingCorpus.from_documents(corpus.folder, documents(), tokenizer, 101)
     (tmp_path / "a.txt").write_text("the cat")
-    with pytest.raises(ValueError, match="belongs to another corpus: source is"):
+    with pytest.raises(ValueError, match="another corpus: source is"):
         ez.PretrainingCorpus.from_files(corpus.folder, [tmp_path / "a.txt"], tokenizer, 100)
-    with pytest.raises(ValueError, match="was made with another tokenizer than this task has"):
+    with pytest.raises(ValueError, match="another tokenizer"):
         corpus.check_tokenizer(other)
 
 
@@ -166,14 +166,14 @@ def test_a_file_that_changes_while_it_is_tokenized_is_no_part(
 
     monkeypatch.setattr(Shard, "write", writes)
     make = ez.PretrainingCorpus.from_files
-    with pytest.raises(ValueError, match=f"{paths[number].name} was changed while it was read"):
+    with pytest.raises(ValueError, match=f"{paths[number].name} was changed"):
         make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
     assert len(written) == 2
-    with pytest.raises(ValueError, match="written at another time.*delete that folder"):
+    with pytest.raises(ValueError, match="another time.*delete"):
         make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
     make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
     os.utime(paths[0], ns=(0, 10**9))
-    with pytest.raises(ValueError, match=r"another time.*PretrainingCorpus\(folder\) opens it"):
+    with pytest.raises(ValueError, match=r"another time.*PretrainingCorpus\(folder\)"):
         make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
     assert ez.PretrainingCorpus(tmp_path / "d").num_documents == 120
 
@@ -186,7 +186,7 @@ def test_a_description_that_cannot_be_is_damaged(tokenizer, tmp_path, begun, cha
     manifest = json.loads((begun / "corpus.json").read_text())
     manifest["shards"][0] |= changed
     (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
-    with pytest.raises(ValueError, match="corpus.json is damaged or changed"):
+    with pytest.raises(ValueError, match="corpus.json is damaged"):
         ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
 
 
@@ -195,7 +195,7 @@ def test_a_place_in_no_file_is_damage(tokenizer, begun, place):
     manifest = json.loads((begun / "corpus.json").read_text())
     manifest["shards"][-1]["position"] = place
     (begun / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
-    with pytest.raises(ValueError, match="in none of the files: its corpus.json is damaged"):
+    with pytest.raises(ValueError, match="files.*corpus.json is damaged"):
         ez.PretrainingCorpus.from_files(begun, [begun.parent / "a.txt"], tokenizer, 100, verbose=0)
 
 
@@ -227,7 +227,7 @@ def test_a_changed_bit_is_found_when_its_file_is_read(corpus, tmp_path):
     path.write_bytes(content)
     damaged = ez.PretrainingCorpus(folder)
     damaged.shard(0)
-    with pytest.raises(ValueError, match=f"{path.name} is damaged or changed"):
+    with pytest.raises(ValueError, match=f"{path.name} is damaged"):
         damaged.shard(1)
 
 
@@ -249,25 +249,25 @@ def test_other_documents_than_before_do_not_continue_a_corpus(tokenizer, tmp_pat
         with pytest.raises(InterruptedError):
             make(tmp_path / "c", iter(texts))
     for other in (texts[::-1], [["the cat"], *texts], [[*texts[0], "dog"], *texts[1:]], texts[:2]):
-        with pytest.raises(ValueError, match="documents are others than before|are in the"):
+        with pytest.raises(ValueError, match="documents"):
             make(tmp_path / "c", iter(other))
     assert make(tmp_path / "c", iter(texts)).sha256 == whole.sha256
 
 
 def test_what_is_no_document_is_named(tokenizer, tmp_path):
     make = ez.PretrainingCorpus.from_documents
-    with pytest.raises(ValueError, match=r"Document 1 is or holds 7\. Expected a text"):
+    with pytest.raises(ValueError, match="Document 1 .* 7"):
         make(tmp_path / "c", ["the cat", 7], tokenizer)
-    with pytest.raises(ValueError, match=r"Document 0 is or holds \['a'\]"):
+    with pytest.raises(ValueError, match=r"Document 0 .*\['a'\]"):
         make(tmp_path / "c", [[["a"]]], tokenizer)
-    with pytest.raises(ValueError, match="Document 0 is not text in UTF-8"):
+    with pytest.raises(ValueError, match="Document 0 .*UTF-8"):
         make(tmp_path / "c", [b"\xff"], tokenizer)
-    with pytest.raises(ValueError, match=r"shard_tokens is 0\. Expected an integer of 1"):
+    with pytest.raises(ValueError, match="shard_tokens is 0"):
         make(tmp_path / "c", ["the cat"], tokenizer, shard_tokens=0)
     (tmp_path / "a.txt").write_bytes(b"the cat\n\xff\n")
-    with pytest.raises(ValueError, match=r"a\.txt is not text in UTF-8: .* ends at byte 10"):
+    with pytest.raises(ValueError, match=r"a\.txt .*UTF-8.* byte 10"):
         ez.PretrainingCorpus.from_files(tmp_path / "c", [tmp_path / "a.txt"], tokenizer)
-    with pytest.raises(FileNotFoundError, match=r"none\.txt is not there"):
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
         ez.PretrainingCorpus.from_files(tmp_path / "c", [tmp_path / "none.txt"], tokenizer)
 
 
@@ -295,10 +295,10 @@ class TestDamage:
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="shard-00000.safetensors is damaged or changed"):
+        with pytest.raises(ValueError, match="shard-00000.safetensors is damaged"):
             ez.PretrainingCorpus(folder).verify()
         path.write_bytes(content[:-2])
-        with pytest.raises(ValueError, match="is damaged or changed"):
+        with pytest.raises(ValueError, match="is damaged"):
             ez.PretrainingCorpus(folder).shard(0)
 
     @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ class TestDamage:
     def test_a_shard_out_of_the_folder_is_refused(self, folder):
         manifest = json.loads((folder / "corpus.json").read_text())
         self.rewrite(folder, shards=[{**manifest["shards"][0], "file": "../x.safetensors"}])
-        with pytest.raises(ValueError, match="is not a plain file name"):
+        with pytest.raises(ValueError, match="plain file name"):
             ez.PretrainingCorpus(folder).shard(0)
 
     @pytest.mark.parametrize(
@@ -320,14 +320,14 @@ class TestDamage:
     )
     def test_borders_outside_of_the_tokens_are_refused(self, folder, sentences, wanted):
         self.rewrite(folder, Shard(np.ones(7), np.array(sentences), np.array(wanted)))
-        with pytest.raises(ValueError, match="is no shard of a corpus: its (sent|docu)"):
+        with pytest.raises(ValueError, match="shard.*(sentence|document)"):
             ez.PretrainingCorpus(folder).shard(0)
 
     def test_ids_outside_of_the_vocabulary_are_refused(self, folder, tokenizer):
         self.rewrite(folder, Shard.of([[[5, 6, 77]], [[5]]]))
         shard = ez.PretrainingCorpus(folder).shard(0)
         slots = [(shard, corpus_examples.full_sentences(shard, 8), 0)]
-        with pytest.raises(ValueError, match="holds the id 77, but its tokenizer has 20 tokens"):
+        with pytest.raises(ValueError, match="id 77.* 20 tokens"):
             read_examples(slots, tokenizer, len(TOKENS))
 
 
@@ -408,22 +408,22 @@ def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
     manifest["tokenizer"]["sha256"] = "0" * 64
     (words / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
     for others, message in (
-        ([], r"Expected parts 0 to 1 of 2, each once\. Received: 0 of 2\."),
-        ([first], "Received: 0 of 2, 0 of 2"),
-        ([part("of3", part=(1, 3))], "Received: 0 of 2, 1 of 3"),
-        ([whole], "whole is no part: it was made without `part`"),
-        ([part("sizes", shard_tokens=99, part=(1, 2))], "different corpora: shard_tokens is 100"),
-        ([words], "different corpora: tokenizer is"),
+        ([], r"0 to 1 of 2.* 0 of 2\."),
+        ([first], "0 of 2, 0 of 2"),
+        ([part("of3", part=(1, 3))], "0 of 2, 1 of 3"),
+        ([whole], "whole .*`part`"),
+        ([part("sizes", shard_tokens=99, part=(1, 2))], "shard_tokens is 100"),
+        ([words], "tokenizer is"),
     ):
         with pytest.raises(ValueError, match=message):
             join(tmp_path / "joined", [first, *others], verbose=0)
-    with pytest.raises(ValueError, match="belongs to another corpus: part is"):
+    with pytest.raises(ValueError, match="another corpus: part is"):
         part("first", part=(1, 2))
-    with pytest.raises(ValueError, match=r"part is \(2, 2\)\. Expected \(i, n\) with i from 0"):
+    with pytest.raises(ValueError, match=r"part is \(2, 2\)"):
         part("more", part=(2, 2))
     shard = second / "shard-00000.safetensors"
     shard.write_bytes(shard.read_bytes()[:-2] + b"\0\0")
-    with pytest.raises(ValueError, match="shard-00000.safetensors is damaged or changed"):
+    with pytest.raises(ValueError, match="shard-00000.safetensors is damaged"):
         join(tmp_path / "joined", [first, second], verbose=0)
 
 

@@ -105,14 +105,14 @@ def test_a_preset_holds_the_weights_of_the_layer(name, request, tmp_path, caplog
 def test_without_the_layer_a_preset_says_that_the_head_is_new(classifier, tmp_path, caplog):
     classifier.save_to_preset(tmp_path)
     ez.SequenceClassifier.from_preset(tmp_path)
-    assert "the checkpoint's is of a layer that head=... takes" in caplog.text
+    assert "head=..." in caplog.text
 
 
 @pytest.mark.slow
 def test_another_layer_starts_from_random_weights(classifier, tmp_path, caplog):
     classifier.save_to_preset(tmp_path)
     ez.SequenceClassifier.from_preset(tmp_path, head=keras.layers.Dense(3))
-    assert "custom_head.0 (is (8, 5), expected (8, 3))" in caplog.text
+    assert all(words in caplog.text for words in ("custom_head.0", "(8, 5)", "(8, 3)"))
 
 
 def test_labels_and_outputs_must_agree(make):
@@ -133,7 +133,7 @@ def test_a_head_is_a_layer(make):
 
 @pytest.mark.slow
 def test_keras_hub_has_no_such_task(classifier, tmp_path):
-    with pytest.raises(ValueError, match="KerasHub has no task with a head of one's own"):
+    with pytest.raises(ValueError, match="KerasHub .*head"):
         classifier.save_to_preset(tmp_path, format="keras_hub")
 
 

@@ -82,16 +82,16 @@ def test_sentences_in_words():
     tags = ["O", "B-LOC", "O", "B-PER", "I-PER"]
     picture = ez.display.entities([["In", "Rome", ",", "Anna", "Bo"]], [["O"] * 5], true=[tags])
     assert picture.text == "In [Rome ?LOC] , [Anna Bo ?PER]"
-    with pytest.raises(ValueError, match="2 words, but 5 tags"):
+    with pytest.raises(ValueError, match="2 words.* 5 tags"):
         ez.display.entities([["In", "Rome"]], [tags])
 
 
 @pytest.mark.parametrize(
     "texts, found, message",
     [
-        (["a", "b"], [[]], "2 texts, but entities of 1"),
-        ("Rome", [{"label": "LOC", "start": 2, "end": 9}], "2:9 is not in the text 'Rome'"),
-        ("Oslo", [entity("Rome", "Rome")], "'Rome' at 0:4 is not in the text 'Oslo'"),
+        (["a", "b"], [[]], "2 texts.* 1"),
+        ("Rome", [{"label": "LOC", "start": 2, "end": 9}], "2:9 .*'Rome'"),
+        ("Oslo", [entity("Rome", "Rome")], "'Rome' at 0:4 .*'Oslo'"),
         ("Rome", [entity("Rome", "Rom"), entity("Rome", "me")], "overlap: 'me' in 'Rome'"),
     ],
 )
@@ -152,11 +152,11 @@ def test_attention_of_a_pair(model):
 
 @pytest.mark.slow
 def test_attention_says_what_there_is(model):
-    with pytest.raises(ValueError, match="layer=2; expected -2 to 1"):
+    with pytest.raises(ValueError, match="layer.*2.* -2 to 1"):
         ez.display.attention(model, "a", layer=2)
-    with pytest.raises(ValueError, match="head=-1; expected 0 to 3"):
+    with pytest.raises(ValueError, match="head.*-1.* 0 to 3"):
         ez.display.attention(model, "a", head=-1)
-    with pytest.raises(ValueError, match="has no preprocessor"):
+    with pytest.raises(ValueError, match="preprocessor"):
         ez.display.attention(ez.MaskedLM(model.backbone), "a")
     assert "<script>" not in ez.display.attention(model, "<script>", layer=0).html
 
@@ -217,7 +217,7 @@ def test_explanations_of_entities_and_answers():
     answer = explained("In Rome", 0.1, 0.4, text="", start=0, end=0)
     assert ez.display.explanation(answer).text.startswith("No answer (0.90)")
     assert ez.display.explanation([[]]).text == "Nothing to explain."
-    with pytest.raises(ValueError, match="Expected the result of explain"):
+    with pytest.raises(ValueError, match="explain"):
         ez.display.explanation("Rome")
 
 
@@ -243,7 +243,7 @@ def test_the_most_confident_mistakes():
     assert len(ez.display.errors(classifier, texts, labels, top_k=1).text.split("\n")) == 3
     right = [classifier.labels[i] for i in scores.argmax(axis=1)]
     assert ez.display.errors(classifier, texts, right).text == "0 of 5 texts are labelled wrong."
-    with pytest.raises(ValueError, match="5 texts, but 2 labels"):
+    with pytest.raises(ValueError, match="5 texts.* 2 labels"):
         ez.display.errors(classifier, texts, labels[:2])
 
 
@@ -252,7 +252,7 @@ def test_mistakes_are_of_one_label(tiny):
     preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(family))
     kind = {"labels": ["O", "P"], "problem_type": "multi_label_classification"}
     model = ez.SequenceClassifier(tiny.backbone(family), preprocessor, **kind)
-    with pytest.raises(ValueError, match="errors is of one label for each text. Received"):
+    with pytest.raises(ValueError, match="errors"):
         ez.display.errors(model, ["a"], [["O"]])
 
 
@@ -266,7 +266,7 @@ def test_learning_curves_of_a_history():
     axes = ez.display.learning_curves({"loss": [1.0], "f1": [0.0], "recall": [0.0]})
     assert len(axes) == len(axes[0].figure.axes) == 3
     pyplot.close("all")
-    with pytest.raises(ValueError, match="Expected the history of fit"):
+    with pytest.raises(ValueError, match="history of fit"):
         ez.display.learning_curves({"accuracy": [1.0]})
 
 
@@ -338,7 +338,7 @@ def test_thresholds_of_entities_are_those_of_what_is_chosen(tiny, nested):
 
 def test_thresholds_of_models_without(tiny):
     model = tiny.task(ez.BertBackbone.family, "SequenceClassifier")
-    with pytest.raises(ValueError, match="Thresholds are of several labels a text, of two classes"):
+    with pytest.raises(ValueError, match="problem_type=.*thresholds"):
         ez.display.thresholds(model, ["a"] * 3, model.labels[:3])
 
 
@@ -349,9 +349,9 @@ def test_a_confusion_matrix_counts_true_labels_down():
     assert [int(text.get_text()) for text in axes.texts] == [1, 0, 2, 1]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["b", "a"]
     pyplot.close("all")
-    with pytest.raises(ValueError, match="1 true labels, but 2 predicted"):
+    with pytest.raises(ValueError, match="1 true.* 2 predicted"):
         ez.display.confusion_matrix(["a"], ["a", "b"])
-    with pytest.raises(ValueError, match="'b' is not among labels"):
+    with pytest.raises(ValueError, match="'b' .*labels"):
         ez.display.confusion_matrix(["a"], ["b"], labels=["a"])
 
 

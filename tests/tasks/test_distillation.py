@@ -270,7 +270,7 @@ def test_a_teacher_of_another_family_has_its_own_rows():
     packed = ez.MaskedLM(
         backbone(pooler=False), ez.MaskedLMPreprocessor(tokenizer(), pack_texts=True)
     )
-    with pytest.raises(ValueError, match="have different tokenizers, .* same for hidden_states"):
+    with pytest.raises(ValueError, match="different tokenizers.*hidden_states"):
         ez.Distillation(teacher, packed, objectives=["hidden_states"])
 
 
@@ -509,7 +509,7 @@ def of_one_backbone(teacher, student):
         ),
         (
             lambda: ez.Distillation(backbone(2, 16, 4), backbone(), relation_heads=16),
-            "a divisor of both widths, 16 of the teacher and 8",
+            "relation_heads is .* 16 .* 8",
         ),
         (
             lambda: ez.Distillation(
@@ -517,7 +517,7 @@ def of_one_backbone(teacher, student):
                 backbone(),
                 ez.SequenceClassifierPreprocessor(tokenizer()),
             ),
-            "examples of different lengths, 9 tokens and 512",
+            "lengths, 9 .* 512",
         ),
         (lambda: distilled(ALL, temperature=0.0), "temperature is 0.0"),
     ],

@@ -242,17 +242,17 @@ class TestChanges:
     def test_a_failed_change_changes_nothing(self, kind):
         index = make(kind, rows_of(5))
         before = index.documents.texts, index.documents.ids, index.search(QUERIES)
-        with pytest.raises(ValueError, match=r"ids\[5\] is 'd2', as ids\[2\]"):
+        with pytest.raises(ValueError, match=r"ids\[5\] is 'd2'"):
             index.add(["w1"], ids=["d2"], metadata=[{}])
-        with pytest.raises(ValueError, match="have ids, and these have none. Give all documents"):
+        with pytest.raises(ValueError, match="ids.*none"):
             index.add(["w1"])
-        with pytest.raises(ValueError, match="There is no document 'd9'"):
+        with pytest.raises(ValueError, match="'d9'"):
             index.update(["w1"], ids=["d9"])
-        with pytest.raises(ValueError, match="update needs ids"):
+        with pytest.raises(ValueError, match="update.*ids"):
             index.update(["w1"])
-        with pytest.raises(ValueError, match="There is no document 'd17'"):
+        with pytest.raises(ValueError, match="'d17'"):
             index.remove(["d1", "d17"])
-        with pytest.raises(ValueError, match="remove would leave no document"):
+        with pytest.raises(ValueError, match="remove.*no document"):
             index.remove(list(index.ids))
         assert (index.documents.texts, index.documents.ids, index.search(QUERIES)) == before
 
@@ -315,14 +315,14 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('{"id": "a"}\n', "There are 1 and 2 texts and documents"),
-            ('{"id": "a"}\n{"id": "a"}\n', r"ids\[1\] is 'a', as ids\[0\]"),
-            ('{"id": "a"}\n{"metadata": {}}\n', "line 2 has .'metadata'., line 1 other keys"),
-            ('{"id": "a"}\n["b"]\n', "line 2 is no document"),
-            ('{"id": "a"}\n{"id": ' + "[" * 99_999, "line 2 is no document"),
-            ("", "documents.jsonl is empty"),
+            ('{"id": "a"}\n', "1 and 2 "),
+            ('{"id": "a"}\n{"id": "a"}\n', r"ids\[1\] is 'a'"),
+            ('{"id": "a"}\n{"metadata": {}}\n', "line 2 .*'metadata'"),
+            ('{"id": "a"}\n["b"]\n', "line 2 .*document"),
+            ('{"id": "a"}\n{"id": ' + "[" * 99_999, "line 2 .*document"),
+            ("", "documents.jsonl .*empty"),
             ('{"metadata": {"\\ud800": 1}}\n', "has the lone surrogate"),
-            ('{"id": "a"}\n{"id": {}}\n', r"ids\[1\] is {}. Expected a text or an int"),
+            ('{"id": "a"}\n{"id": {}}\n', r"ids\[1\] is {}"),
             ('{"metadata": {"a": 1}}\n{"metadata": {"a": "x"}}\n', "field 'a' is 'x'"),
         ],
     )
@@ -357,22 +357,22 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("documents", "options", "message"),
         [
-            (["a", "b"], {"ids": ["x", "x"]}, r"ids\[1\] is 'x', as ids\[0\]"),
-            (["a", "b"], {"ids": ["x"]}, "There are 1 ids for 2 documents"),
-            (["a", "b"], {"ids": ["x", 7]}, r"ids\[1\] is 7 \(int\), and ids\[0\] is 'x'"),
-            (["a"], {"ids": [1.5]}, r"ids\[0\] is 1.5. Expected a text or an integer"),
-            (["a"], {"ids": "id"}, "ids='id' names a column, and documents are no table"),
-            (["a"], {"metadata": [7]}, r"metadata\[0\] is 7. Expected a dict"),
-            (["a"], {"metadata": [{"x": object()}]}, "the field 'x' is <object.*Expected a text"),
-            (["a"], {"metadata": [{"x": float("inf")}]}, "the field 'x' is inf. Expected a finite"),
+            (["a", "b"], {"ids": ["x", "x"]}, r"ids\[1\] is 'x'"),
+            (["a", "b"], {"ids": ["x"]}, "1 ids.* 2 documents"),
+            (["a", "b"], {"ids": ["x", 7]}, r"ids\[1\] is 7 .*'x'"),
+            (["a"], {"ids": [1.5]}, r"ids\[0\] is 1.5"),
+            (["a"], {"ids": "id"}, "ids.*'id'.*table"),
+            (["a"], {"metadata": [7]}, r"metadata\[0\] is 7"),
+            (["a"], {"metadata": [{"x": object()}]}, "field 'x' is <object"),
+            (["a"], {"metadata": [{"x": float("inf")}]}, "field 'x' is inf"),
             (
                 ["a", "b"],
                 {"metadata": [{"year": 2024}, {"year": "2024"}]},
-                r"metadata\[1\]: the field 'year' is '2024' \(str\), and in metadata\[0\] float",
+                r"metadata\[1\].*'year' is '2024'.*float",
             ),
-            (["a"], {"text_column": "text"}, "text_column='text' is of a table"),
-            ({"body": ["a"]}, {}, "The table has the columns 'body'. Name that of the texts"),
-            ({"text": ["a"]}, {"ids": "key"}, "There is no column 'key'"),
+            (["a"], {"text_column": "text"}, "text_column.*'text'.*table"),
+            ({"body": ["a"]}, {}, "'body'"),
+            ({"text": ["a"]}, {"ids": "key"}, "column 'key'"),
             (["a", "b"], {"ids": ["x", "\ud800"]}, "lone surrogate"),
         ],
     )
@@ -383,13 +383,13 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"where": {"jear": 2001}}, "there is no field 'jear'. Did you mean 'year'"),
-            ({"where": {7: 2001}}, "there is no field 7. Fields are"),
-            ({"where": {"year": "2001"}}, "the field 'year' holds float. Received: '2001' .str"),
-            ({"where": 7}, "where is 7. Expected {field"),
-            ({"where": {}}, "where is {}. Expected"),
-            ({"group_by": "jear"}, "group_by: there is no field 'jear'. Did you mean 'year'"),
-            ({"group_by": "tags"}, "group_by: document 0 has no single 'tags'"),
+            ({"where": {"jear": 2001}}, "where.*'jear'.*'year'"),
+            ({"where": {7: 2001}}, "field 7"),
+            ({"where": {"year": "2001"}}, "'year'.*float.*'2001'"),
+            ({"where": 7}, "where is 7"),
+            ({"where": {}}, "where is {}"),
+            ({"group_by": "jear"}, "group_by.*'jear'.*'year'"),
+            ({"group_by": "tags"}, "group_by.*'tags'"),
             ({"offset": -1}, "offset is -1"),
         ],
     )
@@ -399,9 +399,9 @@ class TestInputs:
 
     def test_without_ids_or_fields(self):
         index = KINDS["words"](["w1", "w2"])
-        with pytest.raises(ValueError, match="have no ids. Build it with ids"):
+        with pytest.raises(ValueError, match="no ids"):
             index.remove("a")
-        with pytest.raises(ValueError, match="where is for documents with fields"):
+        with pytest.raises(ValueError, match="where.*fields"):
             index.search("w1", where={"year": 1})
         assert index.search("w1") == [{"index": 0, "score": pytest.approx(0.693, 1), "text": "w1"}]
 
@@ -447,12 +447,12 @@ def test_ids_and_values_are_plain(given, found):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ids": {"x", "y"}}, r"ids is .*. Expected a list, with one for each document"),
-        ({"ids": (name for name in "xy")}, r"ids is .*. Expected a list"),
-        ({"ids": 7}, r"ids is 7. Expected a list"),
-        ({"metadata": ({} for _ in "xy")}, r"metadata is .*. Expected a list"),
-        ({"metadata": {"lang": "en"}}, r"The column 'lang' is 'en'. Expected a list"),
-        ({"metadata": {"year": 1}}, r"The column 'year' is 1. Expected a list"),
+        ({"ids": {"x", "y"}}, r"ids is "),
+        ({"ids": (name for name in "xy")}, r"ids is "),
+        ({"ids": 7}, r"ids is 7"),
+        ({"metadata": ({} for _ in "xy")}, r"metadata is "),
+        ({"metadata": {"lang": "en"}}, r"column 'lang' is 'en'"),
+        ({"metadata": {"year": 1}}, r"column 'year' is 1"),
     ],
 )
 def test_columns_without_order_are_refused(options, message):
@@ -474,9 +474,9 @@ def test_columns_without_order_are_refused(options, message):
 
 def test_a_row_by_itself_is_refused():
     index = KINDS["words"]([{"id": "a", "text": "w1"}])
-    with pytest.raises(ValueError, match=r"documents is one row, .*'text': 'w2'}. Expected a list"):
+    with pytest.raises(ValueError, match="documents is .*'text': 'w2'}"):
         index.add({"id": "b", "text": "w2"})
-    with pytest.raises(ValueError, match="documents is one row"):
+    with pytest.raises(ValueError, match="documents is .*row"):
         KINDS["words"]({"id": "b", "body": "w2"}, text_column="body")
     index.add(({"id": "b", "text": "w2"},))  # rows in a tuple
     assert index.ids == ["a", "b"]
@@ -486,7 +486,7 @@ def test_indexes_of_other_ids_are_not_one():
     rows = [{"id": "a", "text": "w1"}, {"id": "b", "text": "w2"}]
     vectors = VectorIndex.build(Dense(), rows, keep_texts=False)
     for others in (rows[::-1], {"c": "w1", "d": "w2"}, {1: "w1", 2: "w2"}):
-        with pytest.raises(ValueError, match="differ in the id of document 0. Expected"):
+        with pytest.raises(ValueError, match="id of document 0"):
             ez.HybridIndex([vectors, ez.BM25Index(others)])
     together = ez.HybridIndex([vectors, ez.BM25Index(["w1", "w2"]), ez.BM25Index(rows)])
     together.remove("a")
@@ -497,7 +497,7 @@ def test_indexes_of_other_ids_are_not_one():
 def test_columns_that_are_named(names):
     table = pd.DataFrame({"text": ["w1"], "year": [1990], "more": ["x"]})
     assert KINDS["words"](table, metadata=names).metadata == [{"year": 1990}]
-    with pytest.raises(ValueError, match=r"is 'year'. Expected a list of names, \['year'\]"):
+    with pytest.raises(ValueError, match=r"is 'year'.* \['year'\]"):
         KINDS["words"](table, metadata="year")
 
 
@@ -507,7 +507,7 @@ def test_documents_without_a_field_that_are_not_searched_need_no_group():
     for _ in range(2):
         [hit] = index.search("w1", where={"lang": "en"}, group_by="book")
         assert hit["metadata"]["book"] == "a"
-        with pytest.raises(ValueError, match="document 2 has no single 'book': it is None"):
+        with pytest.raises(ValueError, match="document 2 .*'book'.* None"):
             index.search("w1", group_by="book")
 
 
@@ -519,7 +519,7 @@ def test_ids_of_another_type_are_none_of_the_index(asked):
     for call in (index.remove, lambda ids: index.evaluate(["w1"], [ids])):
         with pytest.raises(
             ValueError,
-            match="There is no document .* Ids are of the type int|ids is|either ids",
+            match="no document .* int|ids is|either ids",
         ):
             call(asked)
     assert index.ids == [10, 1]
@@ -618,7 +618,7 @@ class TestChunks:
     def test_no_document_is_lost(self, embedder):
         chunks = embedder.chunks(["a", "\u200b\u200d", "b"], 5)  # no width, no token
         assert [fields["document"] for fields in chunks.metadata] == [0, 1, 2]
-        with pytest.raises(ValueError, match="ids is of texts or a table, and these documents"):
+        with pytest.raises(ValueError, match="ids .*texts or a table"):
             embedder.index(chunks, ids=["x", "y", "z"])
 
     def test_they_are_indexed_and_found_by_document(self, embedder):
@@ -642,7 +642,7 @@ class TestChunks:
             for relevant in (["law", "cats"], [["law"], {"cats": 2.0}]):
                 metrics = index.evaluate(questions, relevant, [1, 2], **options, **reranker)
                 assert (metrics["accuracy@1"], metrics["recall@2"]) == (right, 1.0)
-        with pytest.raises(ValueError, match="There is no document with document='low'. Did you"):
+        with pytest.raises(ValueError, match="document='low'.*Did you mean"):
             index.evaluate(["tax"], ["low"], **options)
         index.add(embedder.chunks(["A dog barks."], 12, ids=["dog"], metadata=[{"year": 2000}]))
         assert index.search("dogs", top_k=1)[0]["id"] == "dog#0"
@@ -654,16 +654,16 @@ class TestChunks:
             "bert_nano_en_uncased_embedder", prompts=prompts, sequence_length=32
         )
         assert embedder.preprocessor.document_room == 28
-        with pytest.raises(ValueError, match="length=29 is more than the 28 tokens"):
+        with pytest.raises(ValueError, match="length.*29 .* 28 tokens"):
             embedder.chunks([self.TEXT], 29)
         colbert = ez.LateInteraction.from_preset("bert_nano_en_uncased", document_length=20)
-        with pytest.raises(ValueError, match="length=19 is more than the 1[78] tokens"):
+        with pytest.raises(ValueError, match="length.*19 .* 1[78] tokens"):
             colbert.chunks([self.TEXT], 19)
 
     def test_refusals(self, embedder):
-        with pytest.raises(ValueError, match="length=600 is more than the [0-9]+ tokens"):
+        with pytest.raises(ValueError, match="length.*600 .* [0-9]+ tokens"):
             embedder.chunks(["a"], 600)
-        with pytest.raises(ValueError, match="overlap is 7. Expected less than length=7"):
+        with pytest.raises(ValueError, match="overlap is 7.*length=7"):
             embedder.chunks(["a"], 7, 7)
-        with pytest.raises(ValueError, match="has the field 'start', which the chunks have"):
+        with pytest.raises(ValueError, match="field 'start'"):
             embedder.chunks(["a"], metadata=[{"start": 1}])

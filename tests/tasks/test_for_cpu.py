@@ -189,7 +189,7 @@ def test_engines_dtypes_and_texts_that_do_not_fit(embedder):
         embedder.for_cpu(engine="onnx")
     with pytest.raises(ValueError, match="dtype"):
         embedder.for_cpu("float16", engine="openvino")
-    with pytest.raises(ValueError, match="LiteRT computes in int8 or float32"):
+    with pytest.raises(ValueError, match="dtype is 'bfloat16'"):
         embedder.for_cpu("bfloat16")
     with pytest.raises(ValueError, match=r"texts is (None|\[\]).*int8"):
         embedder.for_cpu(engine="openvino")

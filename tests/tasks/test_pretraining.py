@@ -244,7 +244,7 @@ def test_mistakes_are_named(tokenizer, corpus):
         model.predict(["the cat"])
     with pytest.raises(ValueError, match="A corpus is read shuffled"):
         model.fit(corpus, shuffle=False)
-    with pytest.raises(ValueError, match="Labels and weights belong into the dataset"):
+    with pytest.raises(ValueError, match="Received y with a dataset"):
         model.fit(corpus, [1])
     with pytest.raises(ValueError, match="dynamic=False needs texts in memory"):
         pretraining(tokenizer, dynamic=False).fit(corpus)

@@ -303,10 +303,10 @@ class TestRefusals:
     )
     def test_what_belongs_into_a_dataset(self, shared, beside):
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, NUMBERS))
-        with pytest.raises(ValueError, match=f"Received also: {next(iter(beside))}"):
+        with pytest.raises(ValueError, match=f"{next(iter(beside))} with a dataset"):
             shared.fit(dataset, **beside)
         if "validation_split" not in beside:
-            with pytest.raises(ValueError, match=f"Received also: {next(iter(beside))}"):
+            with pytest.raises(ValueError, match=f"{next(iter(beside))} with a dataset"):
                 shared.evaluate(dataset, **beside)
 
     def test_a_dataset_of_texts_without_a_preprocessor(self, build):

@@ -31,9 +31,9 @@ def test_another_loss():
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="loss is 'mse'. Expected one of"):
+    with pytest.raises(ValueError, match="loss is 'mse'"):
         SPLADE("mse")
     with pytest.raises(ValueError, match="query_weight is -1"):
         SPLADE(query_weight=-1)
-    with pytest.raises(ValueError, match="SPLADE needs y_pred"):
+    with pytest.raises(ValueError, match="SPLADE: y_pred"):
         SPLADE()(NUMBERS, Y_PRED[:, 0])

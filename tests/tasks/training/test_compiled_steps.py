@@ -60,7 +60,7 @@ def results(cls, jit_compile):
 def test_every_task_trains_and_predicts_compiled_as_it_does_plain(name):
     cls = get_task(name)
     if cls is ez.EntityExtractor:
-        with pytest.raises(ValueError, match="XLA does not compile the training of an LSTM"):
+        with pytest.raises(ValueError, match="jit_compile is True.* LSTM"):
             results(cls, True)
         return
     plain, compiled = (results(cls, jit_compile) for jit_compile in (False, True))
@@ -72,7 +72,7 @@ def test_a_crf_is_not_trained_compiled():
     family, cls = get_family("bert"), ez.TokenClassifier
     arguments = {**cls.tiny_data().arguments, "crf": True}
     task = cls(tiny.backbone(family), cls.preprocessor_class(tiny.tokenizer(family)), **arguments)
-    with pytest.raises(ValueError, match="training of a CRF on TensorFlow. Pass jit_compile=F"):
+    with pytest.raises(ValueError, match="jit_compile is True.* CRF"):
         task.compile(jit_compile=True)
     task.compile(jit_compile=False)
 
@@ -135,7 +135,7 @@ def answers_to_long_texts(cls, jit_compile):
 def test_answers_to_texts_of_all_lengths_are_compiled_as_plain(name):
     cls = get_task(name)
     if cls is ez.EntityExtractor:
-        with pytest.raises(ValueError, match="XLA does not compile the training of an LSTM"):
+        with pytest.raises(ValueError, match="jit_compile is True.* LSTM"):
             results(cls, True)
         return
     plain, compiled = (answers_to_long_texts(cls, jit_compile) for jit_compile in (False, True))

@@ -407,7 +407,7 @@ class OddLoss(keras.losses.Loss):
 
 
 def test_a_loss_that_reduces_itself_is_refused():
-    with pytest.raises(ValueError, match="Under tf.distribute a loss must not have a `__call__`"):
+    with pytest.raises(ValueError, match="loss is .*`__call__`"):
         BatchLoss(OddLoss()).check_adds_up()
 
 
@@ -521,7 +521,7 @@ for call in (made_before.fit, made_before.evaluate, made_before.compile):
     try:
         call() if call == made_before.compile else call(texts, labels, verbose=0)
     except ValueError as error:
-        assert "was made before this distribution was set" in str(error), error
+        assert "set_distribution" in str(error), error
     else:
         raise AssertionError(call)
 two, model = train()
@@ -562,7 +562,7 @@ def test_a_distribution_that_the_backend_leaves_aside_is_refused():
     try:
         keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
         for call in (task.fit, task.evaluate, lambda x, y: ez.SequenceClassifier(task.backbone)):
-            with pytest.raises(ValueError, match="keras.distribution spreads .* 'jax' alone"):
+            with pytest.raises(ValueError, match="keras.distribution .*KERAS_BACKEND=jax"):
                 call(*data)
     finally:
         keras.distribution.set_distribution(None)
@@ -645,14 +645,14 @@ def test_torch_and_jax_refuse_the_distributions_of_others():
         with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
             tiny.task(get_family("bert"), ez.SequenceClassifier)
     except ValueError as error:
-        assert "tf.distribute spreads models over devices on the backend 'tens" in str(error), error
+        assert "KERAS_BACKEND=tensorflow" in str(error), error
     else:
         raise AssertionError
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=["cpu:0"]))
     try:
         tiny.task(get_family("bert"), ez.SequenceClassifier)
     except ValueError as error:
-        assert "Start the process with KERAS_BACKEND=jax" in str(error), error
+        assert "KERAS_BACKEND=jax" in str(error), error
         assert keras.config.backend() == "torch" and not spreads_models()
     else:
         assert spreads_models()
@@ -663,7 +663,7 @@ def test_torch_and_jax_refuse_the_distributions_of_others():
 
 def test_a_parameter_server_is_refused():
     strategy = type("ParameterServerStrategyV2", (), {})()
-    with pytest.raises(ValueError, match="Make them in the scope of a MirroredStrategy"):
+    with pytest.raises(ValueError, match="ParameterServerStrategy.* MirroredStrategy"):
         Distribution(strategy)
 
 
@@ -726,7 +726,7 @@ if number != "alone":
     try:
         model.fit(model.preprocessor(texts), np.array(labels))
     except ValueError as error:
-        assert "Several processes take parts of batches of texts" in str(error), error
+        assert "from_tensor_slices" in str(error), error
 with open(results, "w") as file:
     json.dump(found, file)
 """

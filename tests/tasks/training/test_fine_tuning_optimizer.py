@@ -63,7 +63,7 @@ def test_accumulated_gradients_take_the_steps_of_whole_batches(batches, golden):
 def test_more_accumulated_batches_than_there_are(golden):
     classifier = ez.Classifier.from_preset(golden("Bert_ForSequenceClassification").folder)
     classifier.compile(gradient_accumulation_steps=3)
-    with pytest.raises(ValueError, match="is 3, but `fit` has 2 batches in all"):
+    with pytest.raises(ValueError, match="gradient_accumulation_steps is 3.* 2"):
         classifier.fit(["a"] * 4, [0] * 4, batch_size=2)
 
 
@@ -99,7 +99,7 @@ def test_accumulation_in_float16_counts_every_batch():
 
 def test_accumulation_belongs_to_the_recipe(golden):
     classifier = ez.Classifier.from_preset(golden("Bert_ForSequenceClassification").folder)
-    with pytest.raises(ValueError, match="gradient_accumulation_steps belongs to optimizer='auto'"):
+    with pytest.raises(ValueError, match="gradient_accumulation_steps is .*optimizer='auto'"):
         classifier.compile(optimizer="adam", gradient_accumulation_steps=2)
 
 

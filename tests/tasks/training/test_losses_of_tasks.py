@@ -292,11 +292,11 @@ def test_a_loss_is_its_formula_or_refused(case, name):
     task, function = CASES[case], getattr(losses, name)
     loss = loss_inputs.CLASSES[function]()
     if refused(case, name):
-        with pytest.raises(ValueError, match=f"^{type(loss).__name__} "):
+        with pytest.raises(ValueError, match=type(loss).__name__):
             task.model.compile(loss=loss)
         return
     if name in WHOLE and task.weight is not None:
-        with pytest.raises(ValueError, match=f"{type(loss).__name__} returns a single number"):
+        with pytest.raises(ValueError, match=f"{type(loss).__name__} .*single number"):
             task.computed(loss, task.weight)
         return
     expected = task.expected(name, weight=task.weight)
@@ -333,11 +333,11 @@ def test_loss_and_metric_of_one_name_agree(case, name):
     if refused(case, name):
         if case == "pairs" and name not in OTHERS and "sparse" not in name:
             return  # of several classes: Keras warns of the single output
-        with pytest.raises(ValueError, match=r"^\w+ is "):
+        with pytest.raises(ValueError, match=r"^\w+ (needs|is) "):
             task.metric(metric)
         return
     if name in WHOLE and task.weight is not None:
-        with pytest.raises(ValueError, match="returns a single number"):
+        with pytest.raises(ValueError, match="single number"):
             task.metric(metric, task.weight)
         return
     sign = -1 if name == "cosine_similarity" else 1  # of Keras's metric, against its loss
@@ -388,7 +388,7 @@ def test_label_smoothing_of_tokens_is_a_mean_over_labelled_tokens():
 
 @pytest.mark.parametrize("case", ["choices", "answers"])
 def test_labels_are_not_smoothed_over_padding(case):
-    with pytest.raises(ValueError, match="CategoricalCrossentropy smooths labels over"):
+    with pytest.raises(ValueError, match="CategoricalCrossentropy.* label smoothing"):
         CASES[case].model.compile(loss=losses.CategoricalCrossentropy(label_smoothing=0.1))
 
 
@@ -461,17 +461,17 @@ def test_labels_of_numbers_have_the_axis_of_the_outputs():
         (
             "classes",
             losses.MeanSquaredError(reduction=None),
-            "MeanSquaredError with reduction=None",
+            "MeanSquaredError is None",
         ),
-        ("tokens", ByHand(reduction="none"), "ByHand with reduction='none'"),
-        ("classes", ["mse", "mae"], "A task has one output and one loss"),
-        ("classes", {"a": "mse", "b": "mae"}, "A task has one output and one loss"),
+        ("tokens", ByHand(reduction="none"), "ByHand is 'none'"),
+        ("classes", ["mse", "mae"], r"loss is \['mse', 'mae'\]"),
+        ("classes", {"a": "mse", "b": "mae"}, "loss is {'a': 'mse'"),
         (
             "classes",
             "mean_squared",
-            "Unknown loss 'mean_squared'. Did you mean",
+            "'mean_squared'.*Did you mean",
         ),
-        ("classes", 3, "loss is 3. Expected a name"),
+        ("classes", 3, "loss is 3"),
     ],
 )
 def test_what_is_no_loss_is_refused_at_once(case, loss, message):
@@ -481,20 +481,20 @@ def test_what_is_no_loss_is_refused_at_once(case, loss, message):
 
 def test_values_that_cannot_be_weighed_are_refused():
     tokens, labels = CASES["tokens"], CASES["labels"]
-    with pytest.raises(ValueError, match="returns a single number for the batch"):
+    with pytest.raises(ValueError, match="single number"):
         tokens.computed(lambda y, z: ops.mean(z), LABELLED)
-    with pytest.raises(ValueError, match=r"has values of shape \(2,\), and the weights have"):
+    with pytest.raises(ValueError, match=r"values is \(2,\)"):
         tokens.computed(lambda y, z: ops.mean(z, axis=(1, 2)), LABELLED)
-    with pytest.raises(ValueError, match="BinaryFocalCrossentropy has values of shape"):
+    with pytest.raises(ValueError, match="BinaryFocalCrossentropy.*shape"):
         labels.computed(losses.BinaryFocalCrossentropy(), np.ones((2, 3), "float32"))
 
 
 def test_spans_take_sums_of_each_text_alone():
     model = tiny.task(get_family("bert"), ez.EntityExtractor)
-    with pytest.raises(ValueError, match="BinaryCrossentropy is a mean over"):
+    with pytest.raises(ValueError, match="BinaryCrossentropy.* padding"):
         model.compile(loss="binary_crossentropy")
     model.compile(loss=lambda y, z: ops.mean(z, axis=-1))
-    with pytest.raises(ValueError, match="some of which are padding"):
+    with pytest.raises(ValueError, match="values is .*padding"):
         model.compute_loss({}, tf.zeros((2, 3, 2, 4)), tf.zeros((2, 3, 2, 4)), training=False)
 
 
@@ -505,6 +505,6 @@ def test_a_loss_has_a_weight():
         task.model.compile(loss="mse", loss_weights=weight)
         given = tf.constant(task.y), tf.constant(task.logits)
         assert float(task.model.compute_loss({}, *given, training=False)) == pytest.approx(one / 2)
-    with pytest.raises(ValueError, match="A task has one loss, and loss_weights is"):
+    with pytest.raises(ValueError, match="loss_weights is"):
         task.model.compile(loss="mse", loss_weights=[1, 2])
     task.model.compile(loss="mse", loss_weights=1.0)

@@ -307,7 +307,7 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(damage, interrupted,
         assert [path.name[-1] for path in sorted((tmp_path / "b").iterdir())] == ["2", "4"]
         damage(older)
         damage(newer)
-        with pytest.raises(ValueError, match="None of the 2 backups .* is complete"):
+        with pytest.raises(ValueError, match="2 backups .* complete"):
             train(classifier(), tmp_path / "b")
 
 
@@ -356,7 +356,7 @@ def test_a_place_beyond_the_training_is_refused(interrupted, tmp_path, place):
         training = json.loads((path / "encoder_zoo.json").read_text())["training"]
         training["position"] |= {"epoch": place[0], "step": place[1]}
         signed(path, training)
-    with pytest.raises(ValueError, match=f"epoch {place[0]} and step {place[1]} come next, of a"):
+    with pytest.raises(ValueError, match=f"damaged.* epoch {place[0]} and step {place[1]} "):
         train(classifier(), folder)
 
 
@@ -377,15 +377,15 @@ def test_numbers_of_another_type_are_refused(interrupted, tmp_path, group, dtype
 @pytest.mark.slow
 def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
     folder = shutil.copytree(interrupted, tmp_path / "b")
-    with pytest.raises(ValueError, match="belongs to another run: .*batch_size is 4 there, 8 now"):
+    with pytest.raises(ValueError, match="another run.*batch_size is 4 .*8"):
         train(classifier(), folder, batch_size=8)
-    with pytest.raises(ValueError, match="epochs is 2 there, 3 now"):
+    with pytest.raises(ValueError, match="another run.*epochs is 2 .*3"):
         train(classifier(), folder, epochs=3)
-    with pytest.raises(ValueError, match="examples is 20 there, 19 now"):
+    with pytest.raises(ValueError, match="another run.*examples is 20 .*19"):
         train(classifier(), folder, data=(TEXTS[:19], LABELS[:19]))
-    with pytest.raises(ValueError, match="sha256 is .* there"):
+    with pytest.raises(ValueError, match="another run.*sha256"):
         train(classifier(), folder, data=([*TEXTS[:19], "good"], LABELS))
-    with pytest.raises(ValueError, match="backbone.attention_dropout is 0.1 there, 0.3 now"):
+    with pytest.raises(ValueError, match="another run.*attention_dropout is 0.1 .*0.3"):
         train(classifier(attention_dropout=0.3), folder)
     task = classifier()
     task.head.output_dense.trainable = False
@@ -491,18 +491,18 @@ def test_finished_training_removes_its_backups_only(tmp_path):
 @pytest.mark.slow
 def test_what_backup_and_restore_does_not_take(tmp_path):
     for wrong in (0, -1, True, "batch"):
-        with pytest.raises(ValueError, match="save_freq is .* Expected an integer"):
+        with pytest.raises(ValueError, match="save_freq is"):
             ez.BackupAndRestore(tmp_path, save_freq=wrong)
     task = classifier()
     x, y = task.preprocessor(TEXTS, LABELS)
     prepared = {name: values.numpy() for name, values in x.items()}
-    with pytest.raises(ValueError, match="Arrays of prepared inputs are shuffled by Keras"):
+    with pytest.raises(ValueError, match="BackupAndRestore.*reshuffle_each_iteration"):
         train(task, tmp_path, data=(prepared, y.numpy()))
     dataset = tf.data.Dataset.from_tensor_slices((prepared, y)).batch(4)
     assert len(train(task, tmp_path / "b", data=(dataset,))[0]) == 2 * STEPS
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(loss="mse")
-    with pytest.raises(ValueError, match="in the `fit` of encoder_zoo's tasks"):
+    with pytest.raises(ValueError, match="keras.callbacks.BackupAndRestore"):
         model.fit(np.ones((2, 1)), np.ones(2), callbacks=[ez.BackupAndRestore(tmp_path)])
 
 
@@ -514,13 +514,13 @@ def saved_preset(folder):
 def test_a_folder_of_something_else_is_no_place_for_backups(tmp_path):
     preset = saved_preset(tmp_path / "preset")
     before = {path.name: path.read_bytes() for path in preset.iterdir()}
-    with pytest.raises(ValueError, match="preset' holds encoder_zoo.json: it is a preset, "):
+    with pytest.raises(ValueError, match="backup_dir is .*preset'.*encoder_zoo.json"):
         train(classifier(), preset)
     assert {path.name: path.read_bytes() for path in preset.iterdir()} == before
     (preset / "encoder_zoo.json").unlink()
-    with pytest.raises(ValueError, match="preset' holds config.json: it is a preset, .*Expect"):
+    with pytest.raises(ValueError, match="backup_dir is .*preset'.*config.json"):
         train(classifier(), preset)
-    with pytest.raises(ValueError, match="vocab.txt' is a file. Expected a folder"):
+    with pytest.raises(ValueError, match="backup_dir is .*vocab.txt'"):
         train(classifier(), preset / "vocab.txt")
 
 
@@ -535,7 +535,7 @@ def test_a_preset_in_the_place_of_a_backup_is_passed_over(tmp_path, caplog):
     write_manifest(newest, {"task": "sequence_classifier"})
     after, _ = train(classifier(), folder)
     assert max(before) == min(after) == (1, 2)
-    assert "step-000000000 holds no backup of a training" in caplog.text
+    assert "step-000000000" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -556,7 +556,7 @@ def test_manifests_of_no_backup(tmp_path, training):
     only.mkdir(parents=True)
     save_file({"model.0": np.zeros(1)}, only / STATE)
     write_manifest(only, {"task": "sequence_classifier", "training": training})
-    with pytest.raises(ValueError, match="None of the 1 backups in .* is complete; the log says"):
+    with pytest.raises(ValueError, match="1 backups in .* complete"):
         train(classifier(), tmp_path / "b")
 
 
@@ -620,7 +620,7 @@ def other_worker(monkeypatch, numbers):
 def test_workers_that_call_fit_differently_are_told(tmp_path, monkeypatch):
     task = classifier()
     other_worker(monkeypatch, {3: [1, 9, 0]})
-    with pytest.raises(ValueError, match="Found 5 steps and backups / 9 steps"):
+    with pytest.raises(ValueError, match="5 steps and backups / 9 steps"):
         train(task, tmp_path / "b")
 
 

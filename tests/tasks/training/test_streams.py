@@ -121,7 +121,7 @@ def test_streams_equal_the_same_data_in_memory(backend):
     for name in SOURCES:
         assert found.get(name, 0) <= 1e-6, name
     assert {"PyDataset", "workers", "DataLoader", "generator"} <= set(found)
-    assert "which can be read only once. Say how many batches an epoch has" in found["once"]
+    assert "steps_per_epoch" in found["once"]
     assert "Batch 1 of the stream: texts[1] is None" in found["missing"]
     assert (found["epochs"], found["shuffled"]) == (2, True)
 
@@ -464,19 +464,19 @@ def test_streams_train_each_task_as_the_same_data_in_memory(backend):
 
 
 SAYS = {
-    "early": "The stream ended after 2 batches. Expected 3",
+    "early": "2 batches. Expected 3",
     "broken": "the disk is gone",
     "broken evaluate": "the disk is gone",
     "broken predict": "the disk is gone",
-    "empty": "Batch 1 of the stream: The batch is empty. Expected at least one text.",
-    "without labels": "Batch 1 of the stream: The batch has no labels, and the first one has.",
-    "with weights": "Batch 1 of the stream: The batch has some weights, and the first one has none",
-    "empty at first": "The batch is empty. Expected at least one text.",
-    "nothing": "The stream is empty: ",
-    "validation": "validation_data is a generator, which can be read only once.",
-    "balanced": "The labels are counted in a pass of their own",
-    "random": "belongs to another run: first_batch is",
-    "endless": "The stream has no end. Say how long an epoch is: steps_per_epoch.",
+    "empty": "Batch 1 of the stream: The batch is empty",
+    "without labels": "Batch 1 of the stream: The batch has no labels",
+    "with weights": "Batch 1 of the stream: The batch has some weights",
+    "empty at first": "The batch is empty",
+    "nothing": "The stream is empty",
+    "validation": "validation_data is <generator",
+    "balanced": "class_weight=",
+    "random": "another run: first_batch is",
+    "endless": "steps_per_epoch",
 }
 LEARNED_BEFORE = {"early", "broken", "empty", "without labels", "with weights"}
 
@@ -541,7 +541,7 @@ def test_labels_are_not_learned_from_a_stream(tiny):
         task = getattr(ez, name)(
             tiny.backbone(family), getattr(ez, f"{name}Preprocessor")(tiny.tokenizer(family))
         )
-        with pytest.raises(ValueError, match="The labels of a stream are not known"):
+        with pytest.raises(ValueError, match=r"stream.*labels=\["):
             task.fit(iter([row]), steps_per_epoch=1)
 
 
@@ -549,7 +549,7 @@ def test_words_that_pytorch_put_together_by_columns_are_refused(tiny):
     torch = pytest.importorskip("torch")
     task = tiny.task(get_family("bert"), "TokenClassifier")
     loader = torch.utils.data.DataLoader([(["a", "b"], ["O", "O"]), (["c", "d"], ["O", "B-X"])], 2)
-    with pytest.raises(ValueError, match="Expected sentences: pass it collate_fn="):
+    with pytest.raises(ValueError, match="DataLoader.*collate_fn="):
         task.fit(loader)
 
 
@@ -670,16 +670,16 @@ def test_a_token_cache_goes_on_after_an_error(tiny, tmp_path):
 def test_a_token_cache_of_something_else_is_refused(tiny, tmp_path):
     task = classifier(tiny)
     losses(task, ez.TokenCache(Counted(SENTENCES), tmp_path))
-    with pytest.raises(ValueError, match="holds tokens of another task, tokenizer or stream"):
+    with pytest.raises(ValueError, match="holds tokens of another"):
         task.fit(ez.TokenCache(Counted(SENTENCES[::-1]), tmp_path), batch_size=2)
     task.fit(ez.TokenCache(Counted(SENTENCES[::-1]), tmp_path / "other"), batch_size=2, verbose=0)
     other = tiny.task(get_family("bert"), "TokenClassifier")
-    with pytest.raises(ValueError, match="holds tokens of another task, tokenizer or stream"):
+    with pytest.raises(ValueError, match="holds tokens of another"):
         other.fit(ez.TokenCache(Counted([(["a"], ["O"])] * 4), tmp_path), batch_size=2)
     for source in (iter(SENTENCES), SENTENCES):
-        with pytest.raises(ValueError, match="is of a stream that can be read again"):
+        with pytest.raises(ValueError, match="TokenCache is .*DataLoader"):
             task.fit(ez.TokenCache(source, tmp_path), steps_per_epoch=1)
-    with pytest.raises(ValueError, match="A TokenCache is of texts"):
+    with pytest.raises(ValueError, match="TokenCache.*prepared"):
         prepared = Counted(SENTENCES)
         prepared.__class__ = type(
             "Prepared",

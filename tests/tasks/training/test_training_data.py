@@ -75,7 +75,7 @@ def test_weights_are_those_of_a_function(task, name):
 def test_only_data_in_memory_are_split(task):
     first, held_out = training_data(task, TEXTS, LABELS, plan=PLAN).split(0.4, 32)
     assert first.steps == 2 and [len(y) for _, y in held_out] == [2]
-    with pytest.raises(ValueError, match="Received also: validation_split"):
+    with pytest.raises(ValueError, match="validation_split.*dataset"):
         training_data(task, *sources(task)["dataset"], plan=PLAN).split(0.4, 32)
 
 
@@ -103,7 +103,7 @@ def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
         history = model.fit(x, y, verbose=0, **options).history
         np.testing.assert_allclose(history["loss"], [(1 + 100) / 2 * np.log(2)], rtol=1e-5)
         np.testing.assert_allclose(history["val_loss"], [np.log(2)], rtol=1e-5)
-    with pytest.raises(ValueError, match="validation_split=0.9 leaves no example to train on"):
+    with pytest.raises(ValueError, match="validation_split is 0.9"):
         model.fit(model.preprocessor(["a", "b"]), y[:2], validation_split=0.9)
 
 
@@ -130,7 +130,7 @@ def test_a_source_brings_its_own_data(task):
 
     data = training_data(task, Source(), plan=PLAN)
     assert isinstance(data, Batches) and data.total_steps == 4
-    with pytest.raises(ValueError, match="Received also: y"):
+    with pytest.raises(ValueError, match="Received y with a dataset"):
         training_data(task, Source(), LABELS)
     backbone = ez.BertBackbone(task.backbone.vocabulary_size, 1, 1, 4, 4)
     model = ez.SequenceClassifier(backbone, task.preprocessor, num_classes=2)

@@ -136,21 +136,21 @@ def test_executions_that_do_not_divide_an_epoch(data, accumulated):
 def test_a_fit_that_would_train_nothing_is_an_error():
     task = classifier()
     task.trainable = False
-    with pytest.raises(ValueError, match="All weights of this SequenceClassifier are frozen"):
+    with pytest.raises(ValueError, match="SequenceClassifier are frozen"):
         task.fit(TEXTS, LABELS)
     task.trainable = True  # as the error says
     assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
-    with pytest.raises(ValueError, match="sample_weight is 0 for all examples"):
+    with pytest.raises(ValueError, match="sample_weight is 0"):
         task.fit(TEXTS, LABELS, sample_weight=[0.0] * 4)
-    with pytest.raises(ValueError, match="class_weight is 0 for all classes"):
+    with pytest.raises(ValueError, match="class_weight is 0"):
         task.fit(TEXTS, LABELS, class_weight=dict.fromkeys(range(task.num_classes), 0))
     rising = keras.optimizers.schedules.PolynomialDecay(0.0, 10, 0.0)
     for rate in (0.0, rising):
         task.compile(keras.optimizers.SGD(rate))
-        with pytest.raises(ValueError, match="The learning rate is 0 in all 1 steps"):
+        with pytest.raises(ValueError, match="learning rate is 0 .*1 steps"):
             task.fit(TEXTS, LABELS)
     task.compile(keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2))
-    with pytest.raises(ValueError, match="is 2, but `fit` has 1 batches in all"):
+    with pytest.raises(ValueError, match="gradient_accumulation_steps is 2.* 1"):
         task.fit(TEXTS, LABELS)
     task.compile("auto")
     assert moves(task, lambda: task.fit(TEXTS, LABELS, verbose=0))
@@ -193,7 +193,7 @@ def test_no_epochs_are_no_training(backend):
 def test_gradients_that_are_all_zero_are_logged(caplog):
     dataset = tf.data.Dataset.from_tensors((TEXTS, LABELS, [0.0] * 4))
     classifier().fit(dataset, verbose=0)
-    assert "All gradients of this `fit` were 0" in caplog.text
+    assert "gradients of this `fit` were 0" in caplog.text
 
 
 @pytest.mark.matrix
@@ -205,7 +205,7 @@ def test_a_fit_in_float16_that_makes_no_step_is_logged(caplog):
     before = weights_of(task)
     task.fit(TEXTS, LABELS, verbose=0)
     assert all(map(np.array_equal, before, weights_of(task)))
-    assert "has made no step: in float16 the gradients of all 1 batches" in caplog.text
+    assert "no step: in float16" in caplog.text
 
 
 @pytest.mark.slow
