@@ -152,8 +152,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
     classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
-    and 1s; for "regression" a number or a row of them. Errors name the row: "Row 3 has the unknown
-    label 'upp'. Expected one of ['down', 'up']."
+    and 1s; for "regression" a number or a row of them. Errors name the row and its label.
 
     Call arguments:
         inputs: the preprocessor's outputs.

@@ -227,7 +227,7 @@ class TestInputsOfAStrangersTask:
             (TEXTS, [1.0], "4 texts, 1 labels"),
             (TEXTS, None, "The labels are missing. Expected y: one label for each text, a number"),
             (pd.DataFrame({"id": ["a1", "a2"], "t": TEXTS[:2]}), [1, 2], "'id' holds identifiers"),
-            ([], [], "x is empty"),
+            ([], [], r"x is \[\]"),
             (iter(TEXTS), SCORES, "Received y with a dataset"),
         ],
     )

@@ -192,7 +192,7 @@ def test_wrong_spans_are_neither_evaluated_nor_tuned_on(model, x, y, message):
     for method in (model.evaluate_entities, model.tune_thresholds):
         with pytest.raises(ValueError, match=message):
             method(x, y, LABELS)
-    with pytest.raises(ValueError, match="x is empty"):
+    with pytest.raises(ValueError, match="x is .* at least one"):
         model.tune_thresholds([], [], LABELS)
 
 

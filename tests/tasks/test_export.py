@@ -225,7 +225,7 @@ class TestAnswersOfTensorFlowAlone:
             assert "token_ids has the id [-9]. Expected 0 to " in found["ids negative"]
             assert "token_ids has the id [1000000]. Expected 0 to " in found["ids beyond"]
             assert "token_ids has the shape [2 3], but " in found["ids shapes"]
-            assert "token_ids has 600 positions. Expected at most " in found["ids long"]
+            assert "token_ids has 600 " in found["ids long"]
             assert "padding_mask has the number [7]. Expected 0 to 1." in found["ids mask"]
             if "ids segments" in found:
                 assert "segment_ids has the id [5]. Expected 0 to 1." in found["ids segments"]
@@ -388,8 +388,8 @@ class TestErrors:
         "arguments, message",
         [
             ({"path": "m", "format": "h5"}, "format is 'h5'. Expected one of tf_saved_model"),
-            ({"path": "m.pb", "format": "onnx"}, "must end in .onnx. Received: m.pb"),
-            ({"path": "m.bin", "format": "openvino"}, "must end in .xml. Received: m.bin"),
+            ({"path": "m.pb", "format": "onnx"}, r"path is 'm.pb'.*\.onnx"),
+            ({"path": "m.bin", "format": "openvino"}, r"path is 'm.bin'.*\.xml"),
             ({"path": "m", "strategy": "last"}, "strategy is 'last'. Expected 'simple' or"),
         ],
     )
