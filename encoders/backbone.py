@@ -171,11 +171,22 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     origin = None  # see presets.origin
     layers_version = 0  # grows whenever functions that were traced before are of other layers
     _checkpoints_gradients = False
+    _was_loaded = False  # from a file of Keras
 
     @property
     def fixed_settings(self) -> tuple[str, ...]:
         """Return the arguments that cannot be set later: the layers are made with all of them."""
         return tuple(argument_names(type(self)))
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Return whether the weights are the first ones: neither loaded, set nor trained."""
+        return self.origin is None and not self._was_loaded and not self.weights_version
+
+    def load_own_variables(self, store) -> None:
+        """Load as Keras does, and note that the weights are of a file."""
+        super().load_own_variables(store)
+        self._was_loaded = True
 
     @property
     def weights_version(self) -> int:

@@ -31,6 +31,7 @@ logger = logging.getLogger("encoder_zoo")
 
 # Arguments of `compile` for the "auto" optimizer, in addition to the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
+FINE_TUNING_RATE = 1e-4  # the highest that is for pretrained weights
 # Arguments until a `compile` names them.
 DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "jit_compile": "auto"}
 
@@ -227,6 +228,7 @@ class Recipe:
         """
         if total_batches:
             self._train_new_pooler()
+            self._warn_random_weights()
         task = self._task
         with task.distribution.scope():
             if self.makes_optimizer:
@@ -319,6 +321,18 @@ class Recipe:
         optimizer = inner_optimizer(self._task.optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
+
+    def _warn_random_weights(self) -> None:
+        """Log that random weights learn little at a rate for pretrained ones."""
+        rate, is_default = self._task.learning_rate, self.makes_optimizer
+        is_default &= rate == self._task.default_learning_rate
+        if is_default and rate <= FINE_TUNING_RATE and self._task.backbone.has_random_weights:
+            logger.warning(
+                "The encoder has random weights and no pretraining. The default learning rate of "
+                "%g is for pretrained ones and may learn nothing: pass "
+                "compile(learning_rate=1e-3), or load the encoder with from_preset.",
+                rate,
+            )
 
     def _train_new_pooler(self) -> None:
         """Note that a new pooler will be trained, or log that it is frozen."""

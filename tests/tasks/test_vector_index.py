@@ -412,7 +412,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         "lines, message",
         [
-            ('"a"\n', "There are 1 texts for 2 documents in"),
+            ('"a"\n', "1 documents and vectors of 2"),
             ('"a"\n["b"]\n', "line 2 is no text in JSON"),
             ('"a\n"b"\n', "line 1 is no text in JSON"),
             ('"a"\n"\\ud800"\n', "line 2 has the lone surrogate"),
