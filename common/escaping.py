@@ -88,7 +88,7 @@ def check_writable(text: str, name: str) -> None:
     """Raise an error for a text that no file in UTF-8 can hold.
 
     Raises:
-        ValueError: "texts[3] has the lone surrogate '\\ud800' at character 5, which ..."
+        ValueError: If the text has a lone surrogate, which UTF-8 cannot hold.
     """
     try:
         text.encode("utf-8")

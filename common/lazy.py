@@ -151,7 +151,7 @@ def refuse_in_fork() -> None:
     them for ever.
 
     Raises:
-        RuntimeError: "This process was forked from one that had used TensorFlow ..."
+        RuntimeError: If this process was forked from one that had used the backend.
     """
     global _user
     if backend() == "numpy":

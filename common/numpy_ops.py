@@ -56,6 +56,7 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- names of this mo
 )
 from encoder_zoo.common.numpy_strings import strings  # noqa: F401
 from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array, ranges
+from encoder_zoo.common.wording import invalid
 
 Tensor, RaggedTensor = Array, RaggedArray
 bool, string = np.dtype("bool"), np.dtype(object)
@@ -137,7 +138,7 @@ def identity(value):
 def ensure_shape(value, shape):
     sizes = zip(value.shape, shape, strict=True)
     if any(wanted not in (None, size) for size, wanted in sizes):
-        raise ValueError(f"Expected the shape {tuple(shape)}. Received: {value.shape}.")
+        raise invalid("The shape", tuple(value.shape), f"{tuple(shape)}")
     return value
 
 

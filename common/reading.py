@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from encoder_zoo.common.wording import decoded_exactly, shown
+from encoder_zoo.common.wording import decoded_exactly, invalid, shown
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -168,17 +168,17 @@ def field_of(
         ValueError: Row 0: 'id' is 'a'. Expected an integer.
     """
     if not isinstance(holder, dict):
-        raise ValueError(f"{where}: {shown(holder)} has no {key!r}. Expected an object.")
+        raise invalid(where, holder, f"an object with {key!r}")
     if key not in holder:
         if default:
             return default[0]
         keys = shown(list(holder))
-        raise ValueError(f"{where} has no {key!r}. It has the keys {keys}.")
+        raise ValueError(f"{where} has no {key!r}. Its keys are {keys}.")
     value = holder[key]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         words = " or ".join(_WORDS[each] for each in kinds)
-        raise ValueError(f"{where}: {key!r} is {shown(value)}. Expected {words}.")
+        raise invalid(f"{where}: {key!r}", value, words)
     return value
 
 

@@ -122,8 +122,8 @@ def validate_arguments(function: F) -> F:
         A function of the same signature.
 
     Raises:
-        ValueError: "top_k is 0. Expected an integer of 1 or more, or None."
-        TypeError: "SpanQA.answer got an unknown argument 'n_best'. Did you mean 'top_k'?"
+        ValueError: If an argument has a wrong value.
+        TypeError: If an argument is unknown.
 
     Example:
         >>> @validate_arguments
@@ -251,7 +251,7 @@ def check_argument(name: str, value: object, rule: Rule) -> None:
     """Raise an error if a value does not pass its argument's rule.
 
     Raises:
-        ValueError: "top_k is 0. Expected an integer of 1 or more, or None."
+        ValueError: If the value breaks the rule.
     """
     if isinstance(value, np.generic):
         value = value.item()

@@ -135,7 +135,7 @@ class WeightsLock:
         """Have no other thread fit in the block, and none evaluate: the metrics are in use.
 
         Raises:
-            RuntimeError: "This model is being trained by another call of fit. ..."
+            RuntimeError: If another call of `fit` trains the model.
         """
         if not self._fit.acquire(blocking=False):
             raise RuntimeError(
@@ -158,8 +158,8 @@ def weights_lock(model: keras.Model) -> WeightsLock:
         True
 
     Raises:
-        RuntimeError: in a forked process, see `refuse_in_fork`; the lock, too, may be taken there
-            by a thread that does not exist.
+        RuntimeError: If this is a forked process, see `refuse_in_fork`. A thread that does not
+            exist there may hold the lock.
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))

@@ -182,7 +182,7 @@ def decoded(content: bytes, name: object) -> str:
     A "\r" without a "\n" ends no line, as in the library `tokenizers`: it may be part of a token.
 
     Raises:
-        ValueError: "vocab.txt is not text in UTF-8: byte 3 is ... Save it as UTF-8."
+        ValueError: If the content is not UTF-8, or begins with a byte order mark.
 
     Example:
         >>> decoded("é".encode("utf-16"), "vocab.txt")

@@ -87,7 +87,7 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
         **fields: of the `Family`, without `backbone`.
 
     Raises:
-        ValueError: "The family name 'bert' is taken by BertBackbone. Give MyBackbone another name."
+        ValueError: If the name of the family belongs to another class.
 
     Example:
         >>> from encoder_zoo import BertBackbone

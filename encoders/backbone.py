@@ -338,7 +338,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
             is logged.
 
         Raises:
-            ValueError: if the checkpoint is of another family than the class, or has missing or
+            ValueError: If the checkpoint is of another family than the class, or has missing or
                 unexpected weights.
         """
         return loading.load_backbone(cls, source, **overrides)
@@ -357,8 +357,8 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
             A backbone of the same family, which shares no weights with the model.
 
         Raises:
-            TypeError: "BertBackbone.from_keras_hub takes a model of keras_hub.models ..."
-            ValueError: as for `from_preset`, and for quantized models.
+            TypeError: If `model` is not a model of keras_hub.models.
+            ValueError: As for `from_preset`, and if the model is quantized.
 
         Example:
             >>> import keras_hub
@@ -392,10 +392,9 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
                 format; larger ones are split.
 
         Raises:
-            ValueError: for quantized weights, which neither format supports; and for models that
-                KerasHub's class computes differently: "KerasHub's BertBackbone has
-                activation='gelu_pytorch_tanh' built in ..."
-            OSError: "The disk is full: ... was not saved."
+            ValueError: If weights are quantized, which neither format supports, or if KerasHub's
+                class computes something else, such as another form of GELU.
+            OSError: If the disk is full.
         """
         saving.save_backbone(self, directory, tokenizer, dtype, format, **options)
 
@@ -470,7 +469,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
                 the table of tokens is split by its width.
 
         Raises:
-            ValueError: "The mesh must have two axes, ..."
+            ValueError: If the mesh does not have two axes.
 
         Source: Shoeybi et al. 2019, Megatron-LM, section 3.
 
@@ -504,9 +503,8 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
                 which is the rank.
 
         Raises:
-            ValueError: "There is no layer keys. Expected some of intermediate, key, output, ...",
-                "This BertBackbone has low-rank updates of rank 4 ..." if an earlier call had
-                other arguments.
+            ValueError: If a layer does not exist or cannot have an update, or if an earlier call
+                had other arguments.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
@@ -518,8 +516,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
             raise ValueError(
                 f"This {type(self).__name__} has low-rank updates of rank "
                 f"{', '.join(map(str, ranks))} and alpha {', '.join(map(str, alphas))} in "
-                f"{len(present)} layers. Received: rank={rank}, layers={layers}, alpha={alpha}. To "
-                "train other updates on top, save the model with save_to_preset, which adds the "
-                "updates to the weights, and open it with from_preset."
+                f"{len(present)} layers. To train others on top, save the model with "
+                "save_to_preset, which merges them into the weights, and open it with from_preset."
             )
         train_updates(self, updates)

@@ -19,6 +19,7 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.model_configuration import ModelConfigFromSignature
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import (
     AttentionMask,
     as_matrix,
@@ -62,7 +63,7 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         text_starts: (B, K) int, of packed examples, see `text_indices`.
 
     Raises:
-        ValueError: "Received a sequence of 600 tokens, but there are positions for 512. ..."
+        ValueError: If the input is longer than `max_sequence_length`.
 
     Source: Devlin et al. 2019, BERT, section 3 and figure 2.
 
@@ -148,9 +149,8 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         # JAX has symbols for lengths that are not known yet.
         if most and isinstance(length, int) and length > most:
             raise ValueError(
-                f"Received a sequence of {length} tokens, but there are positions for "
-                f"{most}. Truncate the input, for example with the "
-                "preprocessor's `sequence_length`."
+                f"The input has {length} tokens, but there are positions for {most}. Truncate it, "
+                "for example with the preprocessor's sequence_length."
             )
 
 
@@ -177,8 +177,8 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         **context: what `Encoder.block_contexts` gives besides, for `project` and `scores`.
 
     Raises:
-        ValueError: "hidden_dim must be a multiple of num_heads. Received: hidden_dim=10, ..."
-        ValueError: "Rotary positions need heads of an even width. Received: hidden_dim=6, ..."
+        ValueError: If `hidden_dim` is not a multiple of `num_heads`, or if `rotary` is True and the
+            heads have an odd width.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
 
@@ -202,11 +202,13 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         **kwargs,
     ):
         super().__init__(**kwargs)
-        received = f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}."
         if hidden_dim % num_heads:
-            raise ValueError(f"hidden_dim must be a multiple of num_heads. {received}")
+            raise invalid("hidden_dim", hidden_dim, f"a multiple of num_heads={num_heads}")
         if rotary and hidden_dim // num_heads % 2:
-            raise ValueError(f"Rotary positions need heads of an even width. {received}")
+            raise ValueError(
+                f"rotary=True makes heads of an odd width from hidden_dim={hidden_dim}, "
+                f"num_heads={num_heads}. Expected an even width."
+            )
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.attention_dropout = attention_dropout
@@ -308,7 +310,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         attention_class: of the attention; a family may have another.
 
     Raises:
-        ValueError: "Unknown activation 'gleu'. Expected one of gelu, gelu_new, ..."
+        ValueError: If `activation` is unknown.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, sections 3.1 and 3.3.
 

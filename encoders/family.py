@@ -306,8 +306,7 @@ class Family:
             config: its contents.
 
         Raises:
-            ValueError: "config.json: num_hidden_layers is 3. Expected that of n_layers, 2." where
-                two names of a key have two values; and see `read_config`.
+            ValueError: If two names of one key have two values. See also `read_config`.
 
         Example:
             >>> from encoder_zoo.encoders import get_family
@@ -326,14 +325,13 @@ class Family:
         """Return one of `heads`; `NO_HEAD` for "Model".
 
         Raises:
-            ValueError: "The family 'bert' has no head ForPreTraining. Expected one of ..."
+            ValueError: If the family has no such head.
         """
         if name == "Model":
             return NO_HEAD
         if name not in self.heads:
-            raise ValueError(
-                f"The family {self.name!r} has no head {name}. Expected one of "
-                f"{', '.join(self.heads)}."
+            raise invalid(
+                "head", name, f"one of {', '.join(self.heads)} for the family {self.name!r}"
             )
         return self.heads[name]
 

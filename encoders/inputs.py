@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from encoder_zoo.common.lazy import keras, ops
-from encoder_zoo.common.wording import close_names, did_you_mean
+from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
 # Inputs that every backbone takes.
 INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
@@ -69,8 +69,8 @@ def inputs_of_all_texts(inputs: Mapping) -> dict:
         The same as (B * K, L).
 
     Raises:
-        ValueError: "There is no candidate_padding_mask beside padding_mask.",
-            "candidate_token_ids has 7 positions, token_ids 9. Expected the same."
+        ValueError: If the inputs of candidates lack one that the first text has, or have another
+            length.
 
     Example:
         >>> import numpy as np
@@ -85,7 +85,7 @@ def inputs_of_all_texts(inputs: Mapping) -> dict:
             continue
         first, others = ops.convert_to_tensor(inputs[name]), inputs.get(CANDIDATE + name)
         if others is None:
-            raise ValueError(f"There is no {CANDIDATE}{name} beside {name}.")
+            raise ValueError(f"{CANDIDATE}{name} is missing. Pass it together with {name}.")
         lengths = others.shape[-1], first.shape[-1]
         if None not in lengths and lengths[0] != lengths[1]:
             raise ValueError(
@@ -109,8 +109,8 @@ def check_inputs(
         text_method: the method that takes texts, if there is one.
 
     Raises:
-        TypeError: "BertBackbone takes a dictionary ..."
-        ValueError: "The inputs have no token_ids. ...", "token_ids is of type float32. ..."
+        TypeError: If `inputs` is not a dictionary.
+        ValueError: If an input is unknown or missing, or has a wrong type or shape.
 
     Example:
         >>> import numpy as np
@@ -122,10 +122,12 @@ def check_inputs(
         ValueError: BertBackbone takes no input 'input_ids'. Did you mean 'token_ids'?
     """
     if not isinstance(inputs, Mapping):
-        raise TypeError(
-            f"{taker} takes a dictionary of prepared inputs, {{'token_ids': ..., 'padding_mask': "
-            f"...}}. Received: {type(inputs).__name__}."
-            + (f" Of texts: {text_method}(texts)." if text_method else "")
+        more = f". Call {text_method}(texts) for texts" if text_method else ""
+        raise invalid(
+            "inputs",
+            inputs,
+            f"a dictionary of token_ids and padding_mask for {taker}{more}",
+            error=TypeError,
         )
     _check_names(inputs, names, taker)
     shape = _shape(inputs["token_ids"])
@@ -143,15 +145,12 @@ def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
             hint = did_you_mean(meant) or f" Expected some of {', '.join(names)}."
             raise ValueError(f"{taker} takes no input {name!r}.{hint}")
     if inputs.get("token_ids") is None:
-        raise ValueError(
-            f"The inputs have no token_ids, which {taker} cannot do without. "
-            f"Received: {', '.join(inputs) or 'an empty dictionary'}."
-        )
+        raise invalid("inputs", list(inputs), f"token_ids among them, for {taker}")
 
 
 def _check_type(name: str, values: object) -> None:
     if getattr(values, "ragged_rank", None):
-        raise ValueError(f"{name} is ragged. Expected rows padded to one length: to_tensor().")
+        raise ValueError(f"{name} is ragged. Pad it to one length with to_tensor().")
     try:
         dtype = keras.backend.standardize_dtype(values.dtype)
     except ValueError:  # no type of tensors, such as Python's objects

@@ -21,6 +21,7 @@ from keras import ops
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import Rule
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import INITIALIZER_RANGE
 from encoder_zoo.encoders.low_rank import KeepsUpdates
@@ -69,14 +70,14 @@ def activation_function(name: str) -> Callable:
         A function of one tensor.
 
     Raises:
-        ValueError: "Unknown activation 'gleu'. Expected one of gelu, gelu_new, ..."
+        ValueError: If the name is unknown.
 
     Example:
         >>> float(activation_function("relu")(-1.0))
         0.0
     """
     if name not in ACTIVATIONS:
-        raise ValueError(f"Unknown activation {name!r}. Expected one of {', '.join(ACTIVATIONS)}.")
+        raise invalid("activation", name, f"one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 

@@ -47,7 +47,7 @@ class KeepsUpdates:
             weight = getattr(self, name)
             if tuple(weight.shape) != value.shape:
                 raise ValueError(
-                    f"{self.path} has low-rank updates of rank {self.lora_rank}. Received: weights "
-                    f"whose {name} has the shape {value.shape}. Expected {tuple(weight.shape)}."
+                    f"{name} of {self.path} has the shape {value.shape} in the file. Expected "
+                    f"{tuple(weight.shape)}, for low-rank updates of rank {self.lora_rank}."
                 )
             weight.assign(ops.convert_to_tensor(value))

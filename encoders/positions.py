@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from encoder_zoo.common.lazy import keras, ops
+from encoder_zoo.common.wording import invalid
 
 
 def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
@@ -290,7 +291,7 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
         (N,) int32, up to the first distance in a bucket behind the last one.
 
     Raises:
-        ValueError: "Half of the 4 position_buckets must be 2 or more, and less than ..."
+        ValueError: If half of `buckets` is less than 2, or not less than `max_distance - 1`.
 
     Source: He et al. 2021, DeBERTa, released code of version 2.
 
@@ -300,9 +301,10 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
     """
     middle = buckets // 2
     if not 2 <= middle < max_distance - 1:
-        raise ValueError(
-            f"Half of the {buckets} position_buckets must be 2 or more, and less than "
-            f"max_relative_positions - 1. Received: max_relative_positions={max_distance}."
+        raise invalid(
+            "position_buckets",
+            buckets,
+            f"4 or more, with a half less than max_relative_positions - 1 = {max_distance - 1}",
         )
     # In float32, as it was in training: which side of a border a distance falls on.
     base = np.log(np.float32((max_distance - 1) / middle))

@@ -18,6 +18,7 @@ from encoder_zoo.common.keras_private import (
     remove_lora,
 )
 from encoder_zoo.common.lazy import keras, ops, tf
+from encoder_zoo.common.wording import invalid
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.core import Encoder
@@ -192,7 +193,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
             None for the attention's query and value projections.
 
     Raises:
-        ValueError: "There is no layer keys. Expected some of intermediate, key, output, ..."
+        ValueError: If a layer does not exist.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -207,10 +208,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
     known = {name for name, _ in named}
     unknown = sorted(set(names) - known)
     if unknown or not names:
-        raise ValueError(
-            f"There is no layer {', '.join(unknown) or names}. Expected some of "
-            f"{', '.join(sorted(known))}."
-        )
+        raise invalid("layers", unknown or names, f"some of {', '.join(sorted(known))}")
     return list(dict.fromkeys(layer for name, layer in named if name in names))
 
 
@@ -282,10 +280,11 @@ def megatron_layout(
 ) -> keras.distribution.LayoutMap:
     """Return the layout of the weights of any family; see `Backbone.layout_map`."""
     if len(mesh.axis_names) != 2:
-        raise ValueError(
-            "The mesh must have two axes, the first for the rows of a batch, the second for the "
-            "weights: keras.distribution.DeviceMesh((2, 4), ('batch', 'model'), devices). "
-            f"Received: axes {', '.join(mesh.axis_names)}."
+        raise invalid(
+            "axis_names of the mesh",
+            mesh.axis_names,
+            "two axes, the first for the batch, the second for the weights: "
+            "keras.distribution.DeviceMesh((2, 4), ('batch', 'model'), devices)",
         )
     axis, parts = mesh.axis_names[1], mesh.shape[1]
     layout = keras.distribution.LayoutMap(mesh)

@@ -20,9 +20,7 @@ def choose_installed_backend() -> None:
     keras.json counts unless it names TensorFlow: Keras writes that itself in its first import.
 
     Raises:
-        ImportError: "encoder_zoo needs a backend of Keras, and none is installed. Install one:
-            `pip install tensorflow`, `pip install jax` or `pip install torch`.", "Keras's backend
-            is 'torch' by the variable KERAS_BACKEND, and it is not installed. ..."
+        ImportError: If no backend is installed, or if the chosen one is not.
     """
     if "keras" in sys.modules:
         return

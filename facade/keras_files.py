@@ -33,7 +33,7 @@ class StandIn:
     """Represents a class in Keras's registry, and imports it at first use.
 
     Raises:
-        TypeError: "Could not locate class 'list_presets': Keras files do not hold it."
+        TypeError: If the name is not that of a class in Keras files.
 
     Example:
         >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__

@@ -43,6 +43,7 @@ from encoder_zoo.common.validation import (
     check_argument,
     rules_of,
 )
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
 from encoder_zoo.tasks.embedding.pair_columns import TEXTS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
@@ -109,10 +110,10 @@ class FineTunedEstimator(TextEstimator):
             return None
         weights = check_array(sample_weight, ensure_2d=False, input_name="sample_weight")
         if weights.ndim != 1:
-            raise ValueError(f"sample_weight has the shape {weights.shape}. Expected ({len(y)},).")
+            raise invalid("The shape of sample_weight", weights.shape, f"({len(y)},)")
         check_consistent_length(X, weights)
         if not weights.any():
-            raise ValueError("sample_weight is zero for all texts. Expected some greater than 0.")
+            raise ValueError("sample_weight is 0 for all texts. Expected some greater than 0.")
         return weights
 
 
@@ -242,7 +243,7 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
             The estimator.
 
         Raises:
-            ValueError: "y has one class, 'up'. Expected two classes or more."
+            ValueError: If `y` has only one class.
         """
         X, y = texts_and_labels(X, y, classes=None, several=False)
         weights = self._check_given(X, y, sample_weight)

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.reading import loading
 from encoder_zoo.common.validation import PositiveFloat, Rule, rule_of
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.training import check_updatable, current_updates, train_updates
@@ -106,7 +106,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     """See `Task.save_adapters`."""
     updates, known = current_updates(task), projections(task.backbone)
     if not updates:
-        raise ValueError("There are no low-rank updates to save. Call enable_lora first.")
+        raise ValueError("The model has no low-rank updates to save. Call enable_lora first.")
     layers = {name: layer for name, layer in known.items() if layer in updates}
     if others := [layer.path for layer in updates if layer not in layers.values()]:
         raise ValueError(
@@ -178,8 +178,8 @@ def _whole_tensors(
     """
     if task.peft_task_type is None:
         raise ValueError(
-            "Adapters alone are saved of a SequenceClassifier or a TokenClassifier. Received: a "
-            f"{type(task).__name__}. Use save_to_preset."
+            f"A {type(task).__name__} has no files of adapters, only a SequenceClassifier and a "
+            "TokenClassifier have. Use save_to_preset."
         )
     backbone, record = task.backbone, task.head_record
     found = []
@@ -244,9 +244,8 @@ def _read_adapters(task: PresetTask, config: dict, files: OpenFolder) -> None:
     restored = {*_whole_tensors(task, ())} - {*expected} if replaces else set()
     if unknown := sorted(restored - {*before}):
         raise ValueError(
-            f"{files.path}: it does not have {', '.join(unknown)}, and this "
-            f"{type(task).__name__} has those of other adapters, or trained ones. Load the "
-            "adapters into a new model, from from_preset."
+            f"{files.path} does not replace {', '.join(unknown)}, which other adapters or a "
+            "training have set. Load the adapters into a new model, from from_preset."
         )
     check_updatable(updates)
     values = {name: _values(file, name) for name in expected}
@@ -415,22 +414,21 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
         if name in IRRELEVANT or not value:
             continue
         if value != PLAIN.get(name):
-            raise ValueError(
-                f"{folder}: {name} is {shown(value)} in {CONFIG}. Only plain LoRA is supported, "
-                f"with {PLAIN.get(name)!r}."
+            raise invalid(
+                f"{folder / CONFIG}: {name}", value, f"{PLAIN.get(name)!r}, as in plain LoRA"
             )
     initializer = config.get("init_lora_weights")
     if initializer not in INITIALIZERS:
-        raise ValueError(
-            f"{folder}: init_lora_weights is {shown(initializer)} in {CONFIG}, by which peft "
-            "changes the model's own weights. Expected true, false or 'gaussian'. Open the folder "
-            "that model.merge_and_unload().save_pretrained(folder) of peft writes, by from_preset."
+        raise invalid(
+            f"{folder / CONFIG}: init_lora_weights",
+            initializer,
+            "true, false or 'gaussian': others change the model's own weights. Merge the adapters "
+            "with model.merge_and_unload().save_pretrained(folder) of peft, and open that by "
+            "from_preset",
         )
     for name, rule in RULES.items():
         if not rule.holds(config.get(name)):
-            raise ValueError(
-                f"{folder}: {name} is {shown(config.get(name))} in {CONFIG}. Expected {rule.words}."
-            )
+            raise invalid(f"{folder / CONFIG}: {name}", config.get(name), rule.words)
 
 
 def _check_shapes(

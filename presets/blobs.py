@@ -74,8 +74,8 @@ def download_files(
         endpoint: the hub's address; None for the default of huggingface_hub.
 
     Raises:
-        ValueError: "... is a link ...", "... is no regular file. Delete it ...", "... came with
-            other bytes than its checksum says"
+        ValueError: If a path in the cache is a link or no regular file, or if downloaded bytes do
+            not have their checksum.
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
@@ -194,7 +194,8 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
             return
         part.unlink()
     raise ValueError(
-        f"{name} came with other bytes than its checksum says, twice. The copies were deleted"
+        f"{name} came twice with other bytes than its checksum says. The copies were deleted: try "
+        "again later."
     )
 
 

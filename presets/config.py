@@ -63,7 +63,7 @@ def check_config(
         names: {field: its name in the file, if different}.
 
     Raises:
-        ValueError: "config.json: hidden_size is '768'. Expected a positive integer."
+        ValueError: If a field is missing or has a wrong value.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -82,7 +82,7 @@ def check_config(
     for argument in REQUIRED:
         key = keys[argument]
         if config.get(key) is None:
-            raise ValueError(f"{path}: {names.get(key, key)} is missing.")
+            raise ValueError(f"{path} has no {names.get(key, key)}. Add the value of the model.")
     for key, rule in _rules(family).items():
         if key in config:
             expect(rule.holds(config[key]), key, rule.words)
@@ -158,8 +158,7 @@ def backbone_config(backbone: Backbone, tokenizer) -> dict:
         tokenizer: saved with it, or None.
 
     Raises:
-        ValueError: "config.json of distilbert has no layer_norm_epsilon, which is 1e-12 there.
-            Received a backbone whose layer_norm_epsilon is 1e-05."
+        ValueError: If config.json of the family has no field for a value of the backbone.
     """
     family = backbone.family
     _check_representable(backbone)
@@ -184,9 +183,10 @@ def _check_representable(backbone: Backbone) -> None:
         value = getattr(backbone, name)
         # The weights tell whether there is a pooler.
         if name not in family.config_keys and name != "pooler" and value != default:
-            raise ValueError(
-                f"config.json of {family.name} has no {name}, which is {default!r} there. Received "
-                f"a backbone whose {name} is {value!r}."
+            raise invalid(
+                name,
+                value,
+                f"{default!r}: config.json of {family.name} has no field for another value",
             )
 
 
@@ -220,8 +220,8 @@ def check_sizes(
         max_bytes: limit of the weights' size in float32.
 
     Raises:
-        ValueError: "...: vocab_size is 4000000000, but embeddings.word_embeddings.weight has
-            30522.", "... needs 9.1 GB ..."
+        ValueError: If a size differs from the shapes of the weights, or if the model needs more
+            than `max_bytes`.
     """
     for argument, (layer, axis) in _SIZES.items():
         key = family.config_keys.get(argument)
@@ -230,7 +230,7 @@ def check_sizes(
             unused = family.unused_positions if argument == "max_sequence_length" else 0
             found = shapes[name][axis] - unused
             if config[key] != found:
-                raise ValueError(f"{path}: {key} is {config[key]}, but {name} has {found}.")
+                raise invalid(f"{path}: {key}", config[key], f"{found}, the size of {name}")
     _check_layers(config, family, shapes, path)
     needed = 4 * max(_estimate(config, family), sum(map(math.prod, shapes.values())))
     if needed > max_bytes:
@@ -251,9 +251,9 @@ def _check_layers(config: Mapping, family: Family, shapes: Mapping, path: pathli
         if wanted > layers:
             first = f"{name}.weight".format(0)
             seen = ", ".join(list(shapes)[:3]) or "none"
-            seen = f" Expected a tensor {first}, found {seen}, ..." if not layers else ""
-            raise ValueError(
-                f"{path}: {key} is {wanted}, but the weights hold {layers} layers.{seen}"
+            seen = f": no tensor {first} among {seen}, ..." if not layers else ""
+            raise invalid(
+                f"{path}: {key}", wanted, f"{layers}, the number of layers in the weights{seen}"
             )
 
 

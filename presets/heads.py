@@ -61,7 +61,8 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         task's; None otherwise.
 
     Raises:
-        ValueError: "...: id2label names 2 classes, but classifier.weight has 3 outputs. ..."
+        ValueError: If the number of labels differs from the outputs of the weights, or if two
+            classes have one name.
     """
     family, suffix = checkpoint.family, cls.checkpoint_class_suffix
     head, config = cls.head_of(family), dict(checkpoint.config)

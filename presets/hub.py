@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets import adapters
 from encoder_zoo.presets.blobs import (
     HubFile,
@@ -164,8 +164,8 @@ def from_hugging_face(
         weights: whether to download the weights, or only the tokenizer's files.
 
     Raises:
-        ValueError: "... is not an address such as hf://organisation/name", "... no such
-            repository ...", "... no model.safetensors and no pytorch_model.bin ..."
+        ValueError: If the address is malformed, or if the repository does not exist or has no
+            weights.
     """
     repository, revision = _parse(address)
     try:
@@ -181,8 +181,8 @@ def from_hugging_face(
         wrong = drop_wrong(folder, wanted)
         if wrong:
             raise ValueError(
-                f"{address}: {', '.join(wrong)} came with other bytes than its checksum says, "
-                "twice. The copies were deleted; try again later."
+                f"{address}: {', '.join(wrong)} came twice with other bytes than its checksum "
+                "says. The copies were deleted: try again later."
             )
     if names:
         _LISTED[folder] = names
@@ -204,25 +204,19 @@ def _parse(address: str) -> tuple[str, str | None]:
     """Return the repository and the revision, None if the address has none."""
     matched = _ADDRESS.fullmatch(address)
     if matched is None:
-        raise ValueError(
-            f"{address!r} is not an address such as hf://organisation/name or "
-            "hf://organisation/name@revision."
+        raise invalid(
+            "The address", address, "hf://organisation/name or hf://organisation/name@revision"
         )
     repository, revision = matched.groups()
     if revision and not all(map(is_plain, revision.split("/"))):
-        raise ValueError(f"{address!r}: {revision!r} is no branch, tag or commit.")
+        raise invalid(f"The revision of {address!r}", revision, "a branch, tag or commit")
     return repository, revision
 
 
 def _wanted_files(
     address: str, repository: str, revision: str | None, max_bytes: int, weights: bool
 ) -> tuple[dict[str, HubFile], str | None, list[str]]:
-    """Return {name: file} to download, their commit, and the names of all files.
-
-    Raises:
-        ValueError: see `retried`, "...: the listing from ... is none", "... have 9.1 GB ..."
-        Unreachable: if the hub does not answer.
-    """
+    """Return {name: file} to download, their commit, and the names of all files."""
     from huggingface_hub import HfApi
 
     def listing() -> tuple[list[tuple[str, HubFile]], str | None]:
@@ -337,7 +331,7 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         weights: whether to include the weights, or only the tokenizer's files.
 
     Raises:
-        ValueError: see `no_weights`.
+        ValueError: If there are no weights.
 
     Example:
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
@@ -393,17 +387,13 @@ def _snapshot(
     files: Mapping[str, HubFile],
     commit: str,
 ) -> pathlib.Path:
-    """Download the files that are not in the cache.
-
-    Raises:
-        ValueError: "...: the download broke off ..."
-    """
+    """Download the files that are not in the cache."""
 
     try:
         return download_files(address, repository, revision, commit, files, endpoint())
     except Unreachable as error:
         raise ValueError(
-            f"{address}: the download broke off: {error}. Try again: what came is kept."
+            f"{address}: the download broke off: {error}. Try again: the parts that came are kept."
         ) from error
 
 
@@ -414,16 +404,19 @@ def from_kaggle(address: str) -> pathlib.Path:
         address: `kaggle://organisation/model/keras/variant[/version]`, as KerasHub lists them.
 
     Raises:
-        ValueError: "... is not an address such as kaggle://...", "... cannot be downloaded: ..."
+        ValueError: If the address is malformed or the model cannot be downloaded.
     """
     import kagglehub  # comes with keras-nlp
 
     handle = address.removeprefix("kaggle://")
     if re.fullmatch(r"[\w-]+/[\w-]+/keras/[\w-]+(/\d+)?", handle, re.IGNORECASE) is None:
-        raise ValueError(
-            f"{address!r} is not an address such as kaggle://keras/bert/keras/bert_base_en/2."
+        raise invalid(
+            "The address", address, "one such as kaggle://keras/bert/keras/bert_base_en/2"
         )
     try:
         return pathlib.Path(kagglehub.model_download(handle))
     except Exception as error:
-        raise ValueError(f"{address} cannot be downloaded: {first_line(error)}") from error
+        raise ValueError(
+            f"{address} cannot be downloaded: {first_line(error)}. Check the address and the "
+            "connection."
+        ) from error

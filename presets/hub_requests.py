@@ -43,7 +43,7 @@ def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -
         received: bytes that have come so far.
 
     Raises:
-        TookTooLong: "no answer came within 60 seconds"
+        TookTooLong: If no answer comes in time.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -78,8 +78,8 @@ def retried(
     """Return the result of a request, repeated if the hub is busy or, if `any_error`, on errors.
 
     Raises:
-        ValueError: "...: the hub refuses access (403) ..."
-        Unreachable: with the last error.
+        ValueError: If the hub refuses.
+        Unreachable: If the hub does not answer. Its message is the last error.
     """
     for pause in _PAUSES:
         try:

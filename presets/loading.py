@@ -58,8 +58,8 @@ def load_backbone(cls: type[Backbone], source: str | os.PathLike, **overrides) -
         is_own = issubclass(cls, found) and cls.family is found.family  # a user's, no family's
         if not (issubclass(found, cls) or is_own):
             raise ValueError(
-                f"{source} holds a {found.__name__}. Load it with that class, a subclass of it, or "
-                f"Backbone.from_preset. Received: {cls.__name__}.from_preset."
+                f"{source} holds a {found.__name__}, not a {cls.__name__}. Load it with that "
+                "class, a subclass of it, or Backbone.from_preset."
             )
         kind = cls if is_own else found
         asked = overrides.get("pooler") is True
@@ -82,12 +82,17 @@ def load_tokenizer(cls: type[Tokenizer], source: str | os.PathLike, **options) -
     safeguards = Safeguards.taken_from(options)
     added_tokens = options.pop("added_tokens", ())
     if options:
-        raise TypeError(f"{cls.__name__}.from_preset got unknown arguments: {sorted(options)}.")
+        raise TypeError(
+            unknown_argument(
+                f"{cls.__name__}.from_preset", min(options), ["added_tokens", "verify", "max_bytes"]
+            )
+        )
     with loading(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, added_tokens)
     if not isinstance(tokenizer, cls):
         raise ValueError(
-            f"{source} holds a {type(tokenizer).__name__}. Received: {cls.__name__}.from_preset."
+            f"{source} holds a {type(tokenizer).__name__}, not a {cls.__name__}. Load it with that "
+            "class or Tokenizer.from_preset."
         )
     return tokenizer
 
@@ -100,7 +105,7 @@ def tokenizer_of_files(files: FolderFiles, family: Family) -> Tokenizer:
         family: of the model that it belongs to.
 
     Raises:
-        ValueError: "... has no tokenizer, only a model."
+        ValueError: If there is no tokenizer.
     """
     stored = read_stored_tokenizer(files, {}, family.tokenizer)
     return _require_tokenizer(TokenizerPreset(files, {}, files.path / CONFIG, family, {}, stored))
@@ -227,11 +232,7 @@ MADE_HERE = object()  # in place of a preprocessor that the caller passes
 
 
 def _given_preprocessor(cls: type, arguments: dict) -> object:
-    """Take `preprocessor` from the arguments; None means a task of prepared inputs.
-
-    Raises:
-        TypeError: "SpanQA.from_preset makes the backbone itself. ..."
-    """
+    """Take `preprocessor` from the arguments; None means a task of prepared inputs."""
     if arguments.pop("backbone", None) is not None:
         raise TypeError(
             f"{cls.__name__}.from_preset makes the backbone itself. Pass its arguments, such as "
@@ -241,9 +242,11 @@ def _given_preprocessor(cls: type, arguments: dict) -> object:
     expected = cls.preprocessor_class.task_name
     if given is MADE_HERE or given is None or getattr(given, "task_name", "") == expected:
         return given
-    raise TypeError(
-        f"{cls.__name__} takes a {cls.preprocessor_class.__name__}. Received: a "
-        f"{type(given).__name__}. Make one with the same tokenizer."
+    raise invalid(
+        "preprocessor",
+        given,
+        f"a {cls.preprocessor_class.__name__} with the same tokenizer",
+        TypeError,
     )
 
 
@@ -255,17 +258,13 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
         given: Preprocessor that the caller passes, or None.
         tokenizer: Tokenizer of the preset, with the tokens that the task adds.
         others: Dict of the caller's arguments for a preprocessor.
-
-    Raises:
-        TypeError: "sequence_length is an argument of the preprocessor. ..."
-        ValueError: "The preprocessor's tokenizer has other tokens than the preset's. ..."
     """
     if given is None:
         return
     if others:
         raise TypeError(
-            f"{', '.join(others)} of {cls.__name__}.from_preset belongs to the preprocessor, and "
-            "one is passed. Pass the argument to the preprocessor."
+            f"{', '.join(others)} of {cls.__name__}.from_preset is the preprocessor's, and you "
+            "pass one. Pass it to the preprocessor instead."
         )
     if tokenizer.get_vocabulary() != given.tokenizer.get_vocabulary():
         raise ValueError(
@@ -281,10 +280,7 @@ def load_from_keras_hub(
     load = load_backbone if issubclass(cls, Backbone) else load_task
     described = f"{type(model).__module__}.{type(model).__name__}"
     if not described.startswith("keras_hub.") or not hasattr(model, "save_to_preset"):
-        raise TypeError(
-            f"{cls.__name__}.from_keras_hub takes a model of keras_hub.models. "
-            f"Received: {described}."
-        )
+        raise TypeError(f"The model is a {described}. Expected one of keras_hub.models.")
     arguments = {"dtype": model.dtype_policy, "max_bytes": sys.maxsize, **arguments}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder) / model.name
@@ -298,7 +294,9 @@ def _require_tokenizer(
     """Return the tokenizer; raise an error if there is none."""
     tokenizer = _read_tokenizer(preset, added_tokens)
     if tokenizer is None:
-        raise ValueError(f"{preset.folder} has no tokenizer, only a model.")
+        raise ValueError(
+            f"{preset.folder} has no tokenizer, only a model. Open it with Backbone.from_preset."
+        )
     return tokenizer
 
 

@@ -79,7 +79,7 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         The checkpoint, a context manager that closes its files. No weights are read yet.
 
     Raises:
-        ValueError: naming the file and the field that is wrong.
+        ValueError: If a file is missing, damaged, or has wrong values.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
     names = [*preset_files(), *module_files(), *kerashub.files(), *tf1.files()]
@@ -105,7 +105,7 @@ def open_files(files: FolderFiles, safeguards: Safeguards) -> Checkpoint:
         safeguards: options of the checks.
 
     Raises:
-        ValueError: naming the file and the field that is wrong.
+        ValueError: If a file is missing, damaged, or has wrong values.
     """
     try:
         checkpoint = _open(files, safeguards.verify)
@@ -162,7 +162,7 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
         The tokenizer, with the open files.
 
     Raises:
-        ValueError: naming the file and the field that is wrong.
+        ValueError: If a file is missing, damaged, or has wrong values.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
     others = [*module_files(), *kerashub.tokenizer_file_names(), *tf1.files()]
@@ -230,11 +230,7 @@ def _named_encoder(files: FolderFiles, verify: bool) -> Iterator[FolderFiles | N
 
 
 def _check_files(files: FolderFiles, patterns: list[str]) -> None:
-    """Check every file of a preset before any is used.
-
-    Raises:
-        ValueError: see `FolderFiles.file` and `parse_object`.
-    """
+    """Check every file of a preset before any is used."""
     for name in files.listed:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             files.read_json(name) if name.endswith(".json") else files.file(name)

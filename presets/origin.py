@@ -141,8 +141,7 @@ def check_tokenizer(backbone: Backbone, tokenizer: Tokenizer) -> None:
     """Raise an error if a tokenizer is not that of the backbone's checkpoint.
 
     Raises:
-        ValueError: "The tokenizer is a RobertaTokenizer of 50265 tokens, but the backbone's
-            checkpoint has a BertTokenizer of 30522, ..."
+        ValueError: If the tokens are others than those of the backbone's checkpoint.
     """
     known = backbone.checkpoint_vocabulary
     if known is None or known.is_of(tokenizer):

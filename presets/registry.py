@@ -170,8 +170,7 @@ def resolve(
         weights: whether to download the weights from the Hugging Face hub.
 
     Raises:
-        ValueError: "No preset 'bert_nano'. Did you mean 'bert_nano_en_uncased'? ...", "The preset
-            'roberta_nano_en' is in the repository, not in the wheel. ..."
+        ValueError: If there is no such preset.
     """
     from encoder_zoo.presets import hub
 
@@ -181,8 +180,8 @@ def resolve(
         return BUNDLED / name
     if _entries().get(name, {}).get("source") == "bundled":
         raise ValueError(
-            f"The preset {name!r} is in the repository, not in the wheel. Install from a clone by "
-            f"`pip install -e .`, or give the path of its folder there, presets/data/{name}."
+            f"The preset {name!r} is in the repository, not in the wheel. Install from a clone "
+            f"with `pip install -e .`, or give the path of its folder there, presets/data/{name}."
         )
     if name in presets:
         name = presets[name].source

@@ -337,8 +337,8 @@ def check_all_saved(
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         raise ValueError(
             f"A preset has no name for the weights {', '.join(lost[:3])}{more} of this "
-            f"{type(model).__name__}: they would be lost. Save it with .save('model.keras'), or "
-            "name them in `tensors` of the family or of its head (register_family)."
+            f"{type(model).__name__}. Save it with .save('model.keras'), or name them in `tensors` "
+            "of the family or of its head (register_family)."
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.layers import Size
 
 if TYPE_CHECKING:
@@ -44,9 +45,8 @@ def train_vocabulary(
         The family's tokenizer, such as a `BertTokenizer`.
 
     Raises:
-        ValueError: "No vocabulary is trained for 'gpt2'. Expected one of ...", "texts must be many
-            strings, not one ..."
-        ImportError: "training this vocabulary needs the package tokenizers ...", or sentencepiece.
+        ValueError: If no vocabulary is trained for the family, or if `texts` is a single string.
+        ImportError: If the package tokenizers or sentencepiece is needed and not installed.
 
     Example:
         >>> tokenizer = train_vocabulary(["low lower lowest"] * 9, 30)
@@ -54,9 +54,7 @@ def train_vocabulary(
         ('BertTokenizer', 'low')
     """
     if family not in TRAINERS:
-        raise ValueError(
-            f"No vocabulary is trained for {family!r}. Expected one of {', '.join(TRAINERS)}."
-        )
+        raise invalid("family", family, f"one of {', '.join(TRAINERS)}")
     return TRAINERS[family](texts, vocabulary_size, **options)
 
 
@@ -73,8 +71,8 @@ def train_wordpiece(
         A tokenizer whose vocabulary starts with [PAD] [UNK] [CLS] [SEP] [MASK].
 
     Raises:
-        ValueError: "texts must be many strings, not one ..."
-        ImportError: "training this vocabulary needs the package tokenizers ..."
+        ValueError: If `texts` is a single string.
+        ImportError: If the package tokenizers is not installed.
 
     Source: Schuster & Nakajima, "Japanese and Korean Voice Search" (2012), for the model; pieces
         are merged by frequency, as in byte pair encoding.
@@ -122,8 +120,8 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
 
     Raises:
-        ValueError: "vocabulary_size is 100; the 256 bytes and 5 special tokens need at least 261"
-        ImportError: "training this vocabulary needs the package tokenizers ..."
+        ValueError: If `vocabulary_size` is less than 261, or if `texts` is a single string.
+        ImportError: If the package tokenizers is not installed.
 
     Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), 2.2.
 
@@ -135,9 +133,8 @@ def train_byte_bpe(texts: Iterable[str], vocabulary_size: int) -> "RobertaTokeni
     from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
 
     if vocabulary_size < 261:
-        raise ValueError(
-            f"vocabulary_size is {vocabulary_size}; the 256 bytes and 5 special tokens need at "
-            "least 261"
+        raise invalid(
+            "vocabulary_size", vocabulary_size, "at least 261: 256 bytes and 5 special tokens"
         )
     learner = tokenizers.Tokenizer(tokenizers.models.BPE())
     learner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -167,9 +164,9 @@ def train_unigram(
         A tokenizer whose vocabulary starts with <s> <pad> </s> <unk> and ends with <mask>.
 
     Raises:
-        ValueError: "texts must be many strings, not one ...", "sentencepiece: ...", such as for
-            more characters than tokens.
-        ImportError: "training this vocabulary needs the package sentencepiece ..."
+        ValueError: If `texts` is a single string, or if SentencePiece cannot train on the texts,
+            for example because they have more characters than `vocabulary_size`.
+        ImportError: If the package sentencepiece is not installed.
 
     Source: Kudo, "Subword Regularization" (2018), section 3.2.
 
@@ -201,7 +198,7 @@ def train_albert_unigram(
         A tokenizer whose vocabulary starts with <pad> <unk> [CLS] [SEP] [MASK].
 
     Raises:
-        ValueError, ImportError: see `train_unigram`.
+        ValueError, ImportError: As for `train_unigram`.
 
     Source: Lan et al., "ALBERT" (2020), section 4.1.
 
@@ -252,7 +249,7 @@ def _sentencepiece_model(
 def _many(texts: Iterable[str]) -> Iterable[str]:
     """Return the texts; raise an error for a single string."""
     if isinstance(texts, str | bytes):
-        raise ValueError(f"texts must be many strings, not one: {texts[:40]!r}")
+        raise invalid("texts", texts, "many strings, not one")
     return texts
 
 

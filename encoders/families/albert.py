@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 import keras
 
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
 from encoder_zoo.encoders.families.bert import CONSTANTS, KEYS_WITH_SEGMENTS, RULES, TOKEN_IDS
@@ -34,7 +35,7 @@ class AlbertBackbone(Backbone):
         **kwargs: the other arguments of `Backbone`.
 
     Raises:
-        ValueError: "num_groups must be from 1 to num_layers. Received: num_groups=3, ..."
+        ValueError: If `num_groups` is less than 1 or more than `num_layers`.
 
     Source: Lan et al. 2020, ALBERT: A Lite BERT for Self-supervised Learning of Language
     Representations, section 3.1; the second version is that of the released code.
@@ -65,10 +66,7 @@ class AlbertBackbone(Backbone):
     ):
         super().__init__(vocabulary_size, num_layers, *args, **kwargs)
         if not 1 <= num_groups <= num_layers:
-            raise ValueError(
-                "num_groups must be from 1 to num_layers. "
-                f"Received: num_groups={num_groups}, num_layers={num_layers}."
-            )
+            raise invalid("num_groups", num_groups, f"1 to num_layers={num_layers}")
         self.embedding_dim = embedding_dim
         self.num_groups = num_groups
 

@@ -13,6 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import as_matrix
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
@@ -124,7 +125,7 @@ class TextConvolution(ConfigFromSignature, keras.layers.Layer):
         (B, L, D).
 
     Raises:
-        ValueError: "The width of a convolution must be odd. Received: width=2."
+        ValueError: If `width` is even.
 
     Example:
         >>> import numpy as np
@@ -137,7 +138,7 @@ class TextConvolution(ConfigFromSignature, keras.layers.Layer):
     def __init__(self, hidden_dim: int, width: int, **kwargs):
         super().__init__(**kwargs)
         if width % 2 == 0:
-            raise ValueError(f"The width of a convolution must be odd. Received: width={width}.")
+            raise invalid("width", width, "an odd number")
         self.hidden_dim = hidden_dim
         self.width = width
 
@@ -246,8 +247,7 @@ class DebertaV2Backbone(Backbone):
         **kwargs: the other arguments of `Backbone`.
 
     Raises:
-        ValueError: "terms is 'p2p'. Expected a list of one or both of c2p, p2c.", and see
-            `log_buckets`.
+        ValueError: If `terms` names none or other terms than c2p and p2c. See also `log_buckets`.
 
     Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention; He et al.
     2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with

@@ -13,6 +13,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, one_of, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
@@ -99,8 +100,7 @@ class GroupedQueryAttention(FastAttention):
         **kwargs: the other arguments of `SelfAttention`.
 
     Raises:
-        ValueError: "num_heads must be a multiple of num_key_value_heads. Received: num_heads=4, "
-            "num_key_value_heads=3."
+        ValueError: If `num_heads` is not a multiple of `num_key_value_heads`.
 
     Source: Ainslie et al. 2023, GQA: Training Generalized Multi-Query Transformer Models from
     Multi-Head Checkpoints, section 2.2.
@@ -115,9 +115,10 @@ class GroupedQueryAttention(FastAttention):
     def __init__(self, *args, num_key_value_heads: int, **kwargs):
         super().__init__(*args, **kwargs)
         if self.num_heads % num_key_value_heads:
-            raise ValueError(
-                "num_heads must be a multiple of num_key_value_heads. Received: "
-                f"num_heads={self.num_heads}, num_key_value_heads={num_key_value_heads}."
+            raise invalid(
+                "num_heads",
+                self.num_heads,
+                f"a multiple of num_key_value_heads={num_key_value_heads}",
             )
         self.num_key_value_heads = num_key_value_heads
 

@@ -224,7 +224,7 @@ def read_config(config: Mapping) -> dict:
         config: contents of config.json.
 
     Raises:
-        ValueError: "config.json: layer_types has 3 entries. Expected one for each of the 2 ..."
+        ValueError: If `layer_types` has not one entry for each layer.
 
     Example:
         >>> types = ["full_attention", "sliding_attention", "full_attention"]

@@ -87,7 +87,10 @@ class TokenTable(Backbone):
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
         if return_hidden_states or return_projections:
-            raise ValueError("A TokenTable has no blocks: it has no hidden states.")
+            raise ValueError(
+                "A TokenTable has no hidden states. Call it without return_hidden_states and "
+                "return_projections."
+            )
         return {"sequence_output": self.embeddings(inputs["token_ids"])}
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
@@ -156,8 +159,8 @@ class FileTokenizer(ConfigFromSignature):
         unknown_id: of unknown words; None if there are none.
 
     Raises:
-        ValueError: "tokenizer.json cannot be read: ...", "In TensorFlow's graphs, of datasets and
-            exports, static embeddings tokenize by WordPiece. ..."
+        ValueError: If tokenizer.json cannot be read, or if texts are tokenized in a graph of
+            TensorFlow and the model of tokenizer.json is not WordPiece.
 
     Example:
         >>> model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "cat": 2}}
@@ -269,10 +272,9 @@ class FileTokenizer(ConfigFromSignature):
         added = {token["content"] for token in file.get("added_tokens") or ()}
         if file["model"].get("type") != "WordPiece" or not added <= {*vocabulary}:
             raise ValueError(
-                "In TensorFlow's graphs, of datasets and exports, static embeddings tokenize by "
-                "WordPiece. Received: a tokenizer.json with the model "
-                f"{shown(file['model'].get('type'))}, or with added tokens that are not in its "
-                "vocabulary. Expected texts in memory."
+                f"tokenizer.json holds the model {shown(file['model'].get('type'))}, or added "
+                "tokens outside of its vocabulary. Graphs of TensorFlow (datasets, exports) "
+                "tokenize static embeddings by WordPiece only: pass texts in memory."
             )
         names = {name: argument_defaults(BertTokenizer)[name] for name in SPECIAL_TOKENS}
         names["unknown_token"] = file["model"]["unk_token"]

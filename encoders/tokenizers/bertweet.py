@@ -42,9 +42,8 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         **options: the other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: "vocabulary begins with ['a', ...]. Expected ['<s>', '<pad>', '</s>',
-            '<unk>'].", "vocabulary has 'a' twice. Expected ...", "vocabulary[5] is ' a'. Expected
-            ...", "merges[0] is 'ab'. Expected two symbols, separated by a space."
+        ValueError: If the vocabulary does not begin with the four special tokens, holds a token
+            twice or one with white space, or if a merge is not two symbols separated by a space.
 
     Source: Nguyen, Vu & Nguyen, "BERTweet: A pre-trained language model for English Tweets"
         (2020), section 3; Sennrich, Haddow & Birch, "Neural Machine Translation of Rare Words
@@ -143,10 +142,11 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> BertweetTokenizer:
         if files.setting("normalization", "normalization"):
-            raise ValueError(
-                f"{files.folder / 'tokenizer_config.json'}: normalization is True, which is not "
-                'implemented: the ids would differ. Set it to False and pass texts with "@USER" '
-                'and "HTTPURL" for names and links.'
+            raise invalid(
+                f"{files.folder / 'tokenizer_config.json'}: normalization",
+                True,
+                'False, with texts that have "@USER" and "HTTPURL" in place of names and links: '
+                "normalization is not implemented",
             )
         for name in ("vocab.txt", "bpe.codes"):
             if name not in files:
@@ -175,13 +175,14 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
             {file name: text}: vocab.txt, bpe.codes and tokenizer_config.json.
 
         Raises:
-            ValueError: "pair_separators is 1 and uses_segments False. Expected 2 and False, ..."
+            ValueError: If the tokens around texts are others than the files of this tokenizer can
+                state.
         """
         if self.pair_separators != 2 or self.uses_segments:
             raise ValueError(
                 f"pair_separators is {self.pair_separators} and uses_segments "
-                f"{self.uses_segments}. Expected 2 and False, all that the files of a "
-                f"{type(self).__name__} can say."
+                f"{self.uses_segments}. Expected 2 and False, "
+                f"since files of a {type(self).__name__} hold nothing else."
             )
         settings = {
             "tokenizer_class": "BertweetTokenizer",
@@ -209,7 +210,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
 def _check_vocabulary(vocabulary: list[str], first: list[str]) -> None:
     """Raise an error if vocab.txt cannot hold the vocabulary."""
     if vocabulary[:NUM_FIRST] != first:
-        raise ValueError(f"vocabulary begins with {vocabulary[:NUM_FIRST]}. Expected {first}.")
+        raise invalid(f"vocabulary[:{NUM_FIRST}]", vocabulary[:NUM_FIRST], f"{first}")
     if len(set(vocabulary)) < len(vocabulary):
         seen: set[str] = set()
         double = next(token for token in vocabulary if token in seen or seen.add(token))
@@ -235,7 +236,9 @@ def _lines(files: TokenizerFiles, name: str) -> list[str]:
     content = files.contents[name].replace("\r", "\n")  # as in transformers, which has no other
     check_count(content.count("\n"), name)
     if content and not content.endswith("\n"):
-        raise ValueError(f"{files.folder / name} ends without a line break: it may be cut off.")
+        raise ValueError(
+            f"{files.folder / name} ends without a line break, so it may be cut off. Get it again."
+        )
     return content.split("\n")[:-1]
 
 

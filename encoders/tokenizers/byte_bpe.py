@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import decoded, differing, shown
+from encoder_zoo.common.wording import decoded, differing, invalid, shown
 from encoder_zoo.encoders.tokenizers.files.reading import (
     SPECIAL_TOKENS,
     TokenizerFiles,
@@ -46,8 +46,8 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
         **options: the other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: "'<s>' is not among the 3 tokens ...", "merges[0] is 'ab'; expected two ...",
-            "vocabulary has the id 4000000000 among 50265 tokens. Expected ids below 101530."
+        ValueError: If the vocabulary lacks a special token or has ids far beyond its size, or if a
+            merge is not two of its tokens that together are a third.
 
     Source: Liu et al., "RoBERTa" (2019), section 4.4; Radford et al., "Language Models are
         Unsupervised Multitask Learners" (2019), section 2.2.
@@ -269,20 +269,16 @@ def _compare_merges(files: TokenizerFiles, merges: list[str]) -> None:
 
 
 def _check_merges(merges: list[str], vocabulary: Mapping[str, int], folder: Path) -> None:
-    """Raise an error if a merge has symbols or a result that are no tokens.
-
-    Raises:
-        ValueError: "FOLDER: merge 3 is 'a b', but 'ab' is not in the vocabulary ..."
-    """
+    """Raise an error if a merge has symbols or a result that are no tokens."""
     for i, merge in enumerate(merges):
         pair = merge.split(" ")
         if len(pair) != 2:
-            raise ValueError(f"{folder}: merge {i} is {shown(merge)}; expected two tokens")
+            raise invalid(f"{folder}: merge {i}", merge, "two tokens")
         for token in (*pair, "".join(pair)):
             if token not in vocabulary:
                 raise ValueError(
                     f"{folder}: merge {i} is {shown(merge)}, but {shown(token)} is not in the "
-                    "vocabulary; they are not from the same model"
+                    "vocabulary. Expected the vocabulary and merges of one model."
                 )
 
 

@@ -50,9 +50,8 @@ def choose_tokenizer(
         default: the class of the family's own checkpoints.
 
     Raises:
-        ValueError: "FILE: tokenizer_class is 'BertJapaneseTokenizer', which is not implemented
-            ..."
-        FileNotFoundError: "FOLDER has no file of a tokenizer. Expected tokenizer.json, or ..."
+        ValueError: If `tokenizer_class` is not implemented.
+        FileNotFoundError: If the folder has no file of a tokenizer.
 
     Example:
         >>> files = TokenizerFiles("preset", {})
@@ -114,11 +113,12 @@ def _kind_of(name: object, path: Path) -> TokenizerClass | None:
         if name in kind.checkpoint_names:
             return kind
     known = sorted({n for kind in TOKENIZERS for n in kind.checkpoint_names} - {*GENERIC_CLASSES})
-    raise ValueError(
-        f"{path}: tokenizer_class is {shown(name)}, which is not implemented: its ids would "
-        f"differ. Expected one of {', '.join(known)}. Backbone.from_preset opens the model "
-        "without a tokenizer, for ids made elsewhere; if tokenizer.json holds all steps of the "
-        'tokenizer, set "tokenizer_class" to "PreTrainedTokenizerFast".'
+    raise invalid(
+        f"{path}: tokenizer_class",
+        name,
+        f"one of {', '.join(known)}, since others would give other ids. Backbone.from_preset opens "
+        "the model without a tokenizer. If tokenizer.json holds all steps, set tokenizer_class to "
+        '"PreTrainedTokenizerFast"',
     )
 
 

@@ -37,7 +37,7 @@ class GemmaTokenizer(SentencePieceTokenizer):
         **options: the other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: "merges[0] is 'ab'; expected two tokens ..."
+        ValueError: If a merge is not two tokens that together are a third.
 
     Source: Gemma Team, "Gemma" (2024), section 2; Marone et al., "mmBERT" (2025), section 3.1.
 
@@ -78,7 +78,9 @@ class GemmaTokenizer(SentencePieceTokenizer):
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> GemmaTokenizer:
         if "tokenizer.json" not in files:
-            raise FileNotFoundError(f"{files.folder} has no tokenizer.json")
+            raise FileNotFoundError(
+                f"{files.folder} has no tokenizer.json. Expected the vocabulary in it."
+            )
         roles = files.special_tokens_for(cls)
         _, added = files.split_added_tokens({}, roles.values())
         tokens, merges, _ = read_bpe_model(files, roles)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
@@ -131,14 +131,15 @@ class AlbertTokenizer(SentencePieceTokenizer):
                 if value not in (None, said):
                     raise ValueError(
                         f"{path}: {name} is {value}, but the normalizer in tokenizer.json says "
-                        f"{said}. Expected the same"
+                        f"{said}. Expected the same."
                     )
         if not written:
             for name in ("add_bos_token", "add_eos_token"):
                 if (value := files.config_value(name)) is not None:
-                    raise ValueError(
-                        f"{path}: {name} is {shown(value)}. Expected no such field: transformers "
-                        "then leaves out other special tokens, which is not implemented"
+                    raise invalid(
+                        f"{path}: {name}",
+                        value,
+                        "no such field: other special tokens are not implemented",
                     )
         return {
             "lowercase": "Lowercase" in types or not written if lowercase is None else lowercase,
@@ -178,7 +179,8 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         vocabulary, scores, ...: those of `SentencePieceTokenizer`.
 
     Raises:
-        ValueError: "normalize_nfc=True is without a precompiled_charsmap ...", and as there.
+        ValueError: As for `SentencePieceTokenizer`, and if `normalize_nfc` is combined with another
+            normalization.
 
     Source: He et al., "DeBERTa" (2021), released tokenization of version 2; `DebertaV2Tokenizer` of
         transformers 5.
@@ -208,8 +210,8 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     ):
         if normalize_nfc and (precompiled_charsmap or not remove_extra_whitespaces):
             raise ValueError(
-                "normalize_nfc=True is without a precompiled_charsmap, and removes extra white "
-                "space. Received: another normalisation as well."
+                "normalize_nfc=True is combined with another normalization. Leave out "
+                "precompiled_charsmap and remove_extra_whitespaces=False."
             )
         self.normalize_nfc = normalize_nfc
         options["remove_extra_whitespaces"] = remove_extra_whitespaces
@@ -219,10 +221,10 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
     def _options(cls, files: TokenizerFiles) -> dict:
         for name in ("do_lower_case", "split_by_punct"):
             if files.setting(name, name, "normalizer"):
-                raise ValueError(
-                    f"{files.folder / 'tokenizer_config.json'}: {name} is True. Expected False, as "
-                    "in all of Microsoft's checkpoints: with it the ids would differ, which is not "
-                    "implemented"
+                raise invalid(
+                    f"{files.folder / 'tokenizer_config.json'}: {name}",
+                    True,
+                    "False, as in all of Microsoft's checkpoints",
                 )
         steps = files.steps("normalizer")
         return {"normalize_nfc": {"type": "NFC"} in steps}
@@ -311,15 +313,16 @@ class XLNetTokenizer(AlbertTokenizer):
         options, types = super()._options(files), files.steps("normalizer")
         lowers = files.setting("do_lower_case", "lowercase", "normalizer")
         if options["keep_accents"] and files.names_class:
-            raise ValueError(
-                f"{files.folder}: keep_accents is True. Expected False: version 5 of transformers "
-                "removes accents all the same, and version 4 does not"
+            raise invalid(
+                f"{files.folder}: keep_accents",
+                True,
+                "False, because versions 4 and 5 of transformers differ with True",
             )
         own, unknown = files.part("model").get("unk_id"), files.config_value("unk_id")
         if files.names_class and own is not None and unknown not in (None, own):
             raise ValueError(
                 f"{files.folder}: unk_id is {unknown} in tokenizer_config.json and {own} in "
-                "tokenizer.json. Expected the same"
+                "tokenizer.json. Expected the same."
             )
         if lowers is None:
             options["lowercase"] = any(step.get("type") == "Lowercase" for step in types)

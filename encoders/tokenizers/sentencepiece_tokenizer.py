@@ -12,7 +12,7 @@ import numpy as np
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files import sentencepiece_model as spm
 from encoder_zoo.encoders.tokenizers.files.reading import (
@@ -60,8 +60,8 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         **options: the other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: "'<s>' is not among the 3 tokens ...", "scores has 5 values for 3 tokens",
-            "merges[0] is 'ab'; expected two tokens ..."
+        ValueError: If the vocabulary lacks a special token, if there are more scores than tokens,
+            or if a merge is not two tokens that together are a third.
 
     Source: Kudo & Richardson, "SentencePiece" (2018); Kudo, "Subword Regularization" (2018);
         Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016). Ids
@@ -162,8 +162,8 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         lacking = [token for token in BYTE_TOKENS if token not in self._vocabulary.ids]
         if lacking:
             raise ValueError(
-                f"byte_fallback is True, but the vocabulary lacks {', '.join(lacking[:3])}; "
-                "expected the tokens <0x00> to <0xFF>"
+                f"byte_fallback is True, but the vocabulary has no {', '.join(lacking[:3])}. "
+                "Expected the tokens <0x00> to <0xFF>."
             )
 
     @property
@@ -233,29 +233,31 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
             **options: further arguments of the constructor.
 
         Raises:
-            ValueError: see `read_model`, and "NAME: model_type is 2; expected 1 ..."
+            ValueError: If the model has settings or pieces that are not implemented. See also
+                `read_model`.
         """
         model = spm.read_model(content, name)
         for field, expected in MODEL_SETTINGS.items():
             if (found := getattr(model, field)) not in expected:
-                raise ValueError(
-                    f"{name}: {field} is {shown(found)}; expected "
-                    f"{' or '.join(map(repr, expected))}: with another value the ids would differ, "
-                    "which is not implemented"
+                raise invalid(
+                    f"{name}: {field}",
+                    found,
+                    f"{' or '.join(map(repr, expected))}: else ids differ",
                 )
         for i, piece in enumerate(model.pieces):
             if piece.kind == spm.UNUSED:
                 raise ValueError(
-                    f"{name}: pieces[{i}], {shown(piece.text)}, is of type 5, unused, which is not "
-                    "implemented; expected 1 to 4 or 6"
+                    f"{name}: pieces[{i}], {shown(piece.text)}, is of type {spm.UNUSED}, unused. "
+                    "Expected 1 to 4 or 6."
                 )
         default = argument_defaults(cls)["unknown_token"]
         unknown = options.get("unknown_token", default)
         own = {default, *(piece.text for piece in model.pieces if piece.kind == spm.UNKNOWN)}
         if unknown not in own:
-            raise ValueError(
-                f"{name}: the unknown token (unk_token in files) is {shown(unknown)}. Expected the "
-                f"model's own, {' or '.join(sorted(own))}"
+            raise invalid(
+                f"{name}: the unknown token (unk_token in files)",
+                unknown,
+                f"the model's own, {' or '.join(sorted(own))}",
             )
         tokens, scores = zip(*cls._arranged(model.pieces), strict=True)
         if model.model_type == spm.BPE:
@@ -308,27 +310,23 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 
     @classmethod
     def _check_settings(cls, files: TokenizerFiles, roles: Mapping[str, str]) -> None:
-        """Raise an error for settings of transformers' class that are not implemented.
-
-        Raises:
-            ValueError: "FILE: add_prefix_space is False. Expected True ..."
-        """
+        """Raise an error for settings of transformers' class that are not implemented."""
         path = files.folder / "tokenizer_config.json"
         if not files.names_class:
             return
         if files.config_value("add_prefix_space") is False and cls.prefix_is_a_setting:
-            raise ValueError(
-                f"{path}: add_prefix_space is False. Expected True, as of all models of this kind: "
-                "with it the ids would differ, which is not implemented"
+            raise invalid(
+                f"{path}: add_prefix_space",
+                False,
+                "True, as in all models of this kind: else ids differ",
             )
         for argument, name in cls.template_names.items():
             token = files.config_token(name) or argument_defaults(cls)[argument]
             if token != roles[argument]:
                 older, expected = SPECIAL_TOKENS[argument][0], roles[argument]
                 raise ValueError(
-                    f"{path}: {name} is {shown(token)}, which version 5 of transformers puts "
-                    f"around texts, and {older} is {shown(expected)}, which version 4 does. "
-                    "Expected the same"
+                    f"{path}: {name} is {shown(token)} and {older} is {shown(expected)}. Expected "
+                    "the same, since versions 4 and 5 of transformers read different ones."
                 )
 
     @classmethod
@@ -383,12 +381,12 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         """The bytes of the model file.
 
         Raises:
-            ValueError: "... are not those that SentencePiece's format arranges ..."
+            ValueError: If SentencePiece's format cannot hold the tokens.
         """
         if (model := self._sentencepiece_model()) is None:
             raise ValueError(
-                "the tokens are not those that SentencePiece's format arranges for a "
-                f"{type(self).__name__}; only tokenizer.json holds them"
+                f"SentencePiece's format cannot hold the tokens of this {type(self).__name__}. "
+                "Only tokenizer.json can."
             )
         return spm.write_model(model)
 
@@ -511,14 +509,15 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
 def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.ndarray:
     """Return scores with NaN for None; raise an error for other values."""
     if len(scores) > len(tokens):
-        raise ValueError(f"scores has {len(scores)} values for {len(tokens)} tokens")
+        raise ValueError(
+            f"scores has {len(scores)} values for {len(tokens)} tokens. Expected one for each at "
+            "most."
+        )
     for i, score in enumerate(scores):
         if score is not None and not (isinstance(score, int | float) and np.isfinite(score)):
-            raise ValueError(
-                f"scores[{i}], of {tokens[i]!r}, is {score!r}; expected a finite number or None"
-            )
+            raise invalid(f"scores[{i}], of {tokens[i]!r},", score, "a finite number or None")
     if all(score is None for score in scores):
-        raise ValueError("scores has no number; expected one for every piece of text")
+        raise ValueError("scores has only None. Expected a number for every piece of text.")
     return np.array([np.nan if score is None else score for score in scores], np.float64)
 
 
@@ -547,16 +546,12 @@ def _check_textless(
     scores: Sequence[float | None],
     roles: Mapping[str, str],
 ) -> None:
-    """Raise an error if a special token is an ordinary piece, which texts hold.
-
-    Raises:
-        ValueError: "FOLDER: mask_token is '▁dog', a piece of texts. ..."
-    """
+    """Raise an error if a special token is an ordinary piece, which texts hold."""
     known = dict(zip(tokens, scores, strict=False))
     for argument, token in roles.items():
         if known.get(token):
             names = " or ".join(SPECIAL_TOKENS[argument])
             raise ValueError(
                 f"{files.folder}: {names} is {shown(token)}, a piece of texts with the score "
-                f"{known[token]}. Expected a token that stands in no text"
+                f"{known[token]}. Expected a token that no text holds."
             )

@@ -29,9 +29,9 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import (
     ForeignName,
     close_names,
+    did_you_mean,
     invalid,
     unknown_argument,
-    with_type,
 )
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 from encoder_zoo.encoders.tokenizers.files.steps import (
@@ -74,48 +74,37 @@ class Vocabulary:
         if token in self.ids:
             return self.ids[token]
         near = close_names(str(token), self.ids, most=3)
-        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens{hint}")
+        hint = did_you_mean(near) or " Expected a token of the vocabulary."
+        raise ValueError(f"{token!r} is not among the {len(self.ids)} tokens.{hint}")
 
     def token(self, token_id: int) -> str:
         """Return the token of an id; raise an error if it is out of range."""
         if not 0 <= token_id < len(self.tokens):
-            raise ValueError(f"token id {token_id} is outside 0..{len(self.tokens) - 1}")
+            raise invalid("token_id", token_id, f"0 to {len(self.tokens) - 1}")
         return self.tokens[token_id]
 
 
 def _check_tokens(tokens: Sequence[str]) -> None:
-    """Raise an error for tokens that are no strings or cannot be encoded as UTF-8.
-
-    Raises:
-        ValueError: "vocabulary[3] is 7 (int); expected a string", "vocabulary[4] is '\\ud800' ..."
-    """
+    """Raise an error for tokens that are no strings or cannot be encoded as UTF-8."""
     try:
         "".join(tokens).encode("utf-8")
     except TypeError:
         i = next(i for i, token in enumerate(tokens) if not isinstance(token, str))
-        raise ValueError(f"vocabulary[{i}] is {with_type(tokens[i])}; expected a string") from None
+        raise invalid(f"vocabulary[{i}]", tokens[i], "a string") from None
     except UnicodeEncodeError:
         i = next(i for i, token in enumerate(tokens) if LONE_SURROGATE.search(token))
-        raise ValueError(
-            f"vocabulary[{i}] is {with_type(tokens[i])}, with half of a character, which UTF-8 "
-            "cannot hold; expected a string of whole ones"
-        ) from None
+        raise invalid(f"vocabulary[{i}]", tokens[i], "characters that UTF-8 can hold") from None
 
 
 def check_no_overlap(tokens: Sequence[str]) -> None:
-    """Raise an error for special tokens of which two may overlap in a text.
-
-    Raises:
-        ValueError: "the special tokens '<a<' and '<b' overlap ..."
-    """
+    """Raise an error for special tokens of which two may overlap in a text."""
     for a in tokens:
         for b in tokens:
             tails = [a[i:] for i in range(1, len(a))] if a != b else []
             if any(tail.startswith(b) or b.startswith(tail) for tail in tails):
                 raise ValueError(
-                    f"the special tokens {a!r} and {b!r} overlap, so that finding them in text "
-                    "would be ambiguous; use special_tokens_in_text=False"
+                    f"The special tokens {a!r} and {b!r} overlap, so finding them in texts is "
+                    "ambiguous. Set special_tokens_in_text=False."
                 )
 
 
@@ -208,7 +197,7 @@ class TokenizerArguments(ConfigFromSignature):
         """Build a tokenizer from the arguments of `get_config`; paths are refused.
 
         Raises:
-            ValueError: "vocabulary is '/etc/passwd'. Expected the tokens, not a path ..."
+            ValueError: If the vocabulary is a path: a configuration opens no files.
         """
         for name in ("vocabulary", "merges"):
             if isinstance(config.get(name), str | Path):
@@ -290,8 +279,8 @@ class Tokenizer(TokenizerArguments):
         special_tokens: the start, end, padding, mask and unknown token.
 
     Raises:
-        ValueError: "'[CLS]' is not among the 3 tokens ..."
-        TypeError: "BertTokenizer got an unknown argument 'lower_case'. Did you mean 'lowercase'?"
+        ValueError: If the vocabulary lacks a special token.
+        TypeError: If an argument is unknown.
     """
 
     if not TYPE_CHECKING:  # so that editors do not offer them
@@ -368,7 +357,7 @@ class Tokenizer(TokenizerArguments):
             RaggedTensor int32 (B, None); for a single string a tensor (length,).
 
         Raises:
-            ValueError: "texts[1] is None (NoneType); expected a string ..."
+            ValueError: If a text is not a string.
         """
         texts = as_text_tensor(texts)
         rows = array_ops.reshape(texts, [-1])
@@ -436,12 +425,12 @@ class Tokenizer(TokenizerArguments):
             empty one, is not among them.
 
         Raises:
-            ValueError: "words[0] is 'ab' (str); expected a list of words"
+            ValueError: If a row of `words` is not a list of words.
         """
         if not isinstance(words, array_ops.RaggedTensor):
             for i, row in enumerate(words):
                 if isinstance(row, str | bytes) or np.ndim(row) == 0:
-                    raise ValueError(f"words[{i}] is {with_type(row)}; expected a list of words")
+                    raise invalid(f"words[{i}]", row, "a list of words")
             flat = [as_text_tensor(row, f"words[{i}]") for i, row in enumerate(words)]
             lengths = [len(row) for row in words]
             values = array_ops.concat(flat, 0) if flat else array_ops.constant([], array_ops.string)
@@ -501,7 +490,7 @@ class Tokenizer(TokenizerArguments):
                 `presets.opening.Safeguards`.
 
         Raises:
-            ValueError: "SOURCE holds a RobertaTokenizer. Received: BertTokenizer.from_preset."
+            ValueError: If the preset holds a tokenizer of another class.
 
         Example:
             >>> import encoder_zoo as ez

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
-from encoder_zoo.common.wording import decoded, shown
+from encoder_zoo.common.wording import decoded, invalid
 from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     append_tokens,
@@ -38,7 +38,7 @@ class BertTokenizer(WritesFiles, Tokenizer):
         **options: the other arguments of `Tokenizer`.
 
     Raises:
-        ValueError: "'[CLS]' is not among the 3 tokens ..."
+        ValueError: If the vocabulary lacks a special token.
 
     Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019); Wu et
         al., "Google's Neural Machine Translation System" (2016), section 4.1, for WordPiece.
@@ -70,9 +70,8 @@ class BertTokenizer(WritesFiles, Tokenizer):
             vocabulary = parse_vocabulary(decoded(Path(vocabulary).read_bytes(), vocabulary))
         for i, token in enumerate(vocabulary):
             if isinstance(token, str) and ("\n" in token or token.endswith("\r")):
-                raise ValueError(
-                    f"vocabulary[{i}] is {shown(token)}; expected no line break in a token, of "
-                    "which vocab.txt has one in each line"
+                raise invalid(
+                    f"vocabulary[{i}]", token, "no line break: vocab.txt has one token in each line"
                 )
         super().__init__(vocabulary, **options)
         self.lowercase = lowercase
@@ -120,9 +119,9 @@ class BertTokenizer(WritesFiles, Tokenizer):
         """
         if "tokenizer.json" in files and files.names_class and not files.steps("normalizer"):
             raise ValueError(
-                f"{files.json_path}: normalizer is null, but a {files.tokenizer_class}, which "
-                "tokenizer_config.json names, has one in transformers. Set tokenizer_class to "
-                '"PreTrainedTokenizerFast" to follow tokenizer.json'
+                f"{files.json_path}: normalizer is null, but the tokenizer_class in "
+                f"tokenizer_config.json, {files.tokenizer_class}, has one in transformers. Set "
+                'tokenizer_class to "PreTrainedTokenizerFast" to follow tokenizer.json.'
             )
         roles = files.special_tokens_for(cls)
         if "vocab.txt" in files:

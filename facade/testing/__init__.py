@@ -32,7 +32,7 @@ def check_family(family: Family) -> None:
         family: the record, such as `MyBackbone.family`.
 
     Raises:
-        AssertionError: "toy: test name: what differs".
+        AssertionError: If a test fails. The message names the family, the test and the difference.
     """
     _run(family_checks(family))
 
@@ -45,7 +45,8 @@ def check_task(task: type[Task], families: Iterable[Family] | None = None) -> No
         families: of the backbones; None for the first registered family that the task supports.
 
     Raises:
-        AssertionError: "MyTask of bert: test name: what differs".
+        AssertionError: If a test fails. The message names the task, the family, the test and the
+            difference.
     """
     _run(task_checks(task, families))
 

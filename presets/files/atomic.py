@@ -70,9 +70,9 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
         The path of the new folder.
 
     Raises:
-        ValueError: "... is a mount point: ...", "... is a link to ...", "... holds config.json,
-            which is not of a preset that was saved there ..."
-        OSError: naming the target, such as for a full disk, or one that is read-only.
+        ValueError: If the folder is a mount point or a link, or holds a file that was not saved
+            there by this package.
+        OSError: If the folder cannot be written, for example because the disk is full.
 
     Example:
         >>> from encoder_zoo.presets.files.manifest import write_manifest
@@ -120,8 +120,8 @@ def replacing_file(
         is_written: whether the file that is there was written here. A file with the same bytes is.
 
     Raises:
-        ValueError: "... is a link to ...", "... is there and was not written by encoder_zoo ..."
-        OSError: naming the file, such as for a full disk, or one that is read-only.
+        ValueError: If the file is a link, or was not written by this package.
+        OSError: If the file cannot be written, for example because the disk is full.
 
     Example:
         >>> target = pathlib.Path(tempfile.mkdtemp()) / "model.onnx"
@@ -203,8 +203,8 @@ def checked_folder(folder: str | os.PathLike) -> pathlib.Path:
     """Return the path of a folder to write to, which need not exist.
 
     Raises:
-        ValueError: "... is a link to ...", "... is a file ..."
-        PermissionError: "... is read-only ..."
+        ValueError: If the path is a link or a file.
+        PermissionError: If the folder is read-only.
     """
     target = _absolute(folder)
     _check_no_link(target)

@@ -45,7 +45,7 @@ class FileBytes:
         """Read `count` bytes from offset `start`.
 
         Raises:
-            ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ..."
+            ValueError: If the file is cut off.
         """
         return self.read_array(start, count).tobytes()
 
@@ -53,7 +53,7 @@ class FileBytes:
         """Read `count` bytes from offset `start` into a new uint8 array.
 
         Raises:
-            ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ..."
+            ValueError: If the file is cut off.
         """
         self.check_size(start + count)
         content = np.empty(count, "uint8")
@@ -70,7 +70,7 @@ class FileBytes:
         """Raise an error if the file has fewer bytes than expected, or, if `exact`, more.
 
         Raises:
-            ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ..."
+            ValueError: If the file is shorter than expected, or longer and `exact` is True.
         """
         sizes = f"it has {self.size} bytes, expected {'' if exact else 'at least '}{expected}"
         if self.size < expected:
@@ -90,9 +90,6 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
         path: of the file, for the error message.
         declared: bytes of the arrays, by their shapes.
         size: bytes that are stored.
-
-    Raises:
-        ValueError: "...: its arrays have 3600000000 bytes, but only 37000 are there ..."
     """
     if declared > size:
         raise ValueError(
@@ -102,12 +99,7 @@ def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
 
 
 def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
-    """Raise an error if weights are not floating-point numbers.
-
-    Raises:
-        ValueError: "...: 'classifier.weight' is of type int8. Expected float16, bfloat16, float32
-            or float64."
-    """
+    """Raise an error if weights are not floating-point numbers."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(
             f"{path}: {shown(name)} is of type {shown(str(dtype))}. Expected float16, bfloat16, "

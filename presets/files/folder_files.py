@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import BinaryIO, TypeVar
 
-from encoder_zoo.common.wording import decoded, shown
+from encoder_zoo.common.wording import decoded, invalid
 from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_array, parse_object
 
 TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB
@@ -72,11 +72,12 @@ class FolderFiles:
             inside: path of the subfolder that holds the file.
 
         Raises:
-            ValueError: "...: '../x' is not a plain file name ...", "...: file not found."
+            ValueError: If the name is not that of a file in the folder, or if the file does not
+                exist.
         """
         if not is_plain(name):
-            raise ValueError(
-                f"{named_in or self.path}: {shown(name)} is not a plain file name in the preset."
+            raise invalid(
+                str(named_in or self.path), name, "the plain name of a file in the preset"
             )
         inner = f"{inside}/{name}" if inside else name
         if inner not in self._files:
@@ -99,7 +100,7 @@ class FolderFiles:
         """Read a JSON object. It is cached, so do not change it.
 
         Raises:
-            ValueError: "... has 300000000 bytes ...", and see `file` and `parse_object`.
+            ValueError: If the file is too large. See also `file` and `parse_object`.
         """
         inner = f"{inside}/{name}" if inside else name
         if inner not in self._parsed:
@@ -112,7 +113,7 @@ class FolderFiles:
         """Read a JSON array.
 
         Raises:
-            ValueError: "... has 300000000 bytes ...", and see `file` and `parse_array`.
+            ValueError: If the file is too large. See also `file` and `parse_array`.
         """
         return parse_array(self._read(name, SETTINGS.content, ""), self.path / name)
 
@@ -120,8 +121,7 @@ class FolderFiles:
         """Read a text file in UTF-8.
 
         Raises:
-            ValueError: "... has 3000000000 bytes ...", "... is not text in UTF-8: ...", and see
-                `file`.
+            ValueError: If the file is too large or not UTF-8. See also `file`.
         """
         return decoded(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
 
@@ -129,7 +129,7 @@ class FolderFiles:
         """Read a file as bytes.
 
         Raises:
-            ValueError: "... has 3000000000 bytes ...", and see `file`.
+            ValueError: If the file is too large. See also `file`.
         """
         return self._read(name, TEXT_BYTES, inside)
 
@@ -139,11 +139,7 @@ class FolderFiles:
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise an error if a file was written to since it was opened.
-
-        Raises:
-            ValueError: "... was changed while it was read ..."
-        """
+        """Raise an error if a file was written to since it was opened."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
@@ -167,7 +163,7 @@ class Subfolder(FolderFiles):
         name: of the subfolder.
 
     Raises:
-        ValueError: "...: '../x' is not a plain file name ..."
+        ValueError: If the name is not that of a folder inside.
     """
 
     def __init__(self, files: FolderFiles, name: str):

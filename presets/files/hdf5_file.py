@@ -28,8 +28,8 @@ class Hdf5File:
         file: opened for reading; it must stay open while arrays are read. Errors name its `name`.
 
     Raises:
-        ValueError: "...: not readable ...", "...: 'layers/dense' is a link ...", "... is stored in
-            another file.", and see `check_stored`, `check_floats`.
+        ValueError: If the file is not readable, or if an array is missing, a link, or stored in
+            another file. See also `check_stored` and `check_floats`.
 
     Example:
         >>> import tempfile
@@ -84,7 +84,7 @@ class Hdf5File:
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
             if link is None:
-                raise ValueError(f"{self.path}: {shown(name)} is missing.")
+                raise ValueError(f"{self.path}: {shown(name)} is missing. Get the file again.")
             if not isinstance(link, h5py.HardLink):
                 raise ValueError(
                     f"{self.path}: {shown(name)} is a link. Expected the array itself."
@@ -95,7 +95,7 @@ class Hdf5File:
     def _find_array(self, file: h5py.File, name: str) -> h5py.Dataset:
         node = self._find(file, name)
         if not isinstance(node, h5py.Dataset):
-            raise ValueError(f"{self.path}: {shown(name)} is not an array.")
+            raise ValueError(f"{self.path}: {shown(name)} is not an array. Get the file again.")
         if not _is_bfloat16(node):
             check_floats(node.dtype, self.path, name)
         if node.external or node.is_virtual:

@@ -61,8 +61,7 @@ def json_bytes(value: object) -> bytes:
     """Return the content of a JSON file, which `parse_object` or `parse_array` reads.
 
     Raises:
-        ValueError: "Out of range float values are not JSON compliant ...", "A setting has the lone
-            surrogate '\\ud800' ..."
+        ValueError: If a number is not finite, or if a text has a lone surrogate.
 
     Example:
         >>> json_bytes({"a": "ä"}).decode()
@@ -98,8 +97,8 @@ def parse_object(
         unique_names: whether to refuse a repeated name also if its values are equal.
 
     Raises:
-        ValueError: "...: not readable as JSON: ...", "...: expected a JSON object ...", "...: it
-            would take 4.1 GB of memory ...", "...: class_name is 'Lambda' ..."
+        ValueError: If the content is not a JSON object, would take too much memory, or names code,
+            such as a Lambda layer.
 
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
@@ -108,7 +107,7 @@ def parse_object(
     """
     value = _parse(content, name, limit, unique_names)
     if not isinstance(value, dict):
-        raise ValueError(f"{name}: expected a JSON object. Received: {type(value).__name__}.")
+        raise ValueError(f"{name} holds a {type(value).__name__}. Expected a JSON object.")
     return value
 
 
@@ -118,11 +117,11 @@ def parse_array(content: bytes, name: object) -> list:
     Example:
         >>> parse_array(b"{}", "modules.json")
         Traceback (most recent call last):
-        ValueError: modules.json: expected a JSON array. Received: dict.
+        ValueError: modules.json holds a dict. Expected a JSON array.
     """
     value = _parse(content, name, SETTINGS, unique_names=False)
     if not isinstance(value, list):
-        raise ValueError(f"{name}: expected a JSON array. Received: {type(value).__name__}.")
+        raise ValueError(f"{name} holds a {type(value).__name__}. Expected a JSON array.")
     return value
 
 

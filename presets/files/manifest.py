@@ -54,7 +54,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
         weights: whether to verify also the files with weights.
 
     Raises:
-        ValueError: "... is damaged or changed: ...", "... is cut off: it has 10 bytes, ..."
+        ValueError: If a file is cut off, damaged or changed.
     """
     if NAME not in files:
         return {}
@@ -90,9 +90,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
     for name, entry in files.items():
         good = isinstance(entry, dict) and all(type(entry.get(k)) is t for k, t in kinds.items())
         if not good:
-            raise ValueError(
-                f"{path}: files has {shown(name)}: {shown(entry)}. Expected bytes and sha256."
-            )
+            raise invalid(f"{path}: files: {shown(name)}", entry, "bytes and sha256")
 
 
 def _is_plain(settings: object) -> bool:

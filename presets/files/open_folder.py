@@ -38,9 +38,9 @@ class OpenFolder(FolderFiles):
         listed: names of all files that were in the folder when it was opened.
 
     Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: "... is a link out of the preset, ...", "... is not a regular file.",
-            "... is a Git-LFS pointer ...", "... was replaced 100 times while it was opened ..."
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If a file is a link out of the preset, no regular file, or a Git-LFS pointer, or
+            if the folder is replaced again and again.
 
     Example:
         >>> import tempfile
@@ -76,7 +76,7 @@ class OpenFolder(FolderFiles):
         """Raise an error if another process has written to a file since it was opened.
 
         Raises:
-            ValueError: "... was changed while it was read ..."
+            ValueError: If a file was changed while it was read.
         """
         for name, file in self._files.items():
             if _state(file) != self._states[name]:

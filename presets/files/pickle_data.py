@@ -70,8 +70,7 @@ class PickleStream:
         """Read the next `count` bytes.
 
         Raises:
-            ValueError: "... is cut off ...", "...: data.pkl ends too early ...", "...: data.pkl
-                has more than 8388608 bytes ..."
+            ValueError: If the file is cut off, or if the pickle ends too early or is too long.
         """
         if self._used + count > len(self._block):
             self._read_block(count)
@@ -144,8 +143,8 @@ class PickleInterpreter:
             of the functions in `globals` and `persistent`.
 
         Raises:
-            ValueError: "...: data.pkl asks for 'os.system' ...", "...: data.pkl has the
-                instruction INST ...", "... is cut off ..."
+            ValueError: If the pickle asks for a name or an instruction that tensors do not need, or
+                is damaged.
         """
         self._stack: list = []
         self._below: list[list] = []  # the stacks under each mark

@@ -33,9 +33,7 @@ class PyTorchFile:
         shapes: {tensor name: shape}. Strings, numbers and plain containers are left out.
 
     Raises:
-        ValueError: "... is cut off: it has 1000 bytes, expected at least 2000 ...", "...: data.pkl
-            asks for 'os.system'. Only tensors are read, and nothing of the file is executed.",
-            "...: it has the keys 'epoch', 'state_dict' ..."
+        ValueError: If the file is cut off or damaged, or holds more than tensors.
 
     Example:
         >>> import io, pickle
@@ -61,7 +59,7 @@ class PyTorchFile:
         """Return one tensor.
 
         Raises:
-            ValueError: "...: storage '7' ..."
+            ValueError: If the storage of the tensor is damaged.
         """
         view = self._views[name]
         dtype = view.storage.dtype

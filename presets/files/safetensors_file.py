@@ -46,7 +46,7 @@ class SafetensorsFile:
         shapes: {tensor name: shape}.
 
     Raises:
-        ValueError: "... is cut off: it has 1000 bytes, expected 2000 ...", "...: the header ..."
+        ValueError: If the file is cut off, or if its header is malformed.
 
     Example:
         >>> import tempfile

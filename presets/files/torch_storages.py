@@ -36,7 +36,7 @@ def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
     """Find the storages of a file, whose format is told by its first bytes.
 
     Raises:
-        ValueError: "... is cut off ...", "...: it is a tar archive ...", "...: it begins with ..."
+        ValueError: If the file is cut off, or is not one of `torch.save`.
     """
     beginning = source.read(0, min(source.size, 512))
     if beginning.startswith(b"PK\3\4"):
@@ -80,7 +80,7 @@ class ZipStorages:
         """Return the offset of the numbers of a storage.
 
         Raises:
-            ValueError: "...: the header of the zip entry 'archive/data/0' is not the directory's"
+            ValueError: If the entry of the zip archive differs from its directory.
         """
         return self._directory.content_start(f"{self._root}/data/{key}")
 
@@ -158,7 +158,7 @@ class StreamedStorages:
         """Check the count before a storage, and return the offset of its numbers.
 
         Raises:
-            ValueError: "...: storage '94253004652592' has 7 numbers, expected 6 ..."
+            ValueError: If the storage has another length than its tensors say.
         """
         start = self._starts[key]
         count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")

@@ -53,7 +53,7 @@ class ZipDirectory:
         entries: {name: entry}.
 
     Raises:
-        ValueError: "...: its zip directory ...", "...: the zip entry 'a/data/0' is compressed ..."
+        ValueError: If the directory is damaged, or if an entry is compressed or encrypted.
 
     Example:
         >>> import io, zipfile
@@ -94,7 +94,7 @@ class ZipDirectory:
         """Return the offset of an entry's content, after a check of its header.
 
         Raises:
-            ValueError: "...: the header of the zip entry 'a/data/0' is not the directory's"
+            ValueError: If the header of the entry differs from the directory.
         """
         entry = self.entries[name]
         header = self._source.read(entry.header, _LOCAL.size)

@@ -100,7 +100,7 @@ class Checkpoint(ABC):
             classes: number of outputs, if there are no labels.
 
         Raises:
-            ValueError: "...: the head has 60000000 classes. Expected at most 1048576."
+            ValueError: If the head has too many classes.
         """
         if classes > MAX_CLASSES:
             raise ValueError(
@@ -242,11 +242,7 @@ def layer_at(model: keras.Model, path: str) -> object:
 
 
 def check_not_quantized(model: keras.Model, path: str) -> None:
-    """Raise an error if the weights of a layer are quantized.
-
-    Raises:
-        ValueError: "blocks.0... is quantized (int8) ..."
-    """
+    """Raise an error if the weights of a layer are quantized."""
     mode = getattr(layer_at(model, path), "quantization_mode", None)
     if mode is not None:
         raise ValueError(
@@ -290,7 +286,7 @@ def copy(
     """Assign the matched tensors to the weights.
 
     Raises:
-        ValueError: "... has 3 values that are NaN or infinite, or beyond 10000 ..."
+        ValueError: If weights are NaN, infinite or too large.
     """
     advice = "Pass allow_nonfinite=True to load it all the same."
     for name, (weight, transposed) in matched.items():
@@ -319,9 +315,6 @@ def check_weights(value: np.ndarray, name: str, advice: str) -> None:
         value: a tensor.
         name: of the tensor, with its file.
         advice: last sentence of the error message.
-
-    Raises:
-        ValueError: "... has 3 values that are NaN or infinite, or beyond 10000 ..."
 
     Example:
         >>> check_weights(np.array([1.0, np.nan]), "bias", "Download it again.")

@@ -63,7 +63,7 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
         tokenizer: of the encoder.
 
     Raises:
-        ValueError: "...: query_length is 0. Expected an integer of 3 or more."
+        ValueError: If a field has a wrong value.
 
     Source: PyLate 1.6, `models/colbert.py`, for the defaults; sentence-transformers 6.2,
     `multi_vector_encoder/model.py`, for `query_expansion`, which it reads beside them.
@@ -93,7 +93,7 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
         files: of the folder.
 
     Raises:
-        ValueError: "...: similarity is 'l2'. Expected 'cosine'."
+        ValueError: If a field is unknown or has a value that is not implemented.
 
     Source: Santhanam et al. 2022, ColBERTv2, released code, `infra/config/settings.py`.
     """
@@ -133,7 +133,7 @@ def of_sentence_transformers(
         tokenizer: of the encoder.
 
     Raises:
-        ValueError: naming the file and what is expected there.
+        ValueError: If a field is unknown or has a wrong value.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`, `multi_vector_encoder`.
     """
@@ -146,10 +146,7 @@ def of_sentence_transformers(
     }
     expansion = settings.get("query_expansion")
     if expansion is not None and not masks:
-        raise ValueError(
-            f"{path}: query_expansion is {shown(expansion)}, but there is no MultiVectorMask, so "
-            "that the tokens it adds have no vectors. Expected null."
-        )
+        raise invalid(f"{path}: query_expansion", expansion, "null without a MultiVectorMask")
     found |= _expansion(expansion, tokenizer, path)
     prompts, markers = _prompts(files.root), {}
     for role, marker in zip(ROLES, MARKERS, strict=True):
@@ -166,7 +163,7 @@ def of_bge_m3(files: FolderFiles) -> dict[str, object]:
         files: of the encoder.
 
     Raises:
-        ValueError: "...: query_length is 0. Expected an integer of 3 or more."
+        ValueError: If a field has a wrong value.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`. It reads 512 tokens
     unless it is told otherwise; here it is the length that the folder says.
@@ -219,7 +216,7 @@ def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
                 f"{path}: unknown field {shown(unknown[0])}. Expected {', '.join(_MASK_FIELDS)}."
             )
         if config.get("keep_only_token_ids"):
-            raise ValueError(f"{path}: keep_only_token_ids is not implemented. Expected null.")
+            raise invalid(f"{path}: keep_only_token_ids", config["keep_only_token_ids"], "null")
         own = _words(config, [], path)
         if own and config.get("skiplist_tasks", ["document"]) != ["document"]:
             found = config["skiplist_tasks"]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats.embedding_modules import ACTIVATIONS, read_activation
@@ -39,7 +39,7 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
         config: contents of its config.json.
 
     Raises:
-        ValueError: "...: the activation is 'torch.nn.modules.activation.Tanh'. Expected ..."
+        ValueError: If the activation is not implemented.
 
     Source: sentence-transformers 6.2, `cross_encoder/model.py`.
     """
@@ -62,8 +62,8 @@ def cross_encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
         checkpoint: the opened preset.
 
     Raises:
-        ValueError: "...: the modules are Transformer, Dense. Expected a Transformer alone.", and
-            see `read_cross_encoder_activation`.
+        ValueError: If there are modules other than a Transformer. See also
+            `read_cross_encoder_activation`.
     """
     _check_modules(checkpoint)
     [architecture, *_] = checkpoint.config.get("architectures") or [""]
@@ -77,15 +77,16 @@ def cross_encoder_length(preset: Checkpoint | TokenizerPreset, tokenizer) -> dic
     """Return {"max_length": tokens of a pair} of a preset; None if its files do not limit it.
 
     Raises:
-        ValueError: "...: default_prompt_name is 'query', ..."; see `check_case`.
+        ValueError: If a prompt is put before every query. See also `check_case`.
     """
     check_case(preset.files, tokenizer)
     settings, path = model_settings(preset.files.root), preset.files.root.path / MODEL_SETTINGS
     prompt, is_own = settings.get("default_prompt_name"), "activation_fn" in settings
     if is_own and prompt is not None and (settings.get("prompts") or {}).get(prompt):
-        raise ValueError(
-            f"{path}: default_prompt_name is {shown(prompt)}, which is not implemented for "
-            "cross-encoders. Expected null; put its text before the queries yourself."
+        raise invalid(
+            f"{path}: default_prompt_name",
+            prompt,
+            "null for cross-encoders. Put its text before the queries yourself",
         )
     return {"max_length": read_length(preset.files)}
 
@@ -101,8 +102,8 @@ def _check_modules(checkpoint: Checkpoint) -> None:
         return
     if kinds != ["Transformer"]:
         raise ValueError(
-            f"{files.path / MODULES}: the modules are {shown(', '.join(kinds))}. Expected a "
-            "Transformer alone."
+            f"{files.path / MODULES}: the modules are {shown(', '.join(kinds))}. Expected only "
+            "a Transformer."
         )
     check_transformer(checkpoint.files, "sequence-classification")
 

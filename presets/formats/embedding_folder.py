@@ -54,7 +54,7 @@ def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> d
         given: arguments of the caller.
 
     Raises:
-        ValueError: naming the file and what is expected there.
+        ValueError: If a module or a field of its files is not implemented.
     """
     files = checkpoint.files.root
     listed = {n: v for n, v in checkpoint.listed_settings.items() if n in ("pooling", "normalize")}
@@ -98,7 +98,7 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
         tokenizer: of the preset.
 
     Raises:
-        ValueError: naming the file and what is expected there.
+        ValueError: If a field of a file has a wrong value.
     """
     files, root = preset.files, preset.files.root
     if isinstance(preset, StaticCheckpoint):
@@ -125,7 +125,7 @@ def restore_dense(
         allow_nonfinite: see `Safeguards`.
 
     Raises:
-        ValueError: "...: linear.weight is (4, 8), expected (4, 16). ..."
+        ValueError: If the weights have other shapes.
     """
     if "dense" in given:
         if task.dense_layers:
@@ -149,7 +149,7 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         {path in the folder: contents}.
 
     Raises:
-        ValueError: "dense[0]: activation is 'gelu_new', which sentence-transformers does not ..."
+        ValueError: If sentence-transformers does not read the activation of a layer.
     """
     is_static = isinstance(task.backbone, TokenTable)
     kinds = [theirs.STATIC] if is_static else ["Transformer", "Pooling"]

@@ -63,15 +63,16 @@ def read_pooling(
         The pooling of `TextEmbedder`, and whether prompts are pooled.
 
     Raises:
-        ValueError: ".../1_Pooling/config.json: pooling_mode is 'first'. Expected ..."
+        ValueError: If a field has a wrong value, or if the width is not that of the encoder.
     """
     config, path = _module_config(files, module)
     own = ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
     _check_fields(config, (*own, *POOLING_FLAGS), path)
     for field in own[:2]:
         if width is not None and config.get(field, width) != width:
-            found = config[field]
-            raise ValueError(f"{path}: {field} is {found}, but the encoder's vectors have {width}.")
+            raise invalid(
+                f"{path}: {field}", config[field], f"{width}, the width of the encoder's vectors"
+            )
     _check_flags(config, ("include_prompt", *POOLING_FLAGS), path)
     flagged = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)] or ["mean"]
     modes = config.get("pooling_mode", flagged)
@@ -101,7 +102,8 @@ def read_dense(
         An entry of `dense` of `TextEmbedder`.
 
     Raises:
-        ValueError: ".../2_Dense/config.json: in_features is 8, but the vectors before it have 16."
+        ValueError: If a field has a wrong value, or if the width is not that of the vectors before
+            it.
     """
     config, path = _module_config(files, module)
     sizes, flags = ("in_features", "out_features"), ("bias", "use_residual")
@@ -113,7 +115,11 @@ def read_dense(
             raise invalid(f"{path}: {field}", found, "an integer of 1 or more")
     if config["in_features"] != width:
         found = config["in_features"]
-        raise ValueError(f"{path}: in_features is {found}, but the vectors before it have {width}.")
+        raise invalid(
+            f"{path}: in_features",
+            config["in_features"],
+            f"{width}, the width of the vectors before it",
+        )
     _check_flags(config, flags, path)
     _check_names(config, names, path, embedding)
     return {
@@ -158,7 +164,7 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
         The pooling and the activation of `SparseEncoder`.
 
     Raises:
-        ValueError: ".../1_SpladePooling/config.json: pooling_strategy is 'mean'. Expected ..."
+        ValueError: If a field has a value that is not implemented.
 
     Source: sentence-transformers 6.2, `sparse_encoder/modules/splade_pooling.py`.
     """
@@ -185,7 +191,7 @@ def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENC
         embedding: name of the tensor that it reads, `SENTENCE` or `TOKENS`.
 
     Raises:
-        ValueError: "...: module_input_name is 'token_embeddings'. Expected 'sentence_embedding'."
+        ValueError: If the module takes another input than the pooled vectors.
     """
     if f"{module.path}/{CONFIG}" in files:
         config, path = _module_config(files, module)
@@ -203,7 +209,7 @@ def read_activation(name: object, field: object, expected: tuple[str, ...] = ())
         expected: our names of those that are allowed; all of `ACTIVATIONS` if there are none.
 
     Raises:
-        ValueError: "...: the activation is 'torch.nn.modules.activation.Softplus'. Expected ..."
+        ValueError: If the activation is not implemented.
 
     Example:
         >>> read_activation("torch.nn.modules.activation.Tanh", "config.json")
@@ -274,9 +280,6 @@ def _check_weights(files: FolderFiles, module: Module, dense: Mapping, width: in
         module: the Dense.
         dense: its settings, of `read_dense`.
         width: of the vectors before it.
-
-    Raises:
-        ValueError: "...: the weights are ... Expected ..., as its config.json says."
     """
     units = dense["units"]
     expected = {"linear.weight": (units, width)}
@@ -304,7 +307,7 @@ def load_dense(
         allow_nonfinite: see `Safeguards`.
 
     Raises:
-        ValueError: "...: linear.weight is (4, 8), expected (4, 16). ..."
+        ValueError: If the weights have other shapes.
     """
     advice = (
         " The pooling given is not the one that its dense layers take: leave it out, or pass "
@@ -341,7 +344,7 @@ def dense_files(
         dtype: of their weights; None stores them in their own.
 
     Raises:
-        ValueError: "dense[0]: activation is 'gelu_new', which sentence-transformers does not ..."
+        ValueError: If sentence-transformers does not read the activation of a layer.
     """
     files: dict[str, object] = {}
     for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
@@ -355,9 +358,10 @@ def _dense_config(layer: keras.layers.Layer, width: int, name: str) -> dict[str,
     """Return the configuration of a Dense; `name` is for the error."""
     activation = "silu" if layer.activation == "swish" else layer.activation
     if activation not in ACTIVATIONS:
-        raise ValueError(
-            f"{name}: activation is {activation!r}, which sentence-transformers does not read. "
-            f"Expected one of {', '.join(ACTIVATIONS)}."
+        raise invalid(
+            f"{name}: activation",
+            activation,
+            f"one that sentence-transformers reads, {', '.join(ACTIVATIONS)}",
         )
     return {
         "in_features": width,
@@ -386,8 +390,7 @@ class LinearFile(Checkpoint):
         name: of a file of torch.save with "weight", and "bias" or not.
 
     Raises:
-        ValueError: "...: its tensors are {...}. Expected weight (units, width), and bias (units,)
-            if there is one."
+        ValueError: If the file holds tensors other than a weight and a bias that fit together.
 
     Source: FlagEmbedding 1.4, `finetune/embedder/encoder_only/m3/modeling.py`.
     """
@@ -421,21 +424,18 @@ class LinearFile(Checkpoint):
 
         Args:
             width: of the encoder's vectors.
-
-        Raises:
-            ValueError: "...: weight reads vectors of 8, but the encoder's have 16."
         """
         if self.width != width:
             raise ValueError(
-                f"{self._file.path}: weight reads vectors of {self.width}, but the encoder's have "
-                f"{width}."
+                f"{self._file.path}: weight takes vectors of width {self.width}. Expected {width}, "
+                "the width of the encoder's vectors."
             )
 
     def load(self, layer: keras.layers.Layer, allow_nonfinite: bool) -> None:
         """Assign the weights to a `Projection`.
 
         Raises:
-            ValueError: "...: linear.weight is (1, 8), expected (1, 16)."
+            ValueError: If the weights have other shapes.
         """
         _load(layer, self, allow_nonfinite)
 

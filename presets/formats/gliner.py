@@ -119,33 +119,24 @@ def read_config(files: FolderFiles) -> dict:
     """Return the contents of `gliner_config.json`, checked, with gliner's defaults.
 
     Raises:
-        ValueError: "...: span_mode is 'token_level'. Models that score single words ...", "...:
-            labels_encoder is '...': an encoder of its own for labels (bi-encoder) is not
-            implemented.", "...: max_width is 0. Expected a positive integer."
+        ValueError: If a field has a wrong value, or one that is not implemented.
     """
     config, path = files.read_json(GLINER), files.path / GLINER
     for field, what in _OTHERS.items():
         if config.get(field):
-            raise ValueError(
-                f"{path}: {field} is {shown(config[field])}: {what} is not implemented."
-            )
+            raise invalid(f"{path}: {field}", config[field], f"null: {what} is not implemented")
     mode = config.get("span_mode", "markerV0")
     if mode == "token_level":
-        raise ValueError(
-            f"{path}: span_mode is 'token_level'. Models that score single words as the start, the "
-            "end and the inside of entities are not implemented. Expected a span model, "
-            f"{', '.join(SPAN_MODES)}."
+        raise invalid(
+            f"{path}: span_mode",
+            mode,
+            f"a span model, {', '.join(SPAN_MODES)}: models that score single words are not "
+            "implemented",
         )
     if mode not in SPAN_MODES:
-        raise ValueError(
-            f"{path}: span_mode is {shown(mode)}, which is not implemented. Expected one of "
-            f"{', '.join(SPAN_MODES)}."
-        )
+        raise invalid(f"{path}: span_mode", mode, f"one of {', '.join(SPAN_MODES)}")
     if config.get("words_splitter_type", "whitespace") != "whitespace":
-        raise ValueError(
-            f"{path}: words_splitter_type is {shown(config['words_splitter_type'])}, which splits "
-            "texts by another library. Expected 'whitespace'."
-        )
+        raise invalid(f"{path}: words_splitter_type", config["words_splitter_type"], "'whitespace'")
     config = {**_DEFAULTS, **config}
     for field, rule in _RULES.items():
         if field in config and not rule.holds(config[field]):
@@ -162,8 +153,8 @@ def encoder_address(files: FolderFiles) -> str | None:
         files: of the folder.
 
     Raises:
-        ValueError: "...: encoder_config is missing, as in folders of old versions, and model_name
-            is '/tmp/encoder', not the name of a repository. ..."
+        ValueError: If the folder lacks its encoder's configuration or tokenizer, and does not name
+            a repository that has them.
     """
     config = read_config(files)
     if config["encoder_config"] is not None and any(n in files for n in tokenizer_file_names()):
@@ -171,9 +162,8 @@ def encoder_address(files: FolderFiles) -> str | None:
     name = config.get("model_name")
     if not isinstance(name, str) or REPOSITORY.fullmatch(name) is None:
         raise ValueError(
-            f"{files.path / GLINER}: encoder_config is missing, as in folders of old versions, or "
-            f"the tokenizer is; and model_name is {shown(name)}, not the name of a repository. "
-            "Open the folder with gliner and save it again: "
+            f"{files.path / GLINER}: encoder_config or the tokenizer is missing, and model_name is "
+            f"{shown(name)}, not a repository. Open the folder with gliner and save it again: "
             "GLiNER.from_pretrained(...).save_pretrained(folder)."
         )
     return f"hf://{name}"
@@ -234,7 +224,7 @@ def model_arguments(checkpoint: Checkpoint) -> dict[str, object]:
         checkpoint: opened.
 
     Raises:
-        ValueError: "...: hidden_size is 512, but prompt_rep_layer.3.bias has 768."
+        ValueError: If a size differs from the shapes of the weights.
     """
     if not isinstance(checkpoint, GlinerCheckpoint):
         return {}
@@ -242,14 +232,15 @@ def model_arguments(checkpoint: Checkpoint) -> dict[str, object]:
     shapes, width = checkpoint.shapes, config["hidden_size"]
     found = shapes.get("prompt_rep_layer.3.bias", (0,))
     if found != (width,):
-        raise ValueError(
-            f"{path}: hidden_size is {width}, but prompt_rep_layer.3.bias has {found[0]}."
+        raise invalid(
+            f"{path}: hidden_size", width, f"{found[0]}, the size of prompt_rep_layer.3.bias"
         )
     layers = sum(f"rnn.lstm.weight_ih_l{i}" in shapes for i in range(17))
     if layers != config["num_rnn_layers"]:
-        raise ValueError(
-            f"{path}: num_rnn_layers is {config['num_rnn_layers']}, but the weights have {layers} "
-            "layers of an LSTM."
+        raise invalid(
+            f"{path}: num_rnn_layers",
+            config["num_rnn_layers"],
+            f"{layers}, the number of layers of an LSTM in the weights",
         )
     return {
         "span_dim": width,
@@ -270,20 +261,21 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
         tokenizer: of the preset.
 
     Raises:
-        ValueError: "...: class_token_index is 7, but the tokenizer has '<<ENT>>' at 5. ..."
+        ValueError: If the tokenizer lacks the marker of entities, or has it at another id.
     """
     if GLINER not in preset.files:
         return {}
     config, path = read_config(preset.files), preset.files.path / GLINER
     marker, index = config["ent_token"], config.get("class_token_index", -1)
     if marker not in set(tokenizer.get_vocabulary()):
-        raise ValueError(f"{path}: ent_token is {shown(marker)}, which the tokenizer lacks.")
+        raise invalid(f"{path}: ent_token", marker, "a token of the tokenizer")
     if index == -1 and isinstance(preset, GlinerCheckpoint):  # the last but one, as in gliner
         index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
     if index not in (-1, tokenizer.token_to_id(marker)):
-        raise ValueError(
-            f"{path}: class_token_index is {shown(index)}, but the tokenizer has {marker!r} at "
-            f"{tokenizer.token_to_id(marker)}. Expected the same."
+        raise invalid(
+            f"{path}: class_token_index",
+            index,
+            f"{tokenizer.token_to_id(marker)}, the id of {marker!r} in the tokenizer",
         )
     return {
         "max_words": config["max_len"],

@@ -59,7 +59,7 @@ class HuggingFaceCheckpoint(Checkpoint):
         wrapper: before the names of the encoder's tensors; None: see `_wrapper_of`.
 
     Raises:
-        ValueError: naming the file and what is wrong with it.
+        ValueError: If a file is missing, damaged, or has wrong values.
     """
 
     def __init__(
@@ -87,7 +87,9 @@ class HuggingFaceCheckpoint(Checkpoint):
             for raw_name in file.shapes:
                 for name, stored in _stored_tensors(file, raw_name, self.family, wrapper):
                     if name in self._tensors:
-                        raise ValueError(f"{self.folder}: {name} is in the weights twice.")
+                        raise ValueError(
+                            f"{self.folder}: {name} is in the weights twice. Get the folder again."
+                        )
                     self._tensors[name] = stored
         # safetensors' `save_model` writes tensors that share memory once, under either name.
         is_tied = self.config.get("tie_word_embeddings", True)
@@ -119,7 +121,7 @@ def open_weights(files: FolderFiles) -> list[SafetensorsFile | PyTorchFile]:
     """Open the files with the weights: safetensors, or else those of torch.save.
 
     Raises:
-        ValueError: "... no model.safetensors ...", and see the readers.
+        ValueError: If there are no weights, or if a file is damaged.
     """
     for weights in WEIGHT_FORMATS:
         read = _READERS[weights]
@@ -160,12 +162,7 @@ def _family_of(config: dict, path: pathlib.Path) -> Family:
 
 
 def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
-    """Infer the family of a checkpoint without `model_type`, as the oldest ones are.
-
-    Raises:
-        ValueError: "FILE: no model_type, and weights and tokenizer may be those of xlm-roberta or
-            camembert. Write ..." These differ only in their ids.
-    """
+    """Infer the family of a checkpoint without `model_type`, as the oldest ones are."""
     named = [
         family
         for family in all_families()
@@ -181,7 +178,7 @@ def _guess_family(raw_names: list[str], files: FolderFiles) -> str | None:
     if len(found) > 1:
         names = list(found.values())
         raise ValueError(
-            f"{files.path / CONFIG}: no model_type, and weights and tokenizer may be those of "
+            f"{files.path / CONFIG}: no model_type, and the files may be those of "
             f'{" or ".join(names)}. Write "model_type": "{names[0]}", or whichever it is, into it.'
         )
     return next(iter(found.values()), None)

@@ -65,7 +65,7 @@ class KerasHubCheckpoint(Checkpoint):
         settings: contents of its `encoder_zoo.json`, {} if there is none.
 
     Raises:
-        ValueError: naming the file and what is wrong with it.
+        ValueError: If a file is missing, damaged, or has wrong values.
     """
 
     def __init__(self, files: FolderFiles, settings: dict):
@@ -194,7 +194,7 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
     """Read the tokenizer of a preset of KerasHub; return None if there is none.
 
     Raises:
-        ValueError: "FILE: class_name is 'RobertaTokenizer'. Expected BertTokenizer ..."
+        ValueError: If the tokenizer is of another class than the family's.
     """
     path, names = files.path / _TOKENIZER, KERAS_HUB[family.name]
     if _TOKENIZER not in files:
@@ -251,9 +251,10 @@ def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
     config = _settings(description, path)
     dtype = config.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":
-        raise ValueError(
-            f"{path}: dtype is a {dtype['class_name']}. Expected a DTypePolicy: quantized weights "
-            "are not read. Save the preset before quantizing."
+        raise invalid(
+            f"{path}: dtype",
+            dtype["class_name"],
+            "DTypePolicy: quantized weights are not read. Save the preset before quantizing",
         )
     names, keys = KERAS_HUB[family.name].arguments, family.config_keys
     known = {theirs: names.get(ours, ours) for ours, theirs in keys.items()}
@@ -264,11 +265,7 @@ def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
 
 
 def _check_tokenizer(settings: Mapping, known: Mapping, path: pathlib.Path) -> None:
-    """Raise an error for settings that are not implemented and would change ids.
-
-    Raises:
-        ValueError: "...: suffix_indicator is '@@'. Expected '##'."
-    """
+    """Raise an error for settings that are not implemented and would change ids."""
     for name, default in known.values():
         value = settings.get(name, default)
         if type(value) is not type(default):
@@ -293,12 +290,8 @@ def _is_special(token: object) -> bool:
 
 
 def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
-    """Return a kernel's shape as (out, in), with its heads merged.
-
-    Raises:
-        ValueError: "layers/dense/vars/0 has the shape (). Expected two or three sizes."
-    """
+    """Return a kernel's shape as (out, in), with its heads merged."""
     if len(stored) not in (2, 3):
-        raise ValueError(f"{group}/vars/0 has the shape {stored}. Expected two or three sizes.")
+        raise invalid(f"The shape of {group}/vars/0", stored, "two or three sizes")
     inputs = len(stored) - 1 if group.endswith("output_dense") else 1
     return (math.prod(stored[inputs:]), math.prod(stored[:inputs]))

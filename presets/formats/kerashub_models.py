@@ -41,8 +41,7 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
         dtype: of the new model; None for the backbone's policy.
 
     Raises:
-        ValueError: "KerasHub has no ModernBertBackbone ...", "KerasHub's BertBackbone has
-            activation='gelu_pytorch_tanh' built in ..."
+        ValueError: If KerasHub lacks the family, or computes something else.
     """
     names = _names(backbone)
     _check_built_in(names.backbone, names.built_in, backbone)
@@ -84,14 +83,14 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
         backbone: of the family for whose KerasHub class the tokenizer is.
 
     Raises:
-        ValueError: "KerasHub's BertBackbone has a BertTokenizer, which is ...", "KerasHub's
-            BertTokenizer has split_chinese_characters=True built in ..."
+        ValueError: If KerasHub's model has a tokenizer of another class, or one that tokenizes
+            differently.
     """
     names, kind = _names(backbone), backbone.family.tokenizer
     if type(tokenizer) is not kind.load():
         raise ValueError(
-            f"KerasHub's {names.backbone} has a {names.tokenizer}, which is a {kind.name}. "
-            f'Received a {type(tokenizer).__name__}: save with format="huggingface".'
+            f"A {type(tokenizer).__name__} does not fit KerasHub's {names.backbone}, which has a "
+            f'{kind.name} ({names.tokenizer}). Save with format="huggingface".'
         )
     built_in = {**_TOKENIZER_BUILT_IN, **names.tokenizer_built_in}
     if (tokenizer.model_max_length or backbone.max_sequence_length) < backbone.max_sequence_length:
@@ -112,7 +111,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
         dtype: of the new model; None for the backbone's policy.
 
     Raises:
-        ValueError: "KerasHub has no token classifier ...", and as for `keras_hub_backbone`.
+        ValueError: If KerasHub lacks the task. See also `keras_hub_backbone`.
     """
     backbone, names = task.backbone, _names(task.backbone)
     record = names.heads.get(task.checkpoint_class_suffix)
@@ -124,8 +123,8 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
         )
     if isinstance(task.head_record, CustomHeadRecord):
         raise ValueError(
-            "KerasHub has no task with a head of one's own. Save the task in a .keras "
-            "file, or in the Hugging Face format."
+            "KerasHub has no task with a custom head. Save the task in a .keras file, or in the "
+            "Hugging Face format."
         )
     _check_built_in(record.task, record.built_in, task)
     arguments = {}
@@ -168,9 +167,8 @@ def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) 
                     "its outputs, and save it."
                 )
             raise ValueError(
-                f"KerasHub's {theirs} has {name}={value!r} built in. Received a "
-                f"{type(model).__name__} with {name}={found!r}: its outputs would differ "
-                f"there.{advice}"
+                f"{name} of the {type(model).__name__} is {found!r}, but KerasHub's {theirs} has "
+                f"{name}={value!r} built in and would compute something else.{advice}"
             )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes, json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -100,7 +100,7 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
         tokenizer: of the preset, perhaps with `tokens_to_add`; a marker that it lacks is None.
 
     Raises:
-        ValueError: naming the file and what is expected there.
+        ValueError: If a field of a file has a wrong value.
     """
     theirs.check_case(preset.files, tokenizer)
     known = set(tokenizer.get_vocabulary())
@@ -129,7 +129,8 @@ def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict
         given: arguments of the caller.
 
     Raises:
-        ValueError: naming the file and what is expected there; "dim is 64, but ...".
+        ValueError: If a field of a file has a wrong value, or if `dim` is not the width of the
+            projections.
     """
     form = _form(checkpoint)
     similarity = _similarity(checkpoint.files.root, form)
@@ -153,27 +154,23 @@ def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict
         return arguments
     width = projections[-1]["units"]
     if given.get("dim") not in (None, width):
-        raise ValueError(
-            f"dim is {given['dim']}, but the projections of {checkpoint.folder} make vectors of "
-            f"{width}. Leave dim out, or pass projections=[] as well for a new one."
+        raise invalid(
+            "dim",
+            given["dim"],
+            f"{width}, the width of the projections of {checkpoint.folder}. Leave it out, or pass "
+            "projections=[] too for a new projection",
         )
     return {"projections": projections, **arguments}
 
 
 def _similarity(files: FolderFiles, form: str) -> str:
-    """Return the `TokenSimilarity` of a folder.
-
-    Raises:
-        ValueError: "...: similarity_fn_name is 'sum', which is not implemented. Expected 'maxsim'
-            or 'meanmaxsim'."
-    """
+    """Return the `TokenSimilarity` of a folder."""
     found = theirs.model_settings(files).get("similarity_fn_name")
     if not isinstance(found, str) or found in _OF_SINGLE_VECTORS:
         return "meanmaxsim" if form == _BGE_M3 else "maxsim"
     if found.lower() not in ("maxsim", "meanmaxsim"):
-        raise ValueError(
-            f"{files.path / MODEL_SETTINGS}: similarity_fn_name is {shown(found)}, which is not "
-            "implemented. Expected 'maxsim' or 'meanmaxsim'."
+        raise invalid(
+            f"{files.path / MODEL_SETTINGS}: similarity_fn_name", found, "'maxsim' or 'meanmaxsim'"
         )
     return found.lower()
 
@@ -186,9 +183,10 @@ def _stanford_projection(checkpoint: Checkpoint) -> dict[str, object]:
     files = checkpoint.files
     dim = files.read_json(COLBERT_SETTINGS).get("dim") if COLBERT_SETTINGS in files else None
     if dim not in (None, shape[0]):
-        raise ValueError(
-            f"{files.path / COLBERT_SETTINGS}: dim is {shown(dim)}, but linear.weight makes "
-            f"vectors of {shape[0]}. Expected the same."
+        raise invalid(
+            f"{files.path / COLBERT_SETTINGS}: dim",
+            dim,
+            f"{shape[0]}, the width that linear.weight makes",
         )
     return _settings_of_projection(shape[0], "linear", use_bias=False, residual=False)
 
@@ -212,7 +210,7 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
     if kinds[:1] != ["Transformer"] or not set(kinds[1:]) <= allowed:
         raise ValueError(
             f"{files.path / MODULES}: the modules are {', '.join(kinds) or 'none'}. Expected a "
-            f"Transformer, and behind it some of {', '.join(sorted(allowed))}."
+            f"Transformer, and after it some of {', '.join(sorted(allowed))}."
         )
     for module in theirs.of_kind(modules, "Normalize"):
         check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
@@ -263,12 +261,12 @@ def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str,
         {path in the folder: contents}.
 
     Raises:
-        ValueError: "PyLate and sentence-transformers normalize vectors: ...", "projections[0]:
-            activation is 'gelu_new', which sentence-transformers does not read. ..."
+        ValueError: If the task does not normalize vectors, or if sentence-transformers does not
+            read the activation of a projection.
     """
     if not task.normalize:
-        raise ValueError(
-            "PyLate normalizes vectors: a model with normalize=False cannot be saved in its form."
+        raise invalid(
+            "normalize", False, "True, since PyLate normalizes vectors, to save in its form"
         )
     if task.preprocessor is not None and not task.preprocessor.score_first:
         return _bge_m3_files(task, dtype)
@@ -298,7 +296,7 @@ def hybrid_files(
         dtype: of the weights of the heads; None stores them in their own.
 
     Raises:
-        ValueError: "pooling of terms is 'max'. Expected 'token_weights', as in BGE-M3. ..."
+        ValueError: If the files of BGE-M3 have no field for a setting.
     """
     found = (terms.pooling, terms.similarity_function), tokens.similarity_function
     expected = ("token_weights", "dot"), "meanmaxsim"
@@ -320,12 +318,7 @@ def hybrid_files(
 
 
 def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
-    """Return the files of BGE-M3's vectors of tokens.
-
-    Raises:
-        ValueError: "score_first is False, as of BGE-M3, whose files have no field for
-            expand_queries. Expected False."
-    """
+    """Return the files of BGE-M3's vectors of tokens."""
     preprocessor, [first, *others] = task.preprocessor, task.projection_layers
     plain = {"expand_queries": False, "skiplist": [], "query_marker": None, "document_marker": None}
     found = {name: getattr(preprocessor, name) for name in plain}
@@ -334,9 +327,11 @@ def _bge_m3_files(task: keras.Model, dtype: object) -> dict[str, bytes]:
     found |= {name: getattr(first, name) for name in ("activation", "residual")}
     for name, expected in plain.items():
         if found[name] != expected:
-            raise ValueError(
-                "score_first is False, as of BGE-M3, whose files have no field for "
-                f"{name} {found[name]!r}. Expected {expected!r}."
+            raise invalid(
+                name,
+                found[name],
+                f"{expected!r}, since files of BGE-M3 (score_first=False) have no field for "
+                "another value",
             )
     settings = {
         "prompts": dict(preprocessor.prompts),

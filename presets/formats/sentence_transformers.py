@@ -104,7 +104,7 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
     Where a Router has several, they are those of documents.
 
     Raises:
-        ValueError: see `read_routes`.
+        ValueError: If router_config.json is wrong. See `read_routes`.
     """
     if (routes := read_routes(files)) is not None:
         folder = routes.document[0].path
@@ -143,8 +143,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
         files: of the whole folder.
 
     Raises:
-        ValueError: "...: there is no route for queries. Expected 'query' among the names of
-            structure, or in route_mappings.", "...: type is 'custom.Model'. Expected ..."
+        ValueError: If a route is missing or malformed, or has a module that is not implemented.
 
     Source: sentence-transformers 6.2, `base/modules/router.py`.
     """
@@ -193,9 +192,8 @@ def _name_of_route(config: Mapping, role: str, path: object) -> str:
         try:
             mappings[ast.literal_eval(key)] = route
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise ValueError(
-                f"{path}: route_mappings has the key {shown(key)}. Expected a pair such as "
-                "\"('query', 'text')\"."
+            raise invalid(
+                f"{path}: a key of route_mappings", key, "a pair such as \"('query', 'text')\""
             ) from None
     for key in ((role, "text"), (role, None), (None, "text"), (None, None)):
         if key in mappings:
@@ -205,8 +203,8 @@ def _name_of_route(config: Mapping, role: str, path: object) -> str:
         found = next((name for name in (role, "text") if name in structure), None)
     if found not in structure:
         raise ValueError(
-            f"{path}: there is no route for {'queries' if role == 'query' else 'documents'}. "
-            f"Expected {role!r} among the names of structure, or in route_mappings."
+            f"{path} has no route for {'queries' if role == 'query' else 'documents'}. Expected "
+            f"{role!r} among the names of structure, or in route_mappings."
         )
     return found
 
@@ -221,9 +219,8 @@ def _route(config: Mapping, role: str, path: object) -> list[Module]:
         kind = config.get("types", {}).get(module) if isinstance(module, str) else None
         kind = _checked_kind(kind, ROUTED, f"{path}: types: {shown(module)}")
         if not (is_plain(module) or (module == "" and i == 0)):
-            raise ValueError(
-                f"{path}: structure: {name} has {shown(module)}. Expected a subfolder such as "
-                f"'{role}_{i}_{kind}'."
+            raise invalid(
+                f"{path}: structure: {name}", module, f"a subfolder such as '{role}_{i}_{kind}'"
             )
         modules.append(Module(kind, module))
     return modules
@@ -248,7 +245,7 @@ def read_modules(files: FolderFiles) -> list[Module]:
         files: of the whole folder.
 
     Raises:
-        ValueError: ".../modules.json: [1]: type is 'custom.Model'. Expected ..."
+        ValueError: If a module is malformed or not implemented.
     """
     modules = []
     for i, entry in enumerate(files.read_json_array(MODULES)):
@@ -270,7 +267,7 @@ def embedding_modules(files: FolderFiles) -> list[Module]:
         files: of the whole folder.
 
     Raises:
-        ValueError: "...: the modules are Transformer, Normalize. Expected ...", and see
+        ValueError: If the modules are not those of text embeddings, in their order. See also
             `read_modules`.
     """
     modules = read_modules(files)
@@ -294,8 +291,7 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
         has_roles: whether the model reads the settings of queries and of documents.
 
     Raises:
-        ValueError: "...: transformer_task is 'fill-mask'. Expected 'feature-extraction'.", "...:
-            processing_kwargs is {'text': ...}, which is not implemented. Expected null."
+        ValueError: If a field has a value that is not implemented.
     """
     name, settings = transformer_settings(files)
     modalities = settings.get("modality_config") or {}
@@ -316,9 +312,8 @@ def check_transformer(files: FolderFiles, task: str, has_roles: bool = False) ->
     for field, name_today, value in _flat(settings):
         decided = name_today in known or name_today in IRRELEVANT
         if not decided and value not in (None, False, [], {}):
-            raise ValueError(
-                f"{files.path / name}: {field} is {shown(value)}, which is not implemented. "
-                "Expected null."
+            raise invalid(
+                f"{files.path / name}: {field}", value, "null: others are not implemented"
             )
 
 
@@ -353,7 +348,7 @@ def read_length(files: FolderFiles) -> int | None:
         files: of the encoder.
 
     Raises:
-        ValueError: "...: max_seq_length is 0. Expected an integer of 3 or more."
+        ValueError: If `max_seq_length` is not an integer of 3 or more.
 
     Source: sentence-transformers 6.2, `base/modules/transformer.py`; before 5.4
     `models/Transformer.py`.
@@ -388,7 +383,7 @@ def check_case(files: FolderFiles, tokenizer) -> None:
         tokenizer: read from them.
 
     Raises:
-        ValueError: "...: do_lower_case is true, but the tokenizer keeps upper case. ..."
+        ValueError: If `do_lower_case` is true, but the tokenizer keeps upper case.
     """
     name, settings = transformer_settings(files)
     if settings.get("do_lower_case") and not getattr(tokenizer, "lowercase", False):
@@ -396,8 +391,8 @@ def check_case(files: FolderFiles, tokenizer) -> None:
         if hasattr(tokenizer, "strip_accents"):
             cure = 'write "do_lower_case": true, "strip_accents": false into tokenizer_config.json'
         raise ValueError(
-            f"{files.path / name}: do_lower_case is true, but the tokenizer keeps upper case. "
-            f"Expected the same: {cure}."
+            f"{files.path / name}: do_lower_case is true, but the tokenizer keeps upper case. Make "
+            f"them agree: {cure}."
         )
 
 
@@ -408,7 +403,7 @@ def read_prompts(files: FolderFiles) -> dict[str, object]:
         files: of the whole folder.
 
     Raises:
-        ValueError: "...: prompts is 'query: '. Expected ..."
+        ValueError: If the prompts are not an object of texts, or lack the default one.
     """
     settings, path = model_settings(files), files.path / MODEL_SETTINGS
     default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
@@ -433,7 +428,7 @@ def model_settings(files: FolderFiles) -> dict:
     """Return the contents of `config_sentence_transformers.json`; {} if it is missing.
 
     Raises:
-        ValueError: "...: unknown field 'whitening'. Expected prompts, ..."
+        ValueError: If a field is unknown and has a value, which may change the vectors.
     """
     settings = files.read_json(MODEL_SETTINGS) if MODEL_SETTINGS in files else {}
     for name, value in settings.items():
@@ -453,7 +448,7 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
         known: those that the model has.
 
     Raises:
-        ValueError: "...: similarity_fn_name is 'sum'. Expected one of cosine, dot."
+        ValueError: If the similarity is not one of `known`.
     """
     found = model_settings(files).get("similarity_fn_name")
     if found not in (None, *known):
@@ -473,7 +468,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
         field: "truncate_dim" or "max_active_dims".
 
     Raises:
-        ValueError: "...: truncate_dim is 0. Expected an integer of 1 or more."
+        ValueError: If the field is not an integer of 1 or more.
     """
     found = model_settings(files).get(field)
     if found is not None and (type(found) is not int or found < 1):

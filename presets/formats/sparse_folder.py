@@ -73,7 +73,7 @@ def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
         checkpoint: the opened preset.
 
     Raises:
-        ValueError: naming the file and what is expected there.
+        ValueError: If a module or a field of its files is not implemented.
     """
     files = checkpoint.files.root
     modules = _modules_of(checkpoint)
@@ -117,8 +117,8 @@ def query_table(checkpoint: Checkpoint) -> QueryTable | None:
         checkpoint: the opened preset.
 
     Raises:
-        ValueError: "...: the route of queries is SpladePooling. Expected a SparseStaticEmbedding,
-            or an MLMTransformer and a SpladePooling.", "...: frozen is 'yes'. ..."
+        ValueError: If the route of queries is neither a table nor an encoder, or if a field is
+            wrong.
     """
     files, routes = checkpoint.files.root, theirs.read_routes(checkpoint.files.root)
     if routes is None:
@@ -170,8 +170,7 @@ def restore_query_table(
         allow_nonfinite: see `Safeguards`.
 
     Raises:
-        ValueError: "...: weight is (5,), expected (30522,), a number for each term.", "...: 2 of
-            its tokens are not in the vocabulary, such as 'x'. ...", "...: the weight of 'x' is ..."
+        ValueError: If the weights have another shape, or are for tokens that the vocabulary lacks.
     """
     table = query_table(checkpoint)
     files = table.files
@@ -183,9 +182,7 @@ def restore_query_table(
         path = f"{files.path}: weight"
         found = weights.shapes.get("weight")
         if found not in ((tokenizer.vocabulary_size,), tuple(weight.shape)):
-            raise ValueError(
-                f"{path} is {found}, expected {tuple(weight.shape)}, a number for each term."
-            )
+            raise invalid(path, found, f"{tuple(weight.shape)}, a number for each term")
         values = float_values(weights.tensor("weight"))
     if not allow_nonfinite:
         check_weights(values, path, "Pass allow_nonfinite=True to load it all the same.")
@@ -211,7 +208,7 @@ def _of_json(given: object, files: FolderFiles, tokenizer) -> tuple[np.ndarray, 
     known = {token: i for i, token in enumerate(tokenizer.get_vocabulary())}
     if missing := [token for token in weights if token not in known]:
         raise ValueError(
-            f"{path}: {len(missing)} of its tokens are not in the vocabulary, such as "
+            f"{path}: {len(missing)} tokens are not in the vocabulary, such as "
             f"{shown(missing[0])}. Expected the tokens of the preset's tokenizer."
         )
     values = np.zeros(len(known))
@@ -238,16 +235,11 @@ def _model_arguments(files: FolderFiles, of_others: tuple[str, ...] = ()) -> dic
 
 
 def _token_weights(checkpoint: Checkpoint) -> LinearFile:
-    """Return the layer of token weights, checked.
-
-    Raises:
-        ValueError: ".../sparse_linear.pt: weight makes 3 numbers of a token. Expected one.", and
-            see `LinearFile`.
-    """
+    """Return the layer of token weights, checked."""
     layer = LinearFile(checkpoint.files, SPARSE_LINEAR)
     if layer.units != 1:
         raise ValueError(
-            f"{checkpoint.folder / SPARSE_LINEAR}: weight makes {layer.units} numbers of a token. "
+            f"{checkpoint.folder / SPARSE_LINEAR}: weight makes {layer.units} values for a token. "
             "Expected one."
         )
     layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
@@ -282,8 +274,8 @@ def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFil
     name, settings = theirs.transformer_settings(encoder)
     if kinds[0] == "Transformer" and "transformer_task" not in settings:
         raise ValueError(
-            f"{encoder.path / name}: transformer_task is missing, and the Transformer has no head "
-            "then. Expected 'fill-mask'."
+            f"{encoder.path / name}: transformer_task is missing, so the Transformer has no head. "
+            "Expected 'fill-mask'."
         )
     theirs.check_transformer(encoder, "fill-mask")
 
@@ -296,7 +288,7 @@ def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> d
         tokenizer: of the preset.
 
     Raises:
-        ValueError: naming the file and what is expected there.
+        ValueError: If a field of a file has a wrong value.
     """
     theirs.check_case(preset.files, tokenizer)
     length, root = theirs.read_length(preset.files), preset.files.root

@@ -87,8 +87,8 @@ class StaticCheckpoint(Checkpoint):
         module: of the table.
 
     Raises:
-        ValueError: "...: the weights are ... Expected ...", "...: mapping has a number that is no
-            row of embeddings.", "... has no tokenizer.json ..."
+        ValueError: If there is no tokenizer.json, or if the weights have other names or shapes, or
+            a mapping beyond the table.
     """
 
     family = TokenTable.family
@@ -100,7 +100,8 @@ class StaticCheckpoint(Checkpoint):
         self.config_file = files.path / (CONFIG if CONFIG in files else MODULES)
         if TOKENIZER not in self.files:
             raise ValueError(
-                f"{self.files.path} has no {TOKENIZER}, by which static embeddings tokenize."
+                f"{self.files.path} has no {TOKENIZER}. Static embeddings tokenize by it: add the "
+                "file."
             )
         [file] = open_weights(self.files)
         self._file, names = file, set(file.shapes)
@@ -116,13 +117,11 @@ class StaticCheckpoint(Checkpoint):
             )
         count = shapes.get(MAPPING, table)[0]
         if shapes.get(WEIGHTS, (count,)) != (count,):
-            raise ValueError(
-                f"{file.path}: {WEIGHTS} has the shape {shapes[WEIGHTS]}. Expected ({count},)."
-            )
+            raise invalid(f"{file.path}: the shape of {WEIGHTS}", shapes[WEIGHTS], f"({count},)")
         stored, needed = 4 * table[0] * table[1], 4 * count * table[1]
         if needed > max(TABLE_BYTES, TABLE_RATIO * stored):
             raise ValueError(
-                f"{file.path}: {MAPPING} makes a table of {needed} bytes of {stored} that are "
+                f"{file.path}: {MAPPING} makes a table of {needed} bytes from {stored} that are "
                 f"stored. Expected at most {max(TABLE_BYTES, TABLE_RATIO * stored)}."
             )
         sizes = {"vocab_size": count, "hidden_size": table[1]}
@@ -140,7 +139,8 @@ class StaticCheckpoint(Checkpoint):
             rows = np.asarray(self._file.read(MAPPING))
             if rows.dtype.kind not in "iu" or rows.min() < 0 or rows.max() >= len(table):
                 raise ValueError(
-                    f"{self._file.path}: {MAPPING} has a number that is no row of {self._table}."
+                    f"{self._file.path}: {MAPPING} has a number that is no row of {self._table}. "
+                    f"Expected 0 to {len(table) - 1}."
                 )
             table = table[rows]
         if WEIGHTS in self._file.shapes:

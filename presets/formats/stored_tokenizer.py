@@ -50,16 +50,16 @@ class StoredTokenizer(NamedTuple):
             family: of the model; None if unknown.
 
         Raises:
-            ValueError: "FILE: post_processor puts the start token at position -1 ...", "FILE:
-                truncation_side is 'middle'. Expected 'right' or 'left'."
+            ValueError: If a field has a wrong value, or if the start token is on the other side of
+                the texts.
         """
         template = self.files.template() or self.kind
         if template.first_column != self.kind.first_column:
             last, first = "behind the texts", "before them"
             puts, expected = (last, first) if self.kind.first_column else (first, last)
             raise ValueError(
-                f"{self.files.json_path}: post_processor puts the start token {puts}; a "
-                f"{self.kind.name} has it {expected}, so the ids would differ"
+                f"{self.files.json_path}: post_processor puts the start token {puts}. Expected it "
+                f"{expected}, as in a {self.kind.name}."
             )
         segments = template.uses_segments and (family is None or family.uses_segments)
         segments = segments and self._returns_segments()
@@ -87,7 +87,7 @@ class StoredTokenizer(NamedTuple):
             tokenizer: built from the files.
 
         Raises:
-            ValueError: "FILE: additional_special_tokens has '<e>', which the vocabulary lacks. ..."
+            ValueError: If the vocabulary lacks a special token.
         """
         known = {token["content"] for token in tokenizer.added_tokens}
         known.update(tokenizer.special_tokens)
@@ -103,8 +103,8 @@ class StoredTokenizer(NamedTuple):
                     if not isinstance(content, str) or content not in vocabulary:
                         raise ValueError(
                             f"{self.files.folder / file}: {name} has {shown(content)}, which the "
-                            "vocabulary lacks. Remove it there; from_preset(..., "
-                            "added_tokens=[...]) adds tokens to the model too."
+                            "vocabulary lacks. Remove it there, or add it to the model too with "
+                            "from_preset(..., added_tokens=[...])."
                         )
                     options = token if isinstance(token, dict) else {}
                     given = {name: options[name] for name in OPTIONS if name in options}
@@ -152,7 +152,7 @@ def checked_length(length: object, field: str) -> int | None:
         field: the file and the name of the field, for the error.
 
     Raises:
-        ValueError: "FILE: model_max_length is 0. Expected an integer of 3 or more."
+        ValueError: If the length is not an integer of 3 or more.
 
     Example:
         >>> checked_length(512, "file"), checked_length(int(1e30), "file")
@@ -175,7 +175,7 @@ def read_stored_tokenizer(
         default: class of the family's own checkpoints, if the files do not tell.
 
     Raises:
-        ValueError: naming the file and what is wrong with it, see `choose_tokenizer`.
+        ValueError: If a file of the tokenizer is wrong. See also `choose_tokenizer`.
     """
     kind = choose_tokenizer(_contents(files, TOKENIZER_JSON), config, files.listed, default)
     stored = StoredTokenizer(kind, read_tokenizer_files(files, kind))
@@ -214,7 +214,7 @@ def read_tokenizer_files(files: FolderFiles, kind: TokenizerClass) -> TokenizerF
         Their contents, for `kind.load().from_files(...)`.
 
     Raises:
-        ValueError: naming the file and what is wrong with it.
+        ValueError: If a file is missing or too large.
     """
     return _contents(files, (*TOKENIZER_JSON, *kind.files))
 

@@ -90,7 +90,7 @@ class Tf1Checkpoint(Checkpoint):
         family: see `family_in`.
 
     Raises:
-        ValueError: naming the file and what is wrong with it.
+        ValueError: If there is not exactly one checkpoint, or if TensorFlow cannot read it.
     """
 
     def __init__(self, files: FolderFiles, family: Family):
@@ -109,7 +109,9 @@ class Tf1Checkpoint(Checkpoint):
             self._reader = tf.train.load_checkpoint(str(pathlib.Path(copies) / stem))
         except Exception as error:  # TensorFlow raises many types of errors
             index = files.path / f"{stem}.index"
-            raise ValueError(f"{index}: TensorFlow cannot open it: {error}") from None
+            raise ValueError(
+                f"{index}: TensorFlow cannot open it: {error}. Get the checkpoint again."
+            ) from None
         shapes = self._variables(sum(size_of(files.file(name)) for name in parts))
         self._names = {
             _translate(name, family): name for name in shapes if not _TRAINING.search(name)
@@ -141,7 +143,9 @@ class Tf1Checkpoint(Checkpoint):
         try:
             value = self._reader.get_tensor(theirs)
         except Exception as error:  # TensorFlow raises many types of errors
-            raise ValueError(f"{self.folder}: {theirs} is not readable: {error}") from None
+            raise ValueError(
+                f"{self.folder}: {theirs} is not readable: {error}. Get the checkpoint again."
+            ) from None
         return value.T if theirs.endswith("/kernel") else value
 
 
@@ -150,8 +154,8 @@ def _stem(files: FolderFiles) -> str:
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:
         raise ValueError(
-            f"{files.path}: expected one checkpoint, such as bert_model.ckpt.index. "
-            f"Found: {', '.join(found) or 'none'}."
+            f"{files.path} has the checkpoints {', '.join(found) or 'none'}. Expected one, such as "
+            "bert_model.ckpt.index."
         )
     return found[0].removesuffix(".index")
 

@@ -79,7 +79,7 @@ def test_arguments_with_a_rule_are_checked_before_any_work(name):
                 check_argument(argument, odd, rule)
             except ValueError as error:
                 assert str(error).startswith(f"{argument} is ") and len(str(error)) < 200
-                with pytest.raises(ValueError, match=f"^{argument} is .*Expected"):
+                with pytest.raises(ValueError, match=f"^{argument} is "):
                     called(function, {argument: odd})
 
 
@@ -140,11 +140,11 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat"]
 @pytest.mark.parametrize(
     ("odd", "words"),
     [
-        ("a\nb", "expected no line break"),
-        ("a\r", "expected no line break"),
-        ("\ud800", "half of a character"),
-        (7, "expected a string"),
-        (None, "expected a string"),
+        ("a\nb", r"'a\\nb'"),
+        ("a\r", r"'a\\r'"),
+        ("\ud800", "UTF-8"),
+        (7, "7"),
+        (None, "None"),
     ],
 )
 def test_a_vocabulary_holds_what_a_file_can_hold(odd, words):
@@ -155,15 +155,15 @@ def test_a_vocabulary_holds_what_a_file_can_hold(odd, words):
 @pytest.mark.parametrize(
     ("encoding", "words"),
     [
-        ("utf-16", "it is UTF-16"),
+        ("utf-16", "UTF-16"),
         ("utf-8-sig", "byte order mark"),
-        ("latin-1", "byte 37 is"),
+        ("latin-1", "byte 37"),
     ],
 )
 def test_a_vocabulary_in_another_encoding_is_named(tmp_path, encoding, words):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*WORDS, "naïve"]), encoding=encoding)
-    with pytest.raises(ValueError, match=f"vocab.txt is not text in UTF-8: .*{words}"):
+    with pytest.raises(ValueError, match=f"vocab.txt.*{words}"):
         ez.BertTokenizer(str(path))
 
 
@@ -225,9 +225,9 @@ def test_unknown_arguments_of_methods_are_named_with_what_may_be_meant():
         def write(self, text, top_k: PositiveInt = 1, **kwargs):
             return kwargs
 
-    with pytest.raises(TypeError, match="Reader.read got an unknown argument 'n_best'. Did you "):
+    with pytest.raises(TypeError, match="Reader.read .*'n_best'.*'top_k'"):
         Reader().read("a", n_best=2)
-    with pytest.raises(TypeError, match="unknown argument 'deep'. Expected some of text, top_k"):
+    with pytest.raises(TypeError, match="'deep'.*text, top_k"):
         Reader().read("a", deep=2)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'text'"):
         Reader().read(top_k=2)

@@ -37,7 +37,7 @@ def test_they_come_back(saved):
 def test_a_rank_that_is_none(saved, rank):
     folder, fresh, *_ = saved
     rewrite(folder, r=rank)
-    with pytest.raises(ValueError, match=r": r is .* in adapter_config.json. Expected a positive"):
+    with pytest.raises(ValueError, match=r"adapter_config.json: r is "):
         fresh.load_adapters(folder)
     assert_untouched(fresh)
 
@@ -45,7 +45,7 @@ def test_a_rank_that_is_none(saved, rank):
 def test_a_rank_that_the_arrays_do_not_have(saved):
     folder, fresh, *_ = saved
     rewrite(folder, r=2**30)
-    with pytest.raises(ValueError, match=r"lora_A.weight \(is \(2, \d+\), expected \(1073741824,"):
+    with pytest.raises(ValueError, match=r"lora_A.weight \(.*\(2, \d+\).*\(1073741824,"):
         fresh.load_adapters(folder)
     assert_untouched(fresh)
 
@@ -63,14 +63,14 @@ def test_an_alpha_that_is_none(saved, alpha):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda arrays: {**arrays, "x" * 10**5: np.ones(2, "float32")}, r"\+ 'xxx.*unexpected"),
+        (lambda arrays: {**arrays, "x" * 10**5: np.ones(2, "float32")}, r"\+ 'xxx"),
         (
             lambda arrays: {n: a for n, a in arrays.items() if "0.output.dense.lora_B" not in n},
-            "missing",
+            r"0.output.dense.lora_B",
         ),
-        (lambda arrays: {n: a * np.nan for n, a in arrays.items()}, "NaN or infinite"),
+        (lambda arrays: {n: a * np.nan for n, a in arrays.items()}, "NaN"),
         (lambda arrays: {n: a.astype("int32") for n, a in arrays.items()}, "int32"),
-        (lambda arrays: {n: a[..., :1].copy() for n, a in arrays.items()}, "expected"),
+        (lambda arrays: {n: a[..., :1].copy() for n, a in arrays.items()}, r"lora_A.*1\)"),
     ],
 )
 def test_arrays_that_do_not_fit(saved, change, message):

@@ -116,7 +116,7 @@ def test_attention_probabilities_sum_to_one_and_leave_padding_out(cls):
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match=r"hidden_dim=8, num_heads=3"):
+    with pytest.raises(ValueError, match=r"hidden_dim is 8.*num_heads=3"):
         ez.BertBackbone(**{**SIZES, "num_heads": 3})
 
 
@@ -124,12 +124,12 @@ def test_heads_that_do_not_divide_the_width_are_refused():
 def test_too_long_a_sequence_is_refused(cls):
     backbone = cls(**SIZES, max_sequence_length=5)
     backbone({"token_ids": np.ones((1, 5), "int32")})
-    with pytest.raises(ValueError, match="6 tokens, but there are positions for 5"):
+    with pytest.raises(ValueError, match="6 .* 5.*sequence_length"):
         backbone({"token_ids": np.ones((1, 6), "int32")})
 
 
 def test_an_unknown_activation_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'gleu'. Expected one of gelu, gelu_new"):
+    with pytest.raises(ValueError, match="'gleu'.*gelu, gelu_new"):
         ez.BertBackbone(**SIZES, activation="gleu")
 
 

@@ -101,10 +101,10 @@ def test_tables_that_are_no_copies_are_refused(mnli):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("decoder_attention_heads", 4, "Expected that of encoder_attention_heads, 2"),
-        ("decoder_layers", 10**6, "decoder_layers is 1000000, but the weights hold 3 layers"),
+        ("decoder_attention_heads", 4, "encoder_attention_heads.*2"),
+        ("decoder_layers", 10**6, "decoder_layers is 1000000.* 3,"),
         ("scale_embedding", True, "scale_embedding is True"),
-        ("max_position_embeddings", 34, "max_position_embeddings is 34, but encoder.embed_pos"),
+        ("max_position_embeddings", 34, "max_position_embeddings is 34.*encoder.embed_pos"),
     ],
 )
 def test_a_configuration_of_another_model_is_refused(mnli, field, value, message):
@@ -134,7 +134,7 @@ def test_added_tokens_enlarge_the_output_bias_too(golden):
 
 
 def test_a_head_without_a_layer_has_no_activation(tiny):
-    with pytest.raises(ValueError, match="The head of bart has no layer before"):
+    with pytest.raises(ValueError, match="head of bart"):
         ez.MaskedLM(tiny.backbone(FAMILY), head_activation="gelu")
 
 
@@ -145,5 +145,5 @@ def test_heads_of_a_decoder_that_config_json_leaves_out_are_transformers(golden,
     config = json.loads(path.read_text())
     del config["decoder_attention_heads"]
     path.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="decoder_attention_heads is 16. Expected that of encoder"):
+    with pytest.raises(ValueError, match="decoder_attention_heads is 16.*encoder_attention_heads"):
         ez.Backbone.from_preset(tmp_path)

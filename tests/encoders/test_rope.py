@@ -59,7 +59,7 @@ def test_texts_in_one_example_are_scaled_each_by_its_length(stored, backbone):
 )
 def test_other_scalings_are_refused(scaling):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
-    with pytest.raises(ValueError, match="rope_scaling is .*'linear' or 'dynamic', and factor"):
+    with pytest.raises(ValueError, match="rope_scaling is .*'linear'.*factor"):
         ez.GteBackbone(30, **sizes, rope_scaling=scaling)
 
 
@@ -68,7 +68,7 @@ def test_heads_that_are_rotated_in_part_are_refused(golden, tmp_path, name):
     shutil.copytree(golden(f"{name}_Model").folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "partial_rotary_factor": 0.5}))
-    with pytest.raises(ValueError, match=r"partial_rotary_factor is 0.5. Expected None or 1"):
+    with pytest.raises(ValueError, match=r"partial_rotary_factor is 0.5"):
         ez.Backbone.from_preset(tmp_path)
 
 

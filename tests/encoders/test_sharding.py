@@ -116,5 +116,5 @@ def test_two_processes_share_a_model(mesh, tmp_path):
 
 def test_a_mesh_of_one_axis_is_refused():
     mesh = keras.distribution.DeviceMesh((1,), ("batch",), ["cpu:0"])
-    with pytest.raises(ValueError, match="must have two axes.*Received: axes batch"):
+    with pytest.raises(ValueError, match="mesh.*batch"):
         ez.Backbone.layout_map(mesh)

@@ -123,7 +123,7 @@ class TestLabelsLearnedFromY:
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ["b", "a", "c"] * 2))
         model._learn_labels(dataset, None)
         assert model.labels == ["a", "b", "c"]
-        with pytest.raises(ValueError, match="The dataset is endless"):
+        with pytest.raises(ValueError, match="endless"):
             classifier().fit(dataset.repeat())
 
     @pytest.mark.slow
@@ -138,22 +138,22 @@ class TestLabelsLearnedFromY:
     def test_of_a_preset_whose_head_is_another(self):
         model = ez.SequenceClassifier.from_preset("bert_nano_en_uncased")
         for call in (model.classify, model.predict, model.predict_proba):
-            with pytest.raises(ValueError, match="does not know its labels yet. Pass labels="):
+            with pytest.raises(ValueError, match="labels="):
                 call(TEXTS)
-        with pytest.raises(ValueError, match="does not know its labels yet"):
+        with pytest.raises(ValueError, match="labels"):
             model.save_to_preset("unused")
 
     @pytest.mark.parametrize(
         "y, message",
         [
-            (["up"] * 6, "Every label is 'up'. Expected two classes or more"),
-            (["up", None, "down", "up", "up", "up"], "Row 1 has no label: it is None"),
-            ([0.5, 1, 2, 3, 4, 5], 'learned with problem_type="regression"'),
+            (["up"] * 6, "'up'.*two classes"),
+            (["up", None, "down", "up", "up", "up"], "Row 1 .*None"),
+            ([0.5, 1, 2, 3, 4, 5], 'problem_type="regression"'),
             ([["up"], ["down"]] * 3, "problem_type="),
             ([["up"], ["down", "up"]] * 3, "problem_type="),
             ([], r"^y is \[\]"),
-            (iter(HALF), "y is a list_iterator, which can be read only once"),
-            (None, "^The labels are missing. Expected y: one label for each text.$"),
+            (iter(HALF), "y is .*list_iterator"),
+            (None, "^The labels are missing"),
         ],
     )
     def test_what_is_none(self, y, message):
@@ -239,13 +239,11 @@ class TestTextsAndPairs:
         for given in (pairs, list(map(list, pairs)), np.array(pairs)):
             assert shared().classify(given) == expected
         shared().evaluate(pairs, HALF, verbose=0)
-        with pytest.raises(ValueError, match="Row 1 of x is 'good'. Expected a list or tuple"):
+        with pytest.raises(ValueError, match="Row 1 of x is 'good'"):
             shared().classify([("good", "film"), "good"])
 
     def test_three_columns_are_no_pair(self):
-        with pytest.raises(
-            ValueError, match=r"columns 'a', 'b', 'c'. Expected texts or \(texts, second texts\)"
-        ):
+        with pytest.raises(ValueError, match=r"columns 'a', 'b', 'c'"):
             shared().classify(pd.DataFrame({"a": TEXTS, "b": TEXTS, "c": TEXTS}))
 
 
@@ -462,7 +460,7 @@ class TestQuestions:
         assert model.null_threshold is None
 
     def test_without_answers(self):
-        with pytest.raises(ValueError, match=r"^The answers are missing. Expected y[^\n]*$"):
+        with pytest.raises(ValueError, match=r"^The answers are missing[^\n]*$"):
             reader().fit((["who"], [self.CONTEXT]))
 
 
@@ -480,7 +478,7 @@ class TestPresets:
         )
         assert preprocessor(TEXTS)["token_ids"].shape == (6, 8)
         assert type(ez.Tokenizer.from_preset("roberta_nano_en")) is ez.RobertaTokenizer
-        with pytest.raises(TypeError, match="'max_length'. Did you mean 'sequence_length'?"):
+        with pytest.raises(TypeError, match="'max_length'.*'sequence_length'"):
             ez.SequenceClassifierPreprocessor.from_preset("bert_nano_en_uncased", max_length=8)
 
     def test_a_repository_without_hf(self, monkeypatch):
@@ -497,7 +495,7 @@ class TestPresets:
             ez.SequenceClassifier.from_preset("org/name@v1")
         assert asked == ["hf://org/name@v1"]
         for path in ("./org/name", "a/b/c", "no_such_preset"):
-            with pytest.raises(ValueError, match="No preset"):
+            with pytest.raises(ValueError, match="bert|hub"):
                 ez.SequenceClassifier.from_preset(path)
 
     @pytest.mark.parametrize(
@@ -509,7 +507,7 @@ class TestPresets:
         ],
     )
     def test_did_you_mean(self, task, wrong, meant):
-        with pytest.raises(TypeError, match=f"'{wrong}'. Did you mean '{meant}'"):
+        with pytest.raises(TypeError, match=f"'{wrong}'.*'{meant}'"):
             task.from_preset("bert_nano_en_uncased", **{wrong: 2})
 
 
@@ -690,8 +688,8 @@ class TestFiles:
     @pytest.mark.parametrize(
         "content, message",
         [
-            ("Anna B-PER\nsings\n", r"line 2: \['sings'\] has no tag"),
-            ("\n\n", "holds no words"),
+            ("Anna B-PER\nsings\n", r"line 2: \['sings'\]"),
+            ("\n\n", "no words"),
         ],
     )
     def test_what_is_none(self, tmp_path, content, message):
@@ -712,7 +710,7 @@ class TestFiles:
         texts = ["the lowest of the low, lower than new"] * 20
         learned = ez.train_vocabulary(texts, 300 if family == "roberta" else 40, family)
         assert type(learned).__name__ == kind
-        with pytest.raises(ValueError, match="for 'gpt2'. Expected one of bert"):
+        with pytest.raises(ValueError, match="'gpt2'.*bert"):
             ez.train_vocabulary(texts, 40, "gpt2")
 
 

@@ -178,7 +178,7 @@ def test_a_preset_without_a_head_is_a_bare_model(tmp_path):
     np.testing.assert_array_equal(found, expected)
     assert "Scorer" in repr(task)
     task.summary(print_fn=lambda *_: None)
-    with pytest.raises(ValueError, match="Adapters alone are saved"):
+    with pytest.raises(ValueError, match="save_to_preset"):
         task.enable_lora(2)
         task.save_adapters(tmp_path / "adapters")
 
@@ -217,18 +217,18 @@ class TestInputsOfAStrangersTask:
     @pytest.mark.parametrize(
         ("x", "y", "message"),
         [
-            (["a", None, "b", "c"], SCORES, r"texts\[1\] is None .*expected a string"),
-            (pd.Series(["a", None, "b", "c"]), SCORES, "texts.* missing .*the first is row 1"),
-            (TEXTS, [0.5, float("nan"), 1, 2], "Row 1 has no label: it is nan"),
-            (pa.array(TEXTS), pa.array([0.5, None, 1, 2]), "Row 1 has no label: it is"),
-            (TEXTS, [0.5, float("inf"), 1, 2], "Row 1 has the label inf. Expected a finite number"),
-            (TEXTS, list("abcd"), "y is of type string. Expected labels, numbers"),
-            (TEXTS, np.ones((4, 2)), r"y has the shape \(4, 2\). Expected one label for each text"),
+            (["a", None, "b", "c"], SCORES, r"texts\[1\] is None"),
+            (pd.Series(["a", None, "b", "c"]), SCORES, "texts.* row 1"),
+            (TEXTS, [0.5, float("nan"), 1, 2], "Row 1 .*nan"),
+            (pa.array(TEXTS), pa.array([0.5, None, 1, 2]), "Row 1 "),
+            (TEXTS, [0.5, float("inf"), 1, 2], "Row 1 .* inf"),
+            (TEXTS, list("abcd"), "y is of type string"),
+            (TEXTS, np.ones((4, 2)), r"y has the shape \(4, 2\)"),
             (TEXTS, [1.0], "4 texts, 1 labels"),
-            (TEXTS, None, "The labels are missing. Expected y: one label for each text, a number"),
-            (pd.DataFrame({"id": ["a1", "a2"], "t": TEXTS[:2]}), [1, 2], "'id' holds identifiers"),
+            (TEXTS, None, "The labels are missing"),
+            (pd.DataFrame({"id": ["a1", "a2"], "t": TEXTS[:2]}), [1, 2], "'id'"),
             ([], [], r"x is \[\]"),
-            (iter(TEXTS), SCORES, "Received y with a dataset"),
+            (iter(TEXTS), SCORES, "dataset"),
         ],
     )
     def test_errors_name_the_row(self, scorer, x, y, message):
@@ -255,11 +255,11 @@ class TestLabelsThatAStrangersTaskReads:
     """Its preprocessor names them, and reads them itself."""
 
     def test_they_are_needed(self, colours):
-        x, message = ["a b", "c"], "The colours are missing. Expected y: a colour for each text."
+        x, message = ["a b", "c"], "The colours are missing.* a colour for each text"
         for method in (colours.fit, colours.evaluate):
             with pytest.raises(ValueError, match=message):
                 method(x, verbose=0)
-            with pytest.raises(ValueError, match="Row 1 has no label: it is None"):
+            with pytest.raises(ValueError, match="Row 1 .*None"):
                 method(x, ["red", None], verbose=0)
 
     def test_they_are_read(self, colours):
@@ -268,14 +268,14 @@ class TestLabelsThatAStrangersTaskReads:
 
 class TestNamesThatAreTaken:
     def test_of_a_family(self):
-        with pytest.raises(ValueError, match="The family name 'bert' is taken by BertBackbone"):
+        with pytest.raises(ValueError, match="'bert'.* BertBackbone"):
             ez.register_family(like=TOY, name="bert")(ToyBackbone)
 
     def test_of_a_task(self):
         class Other(Scorer):
             task_name = "masked_lm"
 
-        with pytest.raises(ValueError, match="'masked_lm' is taken by pretraining.masked_lm"):
+        with pytest.raises(ValueError, match="'masked_lm'.* pretraining.masked_lm"):
             ez.register_task(Other)
 
     def test_the_same_class_again(self):
@@ -320,7 +320,7 @@ class TestABrokenFamily:
         checks = broken(tensors=ez.RobertaBackbone.family.tensors)
         names = "every weight has one name", "preset round trip"
         assert only(checks, *names) == set(names)
-        with pytest.raises(AssertionError, match="without a name in the checkpoint: .*final"):
+        with pytest.raises(AssertionError, match="name.*final"):
             checks[names[0]]()
 
     def test_a_setting_that_config_json_lacks(self, broken):
@@ -357,7 +357,7 @@ class TestABrokenFamily:
     def test_one_that_is_not_registered(self):
         other = dataclasses.replace(TOY, name="unknown")
         checks = dict(ez.testing.family_checks(other))
-        with pytest.raises(AssertionError, match="FAMILIES has no 'unknown'"):
+        with pytest.raises(AssertionError, match="FAMILIES.*'unknown'"):
             checks["unknown: the family is registered"]()
 
 

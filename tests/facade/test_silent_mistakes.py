@@ -69,7 +69,7 @@ class TestNamesThatAreNumbers:
         assert model.preprocessor(words, tags)[1].numpy().tolist() == [[0, 1, 0, 0]]
         dataset = tf.data.Dataset.from_tensors((tf.ragged.constant(words), tf.constant(tags)))
         assert next(iter(dataset.map(model.preprocessor)))[1].numpy().tolist() == [[0, 1, 0, 0]]
-        with pytest.raises(ValueError, match="Example 0, word 1: unknown tag '0'"):
+        with pytest.raises(ValueError, match="Example 0, word 1: .*'0'"):
             model.fit(words, [[1, 0]])
 
     def test_what_is_no_list_of_names_is_refused(self):
@@ -79,7 +79,7 @@ class TestNamesThatAreNumbers:
         for wrong in ([0.5, 1.0], [True, False], [None]):
             with pytest.raises(ValueError, match=r"labels\[0\] is"):
                 classifier(labels=wrong)
-        with pytest.raises(ValueError, match="labels has '1' twice"):
+        with pytest.raises(ValueError, match="labels.*'1'"):
             classifier(labels=[1, "1"])
 
 
@@ -189,7 +189,7 @@ class TestLossesAndMetricsOfKeras:
         assert found["accuracy"] == pytest.approx(((scores > 0.5) == np.array(y)).mean())
         expected = measured(keras.metrics.F1Score(threshold=0.5, average="macro"), y, scores)
         assert found["f1_score"] == pytest.approx(expected)
-        with pytest.raises(ValueError, match=r"Expected F1Score\(threshold=0.5\)"):
+        with pytest.raises(ValueError, match=r"F1Score\(threshold=0.5\)"):
             model.compile("adam", metrics=[keras.metrics.F1Score()])
         with pytest.raises(ValueError, match="SparseCategoricalCrossentropy"):
             model.compile("adam", "sparse_categorical_crossentropy")
@@ -251,7 +251,7 @@ class TestValidationSplit:
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             model.fit(TEXTS, sorted_y, validation_split=0.5, verbose=0)
         (message,) = caplog.messages
-        assert "the last 3 of 6 texts, and with them every text of 'good', 'poor'," in message
+        assert "'good', 'poor'" in message
 
     @pytest.mark.slow
     def test_nothing_is_said_where_training_sees_all(self, caplog):
@@ -265,7 +265,7 @@ class TestValidationSplit:
         y = [[1, 0, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             model.fit(TEXTS, y, validation_split=0.5, verbose=0)
-        assert "every text of 2, which training never sees" in caplog.text
+        assert "every text of 2" in caplog.text
 
 
 class TestLabelsAndWeights:
@@ -273,8 +273,8 @@ class TestLabelsAndWeights:
         "y, message",
         [
             ([[1, 2], [0, 1]], r"Row 0 is \[1, 2\].* 2 "),
-            (np.array([[1, 0], [0, -1]]), "Row 1 is .* 2 numbers"),
-            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is .* 2 numbers"),
+            (np.array([[1, 0], [0, -1]]), "Row 1 is .* 2 "),
+            (tf.constant([[1.0, 0.0], [0.0, 1.5]]), "Row 1 is .* 2 "),
             ([[1], [0]], r"Row 0 is \[1\].* 2 "),
             ([1, 0], "Row 0 is 1[.] .*list"),
             ([0.5, 1], "Row 0 is 0.5.*list"),
@@ -305,7 +305,7 @@ class TestLabelsAndWeights:
     @pytest.mark.parametrize("y", [np.ones((2, 6)), np.ones(12), np.ones(6), [["1", "2"]] * 6])
     def test_two_numbers_to_predict(self, y):
         model = classifier(num_classes=2, problem_type="regression")
-        with pytest.raises(ValueError, match=r"^y has .*\((2, )?(6|12)(, 2)?,?\).* 2 numbers"):
+        with pytest.raises(ValueError, match=r"^y has .*\((2, )?(6|12)(, 2)?,?\)"):
             model.fit(TEXTS, y)
         assert encoded(model, [[1, 2], [3, 4]]) == [[1, 2], [3, 4]]
 
@@ -321,20 +321,20 @@ class TestLabelsAndWeights:
                 encoded(model, wrong)
 
     def test_generators_are_refused(self):
-        with pytest.raises(ValueError, match="y is a generator, which can be read only once"):
+        with pytest.raises(ValueError, match="y is .*generator"):
             moved(2).fit(TEXTS, (label for label in HALF))
-        with pytest.raises(ValueError, match="sample_weight is a map"):
+        with pytest.raises(ValueError, match="sample_weight is .*map"):
             moved(2).fit(TEXTS, HALF, sample_weight=map(float, HALF))
 
     @pytest.mark.parametrize(
         "weights, message",
         [
-            ([1, 1, -1, 1, 1, 1], r"Row 2 has the weight -1.0. Expected a number of 0 or more"),
-            ([1, np.nan, 1, 1, 1, 1], "Row 1 has the weight nan"),
-            ([1j] * 6, "sample_weight is of type complex128"),
-            (2.0, r"sample_weight has the shape \(\)\. Expected a number of 0 or more for each"),
-            (np.ones((6, 6)), r"sample_weight has the shape \(6, 6\)"),
-            (np.ones((6, 1, 1)), r"sample_weight has the shape \(6, 1, 1\)"),
+            ([1, 1, -1, 1, 1, 1], r"Row 2 .*weight -1.0"),
+            ([1, np.nan, 1, 1, 1, 1], "Row 1 .*weight nan"),
+            ([1j] * 6, "sample_weight.*complex128"),
+            (2.0, r"sample_weight.*\(\)"),
+            (np.ones((6, 6)), r"sample_weight.*\(6, 6\)"),
+            (np.ones((6, 1, 1)), r"sample_weight.*\(6, 1, 1\)"),
         ],
     )
     def test_weights(self, weights, message):
@@ -348,13 +348,13 @@ class TestLabelsAndWeights:
     @pytest.mark.slow
     def test_weights_in_a_dataset(self):
         dataset = tf.data.Dataset.from_tensors((TEXTS[:2], [0, 1], [1.0, -1.0]))
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 .* the weight -1"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Row 1 .*-1"):
             list(dataset.map(moved(2).preprocessor))
 
     @pytest.mark.parametrize("size", [0, -1, 2.5, True])
     def test_sizes_of_batches(self, size):
         for method in (moved(2).fit, moved(2).evaluate):
-            with pytest.raises(ValueError, match=f"batch_size is {size}. Expected"):
+            with pytest.raises(ValueError, match=f"batch_size is {size}"):
                 method(TEXTS, HALF, batch_size=size)
         with pytest.raises(ValueError, match="batch_size is"):
             moved(2).fit(TEXTS, HALF, validation_data=(TEXTS, HALF), validation_batch_size=size)
@@ -367,7 +367,7 @@ class TestLabelsAndWeights:
 
     @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.99])
     def test_shares_that_leave_nothing(self, share):
-        with pytest.raises(ValueError, match=f"validation_split( is |=){share}.*Expected"):
+        with pytest.raises(ValueError, match=f"validation_split( is |=){share}"):
             moved(2).fit(TEXTS, HALF, validation_split=share)
 
 
@@ -458,7 +458,7 @@ class TestPartsThatDoNotBelongTogether:
         for wrong in others:
             preprocessor = ez.TokenClassifierPreprocessor(wrong)
             what = f"is a {type(wrong).__name__} of {wrong.vocabulary_size} tokens"
-            with pytest.raises(ValueError, match=f"{what}.*checkpoint has a BertTokenizer"):
+            with pytest.raises(ValueError, match=f"{what}.*BertTokenizer"):
                 ez.TokenClassifier(loaded(bert), preprocessor, num_classes=2)
 
     @pytest.mark.slow

@@ -166,15 +166,15 @@ class TestClassifier:
     @pytest.mark.parametrize(
         ("arguments", "y", "message"),
         [
-            ({}, None, "TextClassifier requires y to be passed, but the target y is None"),
-            ({}, ["up"] * 3, "y has one class, 'up'. Expected two classes or more"),
+            ({}, None, "y is None"),
+            ({}, ["up"] * 3, "^y .*'up'"),
             ({}, [0, 1], "inconsistent numbers of samples"),
             ({}, [0.5, 1.5, 2.5], "Unknown label type: continuous"),
-            ({}, [0, 1, np.nan], "Row 2 has no label: it is nan"),
-            ({"epochs": "3"}, [0, 1, 0], "epochs is '3'. Expected an integer of 1 or more"),
-            ({"learning_rate": -1}, [0, 1, 0], "learning_rate is -1. Expected a number greater"),
+            ({}, [0, 1, np.nan], "Row 2 .*nan"),
+            ({"epochs": "3"}, [0, 1, 0], "epochs is '3'"),
+            ({"learning_rate": -1}, [0, 1, 0], "learning_rate is -1"),
             ({"class_weight": "even"}, [0, 1, 0], "class_weight"),
-            ({"preset": "bert_nano"}, [0, 1, 0], "No preset 'bert_nano'. Did you mean"),
+            ({"preset": "bert_nano"}, [0, 1, 0], "'bert_nano'"),
         ],
     )  # fmt: skip
     def test_refuses_what_cannot_be_meant(self, preset, arguments, y, message):
@@ -183,7 +183,7 @@ class TestClassifier:
 
     @pytest.mark.parametrize(
         ("weight", "message"),
-        [([0, 0, 0], "zero for all texts"), ([1, 2], "inconsistent"), ([[1]] * 3, "shape")],
+        [([0, 0, 0], "sample_weight"), ([1, 2], "inconsistent"), ([[1]] * 3, "sample_weight")],
     )
     def test_refuses_weights_that_cannot_be_meant(self, preset, weight, message):
         with pytest.raises(ValueError, match=message):

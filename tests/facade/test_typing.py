@@ -4,7 +4,6 @@ import inspect
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -142,22 +141,19 @@ def classifier():
 )
 def test_an_unknown_argument_is_named_with_the_one_that_is_meant(classifier, method, wrong, meant):
     given = () if method == "compile" else (["A film."],)
-    expected = f"SequenceClassifier.{method} got an unknown argument '{wrong}'. Did you mean "
-    with pytest.raises(TypeError, match=re.escape(f"{expected}'{meant}'?")):
+    with pytest.raises(TypeError, match=rf"SequenceClassifier\.{method} .*'{wrong}'.*'{meant}'"):
         getattr(classifier, method)(*given, **{wrong: 1})
 
 
 @pytest.mark.parametrize("cls", [ez.TextEmbedder, ez.Reranker])
 def test_tasks_with_a_compile_of_their_own_name_unknown_arguments(cls):
     task = cls.from_preset("bert_nano_en_uncased")
-    expected = f"{cls.__name__}.compile got an unknown argument 'lr'. Did you mean 'learning_rate'"
-    with pytest.raises(TypeError, match=re.escape(expected)):
+    with pytest.raises(TypeError, match=rf"{cls.__name__}\.compile .*'lr'.*'learning_rate'"):
         task.compile(lr=1e-3)
 
 
 def test_from_preset_names_the_argument_that_is_meant():
-    expected = "SequenceClassifier.from_preset got an unknown argument 'lables'. Did you mean "
-    with pytest.raises(TypeError, match=re.escape(f"{expected}'labels'?")):
+    with pytest.raises(TypeError, match=r"SequenceClassifier\.from_preset .*'lables'.*'labels'"):
         ez.SequenceClassifier.from_preset("bert_nano_en_uncased", lables=["bad", "good"])
 
 
@@ -180,15 +176,13 @@ def test_the_methods_of_keras_are_documented(task, method):
 )
 def test_constructors_name_unknown_arguments(cls, wrong, meant):
     backbone = ez.BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
-    expected = f"{cls.__name__} got an unknown argument '{wrong}'. Did you mean '{meant}'?"
-    with pytest.raises(TypeError, match=re.escape(expected)):
+    with pytest.raises(TypeError, match=f"{cls.__name__} .*'{wrong}'.*'{meant}'"):
         cls(backbone, **{wrong: 1})
 
 
 @pytest.mark.parametrize("cls", [ez.BertBackbone, ez.DistilBertBackbone])
 def test_backbones_name_unknown_arguments(cls):
-    expected = f"{cls.__name__} got an unknown argument 'hidden_size'. Did you mean 'hidden_dim'"
-    with pytest.raises(TypeError, match=expected):
+    with pytest.raises(TypeError, match=f"{cls.__name__} .*'hidden_size'.*'hidden_dim'"):
         cls(30, num_layers=1, num_heads=2, hidden_size=8, intermediate_dim=16)
 
 

@@ -22,12 +22,12 @@ MEANT = {
     "BertTextClassifier": "Use SequenceClassifier.from_preset(source).",
     "SentenceTransformer": "Use TextEmbedder.from_preset(source).embed(texts).",
     "CrossEncoder": "Use Reranker.from_preset(source).rank(query, texts).",
-    "from_pretrained": "Use from_preset of a task",
-    "Clasifier": "Did you mean 'Classifier'?",
-    "SequenceClasifier": "Did you mean 'SequenceClassifier'?",
-    "bertbackbone": "Did you mean 'BertBackbone'?",
-    "SpanQa": "Did you mean 'SpanQA'?",
-    "list_preset": "Did you mean 'list_presets'?",
+    "from_pretrained": "from_preset",
+    "Clasifier": "'Classifier'",
+    "SequenceClasifier": "'SequenceClassifier'",
+    "bertbackbone": "'BertBackbone'",
+    "SpanQa": "'SpanQA'",
+    "list_preset": "'list_presets'",
 }
 
 
@@ -35,8 +35,7 @@ MEANT = {
 def test_an_unknown_name_says_what_is_meant(name):
     with pytest.raises(AttributeError) as error:
         getattr(ez, name)
-    assert str(error.value).startswith(f"module 'encoder_zoo' has no attribute '{name}'. ")
-    assert MEANT[name] in str(error.value)
+    assert f"'{name}'" in str(error.value) and MEANT[name] in str(error.value)
 
 
 def test_a_name_like_no_other_is_pythons_own_error():
@@ -68,16 +67,14 @@ def test_every_head_of_transformers_has_its_task():
 )
 def test_from_pretrained_says_what_is_meant(cls):
     assert not hasattr(cls, "from_pretrained")
-    expected = f"{cls.__name__} has no 'from_pretrained'. Use {cls.__name__}.from_preset(source)."
-    with pytest.raises(AttributeError, match=re.escape(expected)):
+    with pytest.raises(AttributeError, match=rf"'from_pretrained'.*{cls.__name__}\.from_preset\("):
         cls.from_pretrained("bert-base-uncased")
 
 
 def test_save_pretrained_says_what_is_meant():
     model = ez.BertBackbone(30, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
     for made in (model, ez.SequenceClassifier(model, num_classes=2)):
-        expected = f"{type(made).__name__} has no 'save_pretrained'. Use save_to_preset(folder)."
-        with pytest.raises(AttributeError, match=re.escape(expected)):
+        with pytest.raises(AttributeError, match=r"'save_pretrained'.*save_to_preset\(folder\)"):
             made.save_pretrained("folder")
         assert not hasattr(made, "save_pretrained")
 
@@ -100,7 +97,7 @@ FOREIGN_METHODS = [
 def test_methods_of_other_libraries_say_what_is_meant(cls, name, meant):
     with pytest.raises(AttributeError) as error:
         getattr(cls, name)
-    assert str(error.value) == f"{cls.__name__} has no {name!r}. Use {meant}."
+    assert repr(name) in str(error.value) and meant in str(error.value)
     method = meant.partition(".")[2].partition("(")[0]
     assert hasattr(cls, method) and not hasattr(cls, name)
 
@@ -117,10 +114,10 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_of_sentence_transformers_say_what_is_meant(name):
-    with pytest.raises(AttributeError, match=rf"'{name}'. Use losses\.{LOSSES[name]}\b"):
+    with pytest.raises(AttributeError, match=rf"'{name}'.*losses\.{LOSSES[name]}\b"):
         getattr(ez.losses, name)
     assert hasattr(ez.losses, LOSSES[name])
-    with pytest.raises(AttributeError, match=r"has no attribute 'Loss'\.$"):
+    with pytest.raises(AttributeError, match=r"'Loss'\.$"):
         ez.losses.Loss  # noqa: B018
 
 
@@ -134,10 +131,10 @@ class TestHabitsOfSentenceTransformers:
     @pytest.mark.parametrize(
         "argument, advice",
         [
-            ("normalize_embeddings", "Leave it out: vectors have unit length, unless from_preset"),
-            ("show_progress_bar", "Leave it out: nothing is drawn"),
-            ("convert_to_tensor", "keras.ops.convert_to_tensor makes one"),
-            ("truncate_dim", "Did you mean 'dim'?"),
+            ("normalize_embeddings", "normalize=False"),
+            ("show_progress_bar", "verbose="),
+            ("convert_to_tensor", "keras.ops.convert_to_tensor"),
+            ("truncate_dim", "'dim'"),
         ],
     )
     def test_arguments_of_encode(self, embedder, argument, advice):
@@ -147,7 +144,7 @@ class TestHabitsOfSentenceTransformers:
     def test_arguments_of_a_tokenizer(self, embedder):
         tokenizer = embedder.preprocessor.tokenizer
         for name in ("padding", "truncation", "return_tensors"):
-            with pytest.raises(TypeError, match=rf"argument '{name}'\. Leave it out: "):
+            with pytest.raises(TypeError, match=f"'{name}'"):
                 tokenizer("A text.", **{name: True})
 
     def test_dicts_of_beir(self, embedder):
@@ -171,9 +168,9 @@ class TestHabitsOfSentenceTransformers:
             assert one.evaluate(queries, relevant)["mrr@1"] == 1
         assert indexes[0].evaluate(queries, relevant) == pytest.approx(expected)
         for wrong, message in (
-            ([1, 2], "queries is a dict. Expected dicts of documents and judgements too"),
-            ({"q9": {"d1": 1}}, "relevant has the query 'q9', which is not among those given"),
-            ({"q1": {"d9": 1}}, "relevant has the document 'd9', which is not among those given"),
+            ([1, 2], "queries is "),
+            ({"q9": {"d1": 1}}, "relevant.*'q9'"),
+            ({"q1": {"d9": 1}}, "relevant.*'d9'"),
         ):
             with pytest.raises(ValueError, match=message):
                 embedder.evaluate_retrieval(queries, corpus, wrong)
@@ -198,5 +195,5 @@ def test_without_a_preprocessor_a_task_takes_prepared_inputs():
 def test_a_call_on_texts_says_what_takes_them():
     """As in spaCy, and in transformers' pipelines."""
     tagger = ez.TokenClassifier.from_preset("bert_nano_en_uncased_ner")
-    with pytest.raises(TypeError, match=r"Received: str\. Of texts: extract_entities\(texts\)\.$"):
+    with pytest.raises(TypeError, match=r"inputs is .*extract_entities\(texts\)"):
         tagger("Anna lives in Rome.")

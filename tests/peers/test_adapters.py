@@ -80,14 +80,14 @@ def test_what_does_not_fit(moved, golden, tmp_path):
     with pytest.raises(ValueError, match="the adapters are not of this model"):
         other.load_adapters(tmp_path / "ours")
     fresh = ez.SequenceClassifier.from_preset(checkpoint.folder)
-    with pytest.raises(ValueError, match="no low-rank updates to save. Call enable_lora"):
+    with pytest.raises(ValueError, match="enable_lora"):
         fresh.save_adapters(tmp_path / "none")
-    with pytest.raises(ValueError, match="There is no layer keys. Expected some of .*key"):
+    with pytest.raises(ValueError, match="keys.* key"):
         fresh.enable_lora(2, layers=["keys"])
 
 
 def test_tasks_whose_adapters_are_not_saved(golden, tmp_path):
     model = ez.SpanQA.from_preset(golden("Bert_ForQuestionAnswering").folder)
     model.enable_lora(2)
-    with pytest.raises(ValueError, match="Received: a SpanQA. Use save_to_preset"):
+    with pytest.raises(ValueError, match="SpanQA.*save_to_preset"):
         model.save_adapters(tmp_path / "ours")

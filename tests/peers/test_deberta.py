@@ -116,5 +116,5 @@ def test_what_transformers_takes_for_granted_is_not_taken_for_granted_here(tmp_p
     config = json.loads(path.read_text())
     for name in ("relative_attention", "share_att_key", "norm_rel_ebd", "position_biased_input"):
         path.write_text(json.dumps({k: v for k, v in config.items() if k != name}))
-        with pytest.raises(ValueError, match=f"{name} is .* Expected"):
+        with pytest.raises(ValueError, match=f"{name} is "):
             ez.Backbone.from_preset(tmp_path)

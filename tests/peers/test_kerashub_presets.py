@@ -93,7 +93,7 @@ def test_a_kerashub_tokenizer_of_another_class_is_refused(tmp_path):
     make_there("Bert", "SequenceClassifier").save_to_preset(str(tmp_path))
     path = tmp_path / "tokenizer.json"
     path.write_text(path.read_text().replace('"BertTokenizer"', '"RobertaTokenizer"'))
-    with pytest.raises(ValueError, match=r"class_name is 'RobertaTokenizer'\. Expected BertToken"):
+    with pytest.raises(ValueError, match=r"class_name is 'RobertaTokenizer'.*BertToken"):
         ez.SequenceClassifier.from_preset(tmp_path)
 
 

@@ -392,7 +392,7 @@ def test_weights_below_that_are_not_known(new, tmp_path):
         tmp_path / "file", trained, names_of(QUERY), whole=["classifier"], target_modules=["query"]
     )
     before = state_of(trained)
-    with pytest.raises(ValueError, match=r"does not have .*pooler.*Load the adapters into a new"):
+    with pytest.raises(ValueError, match=r"pooler.*from_preset"):
         trained.load_adapters(tmp_path / "file")
     assert state_of(trained) == before
     write(tmp_path / "whole", trained, names_of(QUERY), whole=WHOLE, target_modules=["query"])
@@ -416,7 +416,7 @@ def test_a_second_enable_lora_is_refused(other, of_task, new):
     model = new()
     enable(model, rank=2)
     before = state_of(model)
-    with pytest.raises(ValueError, match="has low-rank updates of rank 2 and alpha 2 in 4 layers"):
+    with pytest.raises(ValueError, match="rank 2.*alpha 2.* 4 layers"):
         (model if of_task else model.backbone).enable_lora(**OTHERS[other])
     assert state_of(model) == before
 
@@ -436,7 +436,7 @@ def test_a_layer_that_takes_no_update_leaves_the_model_as_it_was(new):
     model = new()
     model.backbone.blocks[1].attention.value_dense.kernel_constraint = keras.constraints.NonNeg()
     before = state_of(model)
-    with pytest.raises(ValueError, match="has a kernel constraint"):
+    with pytest.raises(ValueError, match="kernel.constraint"):
         model.enable_lora(2)
     assert state_of(model) == before
 
@@ -445,7 +445,7 @@ def test_updates_that_peft_cannot_hold_are_not_left_out(tiny, tmp_path):
     """XLNet's projections are no linear layers in transformers."""
     model = tiny.task(ez.XLNetBackbone.family, "SequenceClassifier")
     model.enable_lora(2, layers=["query", "intermediate"])
-    with pytest.raises(ValueError, match="no low-rank updates of .*attention/query"):
+    with pytest.raises(ValueError, match="attention/query"):
         model.save_adapters(tmp_path)
 
 

@@ -158,7 +158,7 @@ class TestTruncationSide:
 
     def test_a_side_that_is_none(self, folder):
         rewrite(folder, "tokenizer_config.json", truncation_side="middle")
-        with pytest.raises(ValueError, match="truncation_side is 'middle'. Expected 'right' or"):
+        with pytest.raises(ValueError, match="truncation_side is 'middle'"):
             ez.SequenceClassifier.from_preset(folder)
 
 
@@ -228,7 +228,7 @@ class TestSentenceTransformers:
     def test_lower_casing_that_the_tokenizer_does_not_do(self, embedder_folder):
         """REPORTS: a RoBERTa folder was read without lower-casing, cosine 0.80."""
         rewrite(embedder_folder, "sentence_bert_config.json", do_lower_case=True)
-        with pytest.raises(ValueError, match="do_lower_case is true, but .* lower-case the texts"):
+        with pytest.raises(ValueError, match="do_lower_case.*texts"):
             ez.TextEmbedder.from_preset(embedder_folder)
         rewrite(embedder_folder, "sentence_bert_config.json", do_lower_case=False)  # as advised
         ez.TextEmbedder.from_preset(embedder_folder)
@@ -255,7 +255,7 @@ class TestSentenceTransformers:
 
     def test_unknown_settings_of_the_model(self, embedder_folder):
         rewrite(embedder_folder, "config_sentence_transformers.json", whitening=[1.0])
-        with pytest.raises(ValueError, match="unknown field 'whitening', which may change"):
+        with pytest.raises(ValueError, match="'whitening'"):
             ez.TextEmbedder.from_preset(embedder_folder)
 
 
@@ -306,7 +306,7 @@ class TestAdapters:
     def test_others_than_plain_lora(self, model, adapters, name, value):
         """REPORTS: "pissa", use_qalora, layer_replication were read as plain LoRA."""
         rewrite(adapters, "adapter_config.json", **{name: value})
-        with pytest.raises(ValueError, match=f": {name} is .* in adapter_config.json"):
+        with pytest.raises(ValueError, match=f"adapter_config.json: {name} is "):
             model.load_adapters(adapters)
 
     def test_an_alpha_that_is_absent_is_pefts(self, model, adapters):
@@ -374,11 +374,11 @@ class TestTokenizers:
     @pytest.mark.parametrize(
         "key, value, message",
         [
-            ("add_prefix_space", False, "add_prefix_space is False. Expected True"),
-            ("bos_token", "<mask>", "bos_token is '<mask>', which version 5"),
-            ("mask_token", "<e>", "mask_token in files.*'<e>' is not among"),
-            ("mask_token", "▁b", "mask_token is '▁b', a piece of texts"),
-            ("mask_token", "<pad>", "mask_token.* Expected four different ones"),
+            ("add_prefix_space", False, "add_prefix_space is False"),
+            ("bos_token", "<mask>", "bos_token is '<mask>'"),
+            ("mask_token", "<e>", "mask_token.*'<e>'"),
+            ("mask_token", "▁b", "mask_token is '▁b'"),
+            ("mask_token", "<pad>", "mask_token.*'<pad>'.*'<pad>'"),
         ],
     )
     def test_keys_that_are_refused(self, saved, xlm, key, value, message):
@@ -403,5 +403,5 @@ class TestTokenizers:
         tokens = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁a"]
         albert = ez.AlbertTokenizer(tokens, [None] * 5 + [-1.0])
         other = json.loads(albert.to_files()["tokenizer_config.json"])[name] is False
-        with pytest.raises(ValueError, match=f"{name} is {other}, but the normalizer in"):
+        with pytest.raises(ValueError, match=f"{name} is {other}.*normalizer"):
             saved(albert, **{name: other})

@@ -38,7 +38,7 @@ def test_an_export_on_a_full_disk_leaves_the_old_one(small_disk, large):
     folder = small_disk / "served" / "1"
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").write_text("old")
-    with pytest.raises(OSError, match=f"The disk is full: {folder} was not saved. What was there"):
+    with pytest.raises(OSError, match=f"disk is full: {folder}"):
         large.export(folder)
     assert (folder / "saved_model.pb").read_text() == "old"
     assert [path.name for path in folder.parent.iterdir()] == ["1"]
@@ -47,7 +47,7 @@ def test_an_export_on_a_full_disk_leaves_the_old_one(small_disk, large):
 @pytest.mark.slow
 def test_a_backup_on_a_full_disk_is_named(small_disk, large):
     backup = ez.BackupAndRestore(small_disk / "backup")
-    with pytest.raises(OSError, match=r"The disk is full: .*epoch-000001.* was not saved"):
+    with pytest.raises(OSError, match=r"disk is full: .*epoch-000001"):
         large.fit(TEXTS, ["no", "yes"], callbacks=[backup], verbose=0)
     assert not list((small_disk / "backup").iterdir())
 
@@ -118,7 +118,7 @@ def test_an_export_to_one_file_replaces_it_whole(classifier, tmp_path, monkeypat
 
     monkeypatch.setattr(keras.Model, "export", export)
     (tmp_path / "model.tflite").write_text("old")
-    with pytest.raises(OSError, match=r"The disk is full: .*model.tflite was not saved\. What"):
+    with pytest.raises(OSError, match=r"disk is full: .*model.tflite"):
         classifier.export(tmp_path / "model.tflite", "litert")
     assert (tmp_path / "model.tflite").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["model.tflite"]

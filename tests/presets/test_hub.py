@@ -116,7 +116,7 @@ def test_case_19_an_interrupted_download_is_tried_again_and_is_complete(hub, rep
 @pytest.mark.slow
 def test_case_19_a_download_that_keeps_breaking_off_can_be_tried_again(hub, repository):
     hub.cut["model.safetensors"] = 100
-    with pytest.raises(ValueError, match="the download broke off.*Try again"):
+    with pytest.raises(ValueError, match="^hf://org/model: .*[Tt]ry again"):
         load()
     hub.cut.clear()
     assert_equal_weights(load(), ez.Backbone.from_preset(repository))
@@ -133,7 +133,7 @@ def test_case_19_wrong_bytes_of_the_right_size_are_dropped(hub, repository, name
 @pytest.mark.slow
 def test_case_19_a_file_that_stays_wrong_is_named_and_not_kept(hub, tmp_path):
     hub.wrong["vocab.txt"] = 100
-    with pytest.raises(ValueError, match=r"vocab\.txt came with other bytes.*twice"):
+    with pytest.raises(ValueError, match=r"vocab\.txt.*checksum"):
         load()
     assert not list((tmp_path / "cache").rglob("snapshots/*/vocab.txt"))
     hub.wrong.clear()
@@ -151,7 +151,7 @@ def test_a_repository_that_changes_meanwhile_is_not_mixed(hub, repository):
     (repository / "config.json").write_text("{}")
     hub.commits, hub.listed = [], json.dumps(hub.listing("org/model")).encode()
     (repository / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"config\.json came with other bytes"):
+    with pytest.raises(ValueError, match=r"config\.json.*checksum"):
         load()
 
 
@@ -217,7 +217,7 @@ def test_a_listing_is_asked_for_again(hub, repository, status):
 @pytest.mark.slow
 def test_a_hub_that_stays_busy_is_named_or_the_cache_serves(hub):
     hub.statuses = [503] * 100
-    with pytest.raises(ValueError, match="cannot be reached. It was: it answered 503"):
+    with pytest.raises(ValueError, match="hub.* 503"):
         load()
     hub.statuses = []
     first = load()
@@ -245,7 +245,7 @@ def test_a_refusal_is_named_and_not_asked_again(hub, status, words):
 @pytest.mark.slow
 def test_a_listing_that_leads_to_itself_is_named(hub):
     hub.statuses = [302] * 1000
-    with pytest.raises(ValueError, match="(?i)cannot be reached. It was: .*redirect"):
+    with pytest.raises(ValueError, match="(?i)hub.*redirect"):
         load()
 
 
@@ -266,7 +266,7 @@ def test_a_listing_that_leads_to_itself_is_named(hub):
 )
 def test_a_listing_of_another_shape_is_named(hub, listed):
     hub.listed = listed
-    with pytest.raises(ValueError, match=f"{hub.address} sent is no list of a repository's files"):
+    with pytest.raises(ValueError, match=hub.address):
         load()
 
 
@@ -274,7 +274,7 @@ def test_a_listing_of_another_shape_is_named(hub, listed):
 def test_a_repository_without_weights_that_are_read_is_refused_without_a_download(hub, repository):
     (repository / "model.safetensors").unlink()
     (repository / "pytorch_model.bin").rename(repository / "flax_model.msgpack")
-    with pytest.raises(ValueError, match="no pytorch_model.bin, only flax_model.msgpack"):
+    with pytest.raises(ValueError, match="pytorch_model.bin.*flax_model.msgpack"):
         load()
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]
 
@@ -308,19 +308,19 @@ def test_for_a_tokenizer_no_weights_are_downloaded(hub, repository):
     assert not list(folder.glob("*.safetensors")) and (folder / "vocab.txt").exists()
     hub.statuses = [503] * 100
     assert from_hugging_face("hf://org/model", weights=False) == folder
-    with pytest.raises(ValueError, match="The weights of hf://org/model are not in the cache"):
+    with pytest.raises(ValueError, match="weights of hf://org/model"):
         load()
 
 
 def test_a_repository_beyond_the_budget_is_refused_without_a_download(hub):
-    with pytest.raises(ValueError, match=r"the limit is .* GB.*pass max_bytes="):
+    with pytest.raises(ValueError, match=r"max_bytes="):
         ez.Backbone.from_preset("hf://org/model", max_bytes=100)
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]
 
 
 @pytest.mark.slow
 def test_a_repository_that_does_not_exist_is_named(hub):
-    with pytest.raises(ValueError, match="hf://org/other: no such repository, or a private one"):
+    with pytest.raises(ValueError, match="hf://org/other"):
         ez.Backbone.from_preset("hf://org/other")
 
 
@@ -328,7 +328,7 @@ def test_a_repository_that_does_not_exist_is_named(hub):
     "address", ["hf://model", "hf://a/b/c", "hf://../..", "hf://a/b@", "hf://"]
 )
 def test_addresses_that_are_none_are_refused(address):
-    with pytest.raises(ValueError, match="is not an address such as hf://organisation/name"):
+    with pytest.raises(ValueError, match="hf://organisation/name"):
         ez.Backbone.from_preset(address)
 
 
@@ -357,7 +357,7 @@ def test_a_kaggle_preset_in_the_cache_is_found_and_a_bad_address_refused(
     marker.touch()
     monkeypatch.setenv("KAGGLEHUB_CACHE", str(tmp_path))
     assert ez.Backbone.from_preset(f"kaggle://{handle}").num_layers == 2
-    with pytest.raises(ValueError, match="is not an address such as kaggle://"):
+    with pytest.raises(ValueError, match="kaggle://keras"):
         ez.Backbone.from_preset("kaggle://keras/bert")
 
 
@@ -439,7 +439,7 @@ def test_the_hubs_own_conversion_is_named_and_not_taken(hub, repository, discuss
         "createdAt": "2024-01-01T00:00:00.000Z",
     }
     hub.discussions = {"none": [], "failing": None}.get(discussions, [request])
-    with pytest.raises(ValueError, match="only flax_model.msgpack") as caught:
+    with pytest.raises(ValueError, match="flax_model.msgpack") as caught:
         load()
     assert ("hf://org/model@refs/pr/4" in str(caught.value)) == (discussions == "ours")
     assert not [path for _, path, _ in hub.log if "/resolve/" in path]

@@ -156,7 +156,7 @@ def test_a_module_that_a_file_names_is_not_imported(files, tmp_path, monkeypatch
         def rename(config, name=name):
             config.update(module="evil", class_name=name, registered_name=f"encoder_zoo>{name}")
 
-        with pytest.raises(TypeError, match=f"Could not locate class '{name}'"):
+        with pytest.raises(TypeError, match=f"'{name}'"):
             keras.saving.load_model(edited(files / "checkpoint.keras", tmp_path, rename))
     assert not (tmp_path / "evil.py.mark").exists()
 
@@ -172,7 +172,7 @@ def test_a_file_that_a_file_names_is_not_read(files, tmp_path, file, argument):
         tokenizer[argument] = os.fspath(tmp_path / "secret.txt")
 
     (tmp_path / "secret.txt").write_text("secret")
-    with pytest.raises(ValueError, match=rf"{argument} is '.*Expected the tokens"):
+    with pytest.raises(ValueError, match=rf"{argument} is '"):
         keras.saving.load_model(edited(files / f"{file}.keras", tmp_path, change))
 
 
@@ -196,7 +196,7 @@ def set_in_backbone(**sizes):
 def test_sizes_that_a_file_has_no_weights_for_are_refused_at_once(files, tmp_path, change):
     file = edited(files / "checkpoint.keras", tmp_path, change)
     start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ValueError, match=r"The file holds [\d,]+ bytes of weights, but a "):
+    with pytest.raises(ValueError, match=r"bytes of weights.*BertBackbone"):
         keras.saving.load_model(file)
     assert time.monotonic() - start < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # KiB
@@ -250,7 +250,7 @@ def test_quantized_tasks_open_with_equal_outputs(tiny, name, mode, tmp_path):
     task = tiny.moved(tiny.task(family, name))
     inputs = tiny.rows(family)
     task.quantize(mode)
-    with pytest.raises(ValueError, match=r"save the model with .save\('...keras'\)"):
+    with pytest.raises(ValueError, match=r"\.save\("):
         task.save_to_preset(tmp_path / "preset")
     assert_keras_file_round_trip(task, inputs)
 

@@ -80,7 +80,7 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_another_activation_is_refused_with_what_to_do(tmp_path):
     here = make_classifier("gelu")
-    with pytest.raises(ValueError, match=r"activation='gelu_pytorch_tanh' built in.*'gelu'") as e:
+    with pytest.raises(ValueError, match=r"activation='gelu_pytorch_tanh'.*'gelu'") as e:
         here.save_to_preset(tmp_path / "new", format="keras_hub")
     assert "from_preset(..., activation='gelu_pytorch_tanh')" in str(e.value)
     assert not (tmp_path / "new").exists()
@@ -93,18 +93,18 @@ def test_another_activation_is_refused_with_what_to_do(tmp_path):
 @pytest.mark.slow
 def test_tasks_that_kerashub_lacks_are_refused(tmp_path):
     backbone = make_classifier().backbone
-    with pytest.raises(ValueError, match="KerasHub has no TokenClassifier for BertBackbone"):
+    with pytest.raises(ValueError, match="TokenClassifier.* BertBackbone"):
         ez.TokenClassifier(backbone, labels=["O", "B-PER"]).save_to_preset(
             tmp_path, format="keras_hub"
         )
     electra = ez.ElectraBackbone(9, **SIZES, activation=TANH)
-    with pytest.raises(ValueError, match="KerasHub has no SequenceClassifier for ElectraBackbone"):
+    with pytest.raises(ValueError, match="SequenceClassifier.* ElectraBackbone"):
         ez.SequenceClassifier(electra, num_classes=2).save_to_preset(tmp_path, format="keras_hub")
 
     bart = ez.BartBackbone(9, **SIZES)
-    with pytest.raises(ValueError, match="KerasHub has no MaskedLM for BartBackbone"):
+    with pytest.raises(ValueError, match="MaskedLM.* BartBackbone"):
         ez.MaskedLM(bart).save_to_preset(tmp_path, format="keras_hub")
-    with pytest.raises(ValueError, match="has num_decoder_layers=1 built in.*num_decoder_layers=2"):
+    with pytest.raises(ValueError, match="num_decoder_layers=1.*num_decoder_layers=2"):
         ez.BartBackbone(9, num_decoder_layers=2, **SIZES).save_to_preset(
             tmp_path, format="keras_hub"
         )
@@ -114,14 +114,14 @@ def test_tasks_that_kerashub_lacks_are_refused(tmp_path):
 def test_heads_of_masked_language_models(tmp_path):
     """KerasHub's have one epsilon and one GELU, the Hugging Face format the backbone's."""
     backbone = make_classifier().backbone
-    with pytest.raises(ValueError, match="BertMaskedLM has head_activation='gelu' built in"):
+    with pytest.raises(ValueError, match="BertMaskedLM.*head_activation='gelu'"):
         ez.MaskedLM(backbone).save_to_preset(tmp_path, format="keras_hub")
     theirs = {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5}
     there = ez.MaskedLM(backbone, ez.MaskedLMPreprocessor(ez.BertTokenizer(WORDS)), **theirs)
     there.save_to_preset(tmp_path, format="keras_hub")
     there = ez.MaskedLM.from_preset(tmp_path)
     assert {name: getattr(there, name) for name in theirs} == theirs
-    with pytest.raises(ValueError, match="head_activation is 'gelu', for which the Hugging Face"):
+    with pytest.raises(ValueError, match="head_activation is 'gelu'"):
         there.save_to_preset(tmp_path)
     ours = {"head_activation": TANH, "head_layer_norm_epsilon": 1e-12}
     ez.MaskedLM.from_preset(tmp_path, **ours).save_to_preset(tmp_path)
@@ -132,13 +132,13 @@ def test_heads_of_masked_language_models(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"split_chinese_characters": False}, "has split_chinese_characters=True built in"),
-        ({"added_tokens": ["word"]}, r"has added_tokens=\[\] built in"),
-        ({"start_token": "[SEP]"}, "has start_token_id=2 built in"),
-        ({"truncation_side": "left"}, "has truncation_side='right' built in"),
-        ({"padding_side": "left"}, "has padding_side='right' built in"),
-        ({"model_max_length": 8}, "has model_max_length=None built in"),
-        ({"special_tokens_in_text": True}, "has special_tokens_in_text=False built in"),
+        ({"split_chinese_characters": False}, "split_chinese_characters=True"),
+        ({"added_tokens": ["word"]}, r"added_tokens=\[\]"),
+        ({"start_token": "[SEP]"}, "start_token_id=2"),
+        ({"truncation_side": "left"}, "truncation_side='right'"),
+        ({"padding_side": "left"}, "padding_side='right'"),
+        ({"model_max_length": 8}, "model_max_length=None"),
+        ({"special_tokens_in_text": True}, "special_tokens_in_text=False"),
     ],
 )
 def test_tokenizers_that_kerashub_cannot_say_are_refused(arguments, message, tmp_path):
@@ -156,11 +156,11 @@ def test_tokenizers_that_kerashub_cannot_say_are_refused(arguments, message, tmp
 def test_quantized_models_are_refused(tmp_path):
     here = make_classifier()
     here.quantize("int8")
-    with pytest.raises(ValueError, match=r"is quantized \(int8\)"):
+    with pytest.raises(ValueError, match="int8"):
         here.save_to_preset(tmp_path, format="keras_hub")
     there = make_theirs()
     there.quantize("int8")
-    with pytest.raises(ValueError, match="quantized weights are not read"):
+    with pytest.raises(ValueError, match="dtype is .*quantiz"):
         ez.SequenceClassifier.from_keras_hub(there)
 
 
@@ -177,7 +177,7 @@ def test_lora_is_written_merged(tmp_path):
 
 
 def test_formats_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"format is .kerashub.\. Expected .huggingface. or"):
+    with pytest.raises(ValueError, match=r"format is .kerashub.\..*huggingface"):
         make_classifier().save_to_preset(tmp_path, format="kerashub")
 
 
@@ -185,7 +185,7 @@ def test_a_damaged_vocabulary_is_noticed(tmp_path):
     make_classifier().save_to_preset(tmp_path, format="keras_hub")
     vocabulary = tmp_path / "assets" / "tokenizer" / "vocabulary.txt"
     vocabulary.write_text(vocabulary.read_text().replace("cat", "dog"))
-    with pytest.raises(ValueError, match=r"vocabulary\.txt is damaged or changed"):
+    with pytest.raises(ValueError, match=r"vocabulary\.txt is damaged"):
         ez.SequenceClassifier.from_preset(tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_a_manifest_names_no_file_outside_the_preset(tmp_path):
     from encoder_zoo.presets.files.manifest import digest
 
     path.write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
-    with pytest.raises(ValueError, match=r"'assets/\.\./\.\./secret' is not a plain file"):
+    with pytest.raises(ValueError, match=r"'assets/\.\./\.\./secret'"):
         ez.SequenceClassifier.from_preset(tmp_path / "preset")
 
 
@@ -221,24 +221,24 @@ def test_probabilities_there_are_logits_here(activation, problem):
 
 
 def test_another_activation_of_the_outputs_is_refused():
-    with pytest.raises(ValueError, match="activation is 'tanh'. Expected one of linear, softmax"):
+    with pytest.raises(ValueError, match="activation is 'tanh'.*linear, softmax"):
         ez.SequenceClassifier.from_keras_hub(make_theirs("tanh"))
 
 
 def test_without_a_preprocessor_there_is_none_here(caplog):
     here = ez.SequenceClassifier.from_keras_hub(make_theirs(), labels=["ham", "spam"])
     assert here.preprocessor is None and here.labels == ["ham", "spam"]
-    assert "has no tokenizer: this SequenceClassifier takes prepared inputs only" in caplog.text
+    assert "has no tokenizer" in caplog.text
 
 
 def test_a_backbone_becomes_a_task_that_kerashub_does_not_have(caplog):
     here = ez.TokenClassifier.from_keras_hub(make_theirs().backbone, labels=["O", "B-PER"])
     assert np.array(here({"token_ids": np.array([[2, 5, 3]])})).shape == (1, 3, 2)
-    assert "the head of TokenClassifier starts from random weights" in caplog.text
+    assert "random weights" in caplog.text
 
 
 def test_only_kerashubs_models_are_taken():
-    with pytest.raises(TypeError, match="takes a model of keras_hub.models. Received: keras"):
+    with pytest.raises(TypeError, match="model is .*keras_hub.models"):
         ez.Backbone.from_keras_hub(keras.Sequential())
     with pytest.raises(ValueError, match="holds a BertBackbone"):
         ez.RobertaBackbone.from_keras_hub(make_theirs().backbone)

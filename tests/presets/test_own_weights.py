@@ -52,13 +52,13 @@ def classifier_with_layer(tiny):
 @pytest.mark.parametrize(("cls", "name"), [(WithGate, "gate"), (WithNorm, "batch_norm/gamma")])
 def test_weights_of_a_backbone_are_named(tiny, tmp_path, cls, name, format):
     backbone = backbone_with(tiny, cls)
-    with pytest.raises(ValueError, match=f"{name}.* lost.*keras"):
+    with pytest.raises(ValueError, match=f"{name}.*keras"):
         backbone.save_to_preset(tmp_path / "new", tokenizer=tiny.tokenizer(BERT), format=format)
     assert not (tmp_path / "new").exists()
 
 
 def test_weights_of_a_task_are_named(tiny, tmp_path):
-    with pytest.raises(ValueError, match="extra/kernel, .*extra/bias.* lost"):
+    with pytest.raises(ValueError, match="extra/kernel, .*extra/bias"):
         classifier_with_layer(tiny).save_to_preset(tmp_path)
 
 

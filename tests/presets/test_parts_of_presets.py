@@ -45,11 +45,11 @@ class TestTokenizer:
         backbone = tiny.backbone(get_family("bert"))
         tokenizer = tiny.tokenizer(get_family("bert"))
         backbone.save_to_preset(tmp_path / "model", tokenizer=tokenizer)
-        with pytest.raises(ValueError, match="is not of a tokenizer that was saved there"):
+        with pytest.raises(ValueError, match="of a tokenizer"):
             tokenizer.save_to_preset(tmp_path / "model")
         assert (tmp_path / "model" / "model.safetensors").exists()
         tokenizer.save_to_preset(tmp_path / "tokenizer")
-        with pytest.raises(ValueError, match="is not of a preset that was saved there"):
+        with pytest.raises(ValueError, match="of a preset"):
             backbone.save_to_preset(tmp_path / "tokenizer")
         assert ez.Tokenizer.from_preset(tmp_path / "tokenizer").get_config()
 
@@ -77,13 +77,13 @@ class TestGivenPreprocessor:
 
     def test_what_does_not_fit_is_refused(self, folder):
         made = ez.SequenceClassifierPreprocessor.from_preset(folder)
-        with pytest.raises(TypeError, match="sequence_length of .* belongs to the preprocessor"):
+        with pytest.raises(TypeError, match="sequence_length.* preprocessor"):
             ez.SequenceClassifier.from_preset(folder, preprocessor=made, sequence_length=8)
         other = ez.SequenceClassifierPreprocessor.from_preset(NANO)
-        with pytest.raises(ValueError, match="has other tokens than the preset's"):
+        with pytest.raises(ValueError, match="SequenceClassifierPreprocessor.from_preset"):
             ez.SequenceClassifier.from_preset(folder, preprocessor=other)
         for wrong in (ez.MaskedLMPreprocessor.from_preset(folder), made.tokenizer, "any"):
-            with pytest.raises(TypeError, match="takes a SequenceClassifierPreprocessor. Received"):
+            with pytest.raises(TypeError, match="SequenceClassifierPreprocessor"):
                 ez.SequenceClassifier.from_preset(folder, preprocessor=wrong)
 
 
@@ -108,7 +108,7 @@ class TestOwnBackbone:
     def test_has_the_pretrained_weights(self, caplog):
         own = Scaled.from_preset(NANO, first_scale=3.0, pooler=True)
         assert type(own) is Scaled
-        assert own.pooler_is_new and "the pooler starts from random weights" in caplog.text
+        assert own.pooler_is_new and "pooler" in caplog.text
         assert "start from their initial values" in caplog.text and "scale" in caplog.text
         plain = ez.BertBackbone.from_preset(NANO)
         inputs = {"token_ids": np.array([[2, 7, 9, 3]])}
@@ -133,7 +133,7 @@ class TestOwnBackbone:
         class Other(ez.RobertaBackbone):
             pass
 
-        with pytest.raises(ValueError, match="holds a BertBackbone. Load it with that class"):
+        with pytest.raises(ValueError, match="holds a BertBackbone"):
             Other.from_preset(NANO)
 
     def test_weights_of_its_own_are_refused_and_its_class_is_named(self, tmp_path, caplog):
@@ -143,7 +143,7 @@ class TestOwnBackbone:
         own = Scaled.from_preset(NANO, pooler=True)
         task = ez.SequenceClassifier(own, num_classes=2)
         for save in (own.save_to_preset, task.save_to_preset):
-            with pytest.raises(ValueError, match="no name for the weights .*scale of this"):
+            with pytest.raises(ValueError, match="weights .*scale"):
                 save(tmp_path / "refused")
         assert not (tmp_path / "refused").exists()
         plain = Plain.from_preset(NANO, pooler=True)

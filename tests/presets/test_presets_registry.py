@@ -107,7 +107,7 @@ def test_an_unknown_name_suggests_the_closest(name, hint):
 
 def test_a_file_is_no_preset(tmp_path):
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ValueError, match="is a file. Expected a preset's folder"):
+    with pytest.raises(ValueError, match="is a file"):
         resolve(tmp_path / "model.safetensors")
 
 
@@ -128,7 +128,7 @@ def test_the_docs_give_figures_that_a_bundled_preset_s_card_gives(name):
 def test_a_preset_that_the_wheel_leaves_out_is_said_to_be_in_the_repository(monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "BUNDLED", tmp_path)
     assert "roberta_nano_en" not in [row.name for row in registry.list_presets()]
-    with pytest.raises(ValueError, match=r"in the repository, not in the wheel.* presets/data/rob"):
+    with pytest.raises(ValueError, match=r"wheel.* presets/data/rob"):
         registry.resolve("roberta_nano_en")
 
 

@@ -184,7 +184,7 @@ def test_large_weights_go_into_shards(classifier, golden, tmp_path):
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "1 GB", None, True, np.nan])
 def test_sizes_of_shards_that_mean_nothing_are_refused(classifier, tmp_path, wrong):
     for save in (classifier.save_to_preset, classifier.backbone.save_to_preset):
-        with pytest.raises(ValueError, match="^shard_bytes is .* Expected an integer of 1 or"):
+        with pytest.raises(ValueError, match="^shard_bytes is "):
             save(tmp_path / "preset", shard_bytes=wrong)
     assert not list(tmp_path.iterdir())
 
@@ -192,7 +192,7 @@ def test_sizes_of_shards_that_mean_nothing_are_refused(classifier, tmp_path, wro
 def test_shards_may_have_many_gigabytes(classifier, tmp_path):
     classifier.save_to_preset(tmp_path / "preset", shard_bytes=2**40)
     assert (tmp_path / "preset" / "model.safetensors").exists()
-    with pytest.raises(TypeError, match="'shard_byte'. Did you mean 'shard_bytes'"):
+    with pytest.raises(TypeError, match="'shard_byte'.*'shard_bytes'"):
         classifier.save_to_preset(tmp_path / "preset", shard_byte=5)
 
 
@@ -223,7 +223,7 @@ def test_lora_is_merged_and_quantized_weights_are_refused(classifier, golden, tm
     np.testing.assert_allclose(outputs(classifier, inputs), outputs(loaded, inputs), atol=1e-5)
 
     loaded.backbone.blocks[1].output_dense.quantize("int8")
-    with pytest.raises(ValueError, match=r"is quantized \(int8\)"):
+    with pytest.raises(ValueError, match="int8"):
         loaded.save_to_preset(tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
 
@@ -248,7 +248,7 @@ def test_a_persons_model_card_and_other_files_are_kept(classifier, tmp_path):
 
 def test_a_target_that_cannot_be_replaced_at_once_is_refused(classifier, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="is or holds the working directory"):
+    with pytest.raises(ValueError, match="working directory"):
         classifier.save_to_preset(".")
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is a file"):
@@ -340,8 +340,7 @@ def test_case_18_a_full_disk_leaves_the_old_preset_and_is_named(small_disk, clas
     with pytest.raises(OSError) as caught:
         large.save_to_preset(folder)
     assert caught.value.errno == errno.ENOSPC
-    assert f"The disk is full: {folder} was not saved." in str(caught.value)
-    assert "What was there before is unchanged." in str(caught.value)
+    assert f"disk is full: {folder}" in str(caught.value)
     loaded = ez.SequenceClassifier.from_preset(folder)
     for a, b in zip(weights, loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -355,7 +354,7 @@ def test_a_full_disk_is_named_also_where_none_can_be_mounted(classifier, tmp_pat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("encoder_zoo.presets.saving.save_file", write)
-    with pytest.raises(OSError, match="The disk is full: .*preset was not saved"):
+    with pytest.raises(OSError, match="disk is full: .*preset"):
         save_task(classifier, tmp_path / "preset")
     assert list(tmp_path.iterdir()) == []
 

@@ -161,25 +161,25 @@ class TestTheCard:
 class TestFailures:
     def test_without_a_token(self, hub, classifier, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "hf_other")
-        with pytest.raises(ValueError, match=r"^hf://user/model: the hub asks for a token \(401\)"):
+        with pytest.raises(ValueError, match=r"^hf://user/model: .*\(401\)"):
             classifier.push_to_hub("user/model")
         classifier.push_to_hub("user/model", token=TOKEN)
 
     @pytest.mark.slow
     def test_where_the_token_may_not_write(self, hub, classifier):
         hub.refuse["/api/repos/create"] = 403
-        with pytest.raises(ValueError, match=r"^hf://org/model: the hub refuses to write \(403\)"):
+        with pytest.raises(ValueError, match=r"^hf://org/model: .*\(403\)"):
             classifier.push_to_hub("org/model")
 
     @pytest.mark.slow
     def test_of_an_upload_name_their_cause(self, hub, classifier, monkeypatch):
         monkeypatch.setattr(hub, "_store", lambda oid, body: (403, {}))
-        with pytest.raises(ValueError, match=r"the hub refuses to write \(403\)"):
+        with pytest.raises(ValueError, match=r"\(403\)"):
             classifier.push_to_hub("user/model")
 
     def test_of_a_server_that_is_not_there(self, hub, classifier):
         hub.stop()
-        with pytest.raises(ValueError, match="^hf://user/model: the model was not pushed. It was:"):
+        with pytest.raises(ValueError, match="^hf://user/model: the model was not pushed"):
             classifier.push_to_hub("user/model")
 
     @pytest.mark.slow
@@ -187,7 +187,7 @@ class TestFailures:
         classifier.push_to_hub("user/model")
         before = {name: path.read_bytes() for name, path in hub.files("user/model").items()}
         hub.refuse["/api/models/user/model/commit/main"] = 500
-        with pytest.raises(ValueError, match="the model was not pushed. It was: it answered 500"):
+        with pytest.raises(ValueError, match="the model was not pushed.* 500"):
             classifier.push_to_hub("user/model", dtype="float16")
         hub.refuse.clear()
         assert before == {n: path.read_bytes() for n, path in hub.files("user/model").items()}
@@ -195,13 +195,13 @@ class TestFailures:
     @pytest.mark.slow
     def test_of_saving_come_before_a_repository_is_made(self, hub, classifier):
         classifier.backbone.blocks[0].output_dense.quantize("int8")
-        with pytest.raises(ValueError, match="is quantized"):
+        with pytest.raises(ValueError, match="quantized"):
             classifier.push_to_hub("user/model")
         assert hub.folders == {}
 
     @pytest.mark.parametrize("wrong", ["model", "", "a/b/c", "hf://model", "../b", None, 3])
     def test_of_names_that_are_none(self, classifier, wrong):
-        with pytest.raises(ValueError, match="^repository is .*such as 'user/name'"):
+        with pytest.raises(ValueError, match="^repository is .*'user/name'"):
             classifier.push_to_hub(wrong)
 
     def test_leave_nothing_on_the_disk(self, hub, classifier, tmp_path, monkeypatch):

@@ -644,7 +644,7 @@ def test_a_file_that_becomes_shorter_is_noticed():
     file = OnlyReads(saved({"a": torch.ones(1000)}, True))
     tensors = PyTorchFile(file)
     file._file.truncate(file.seek(0, 2) // 2)
-    with pytest.raises(ValueError, match="changed while it was read"):
+    with pytest.raises(ValueError, match="changed"):
         tensors.read("a")
 
 
@@ -790,5 +790,5 @@ def test_zip64_is_read_and_compared():
 
 def test_errors_name_the_path():
     file = OnlyReads(b"", pathlib.Path("folder/pytorch_model.bin"))
-    with pytest.raises(ValueError, match=r"folder.pytorch_model\.bin is cut off"):
+    with pytest.raises(ValueError, match=r"folder.pytorch_model\.bin"):
         PyTorchFile(file)

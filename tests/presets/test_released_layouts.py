@@ -67,7 +67,7 @@ def test_an_older_folder_answers_as_transformers_does(name, task, golden, tmp_pa
 def test_what_would_change_the_numbers_is_refused(name, field, value, golden, tmp_path):
     stored = golden(f"{PREFIXES[name]}_Model").folder
     folder = older(name, stored, tmp_path / "older", **{field: value})
-    with pytest.raises(ValueError, match=rf"config\.json: {field} is .*Expected"):
+    with pytest.raises(ValueError, match=rf"config\.json: {field} is "):
         ez.Backbone.from_preset(folder)
 
 

@@ -287,7 +287,7 @@ def test_a_corpus_is_of_one_version_or_says_that_it_was_replaced(tiny, tmp_path)
             try:
                 tokens = corpus.shard(number).tokens
             except ValueError as error:
-                assert "was replaced by another corpus since it was opened" in str(error)
+                assert "replaced" in str(error)
                 refused += 1
             else:
                 np.testing.assert_array_equal(tokens, right.shard(number).tokens)
@@ -310,7 +310,7 @@ def test_a_file_that_is_written_to_while_it_is_read_is_noticed(tiny, tmp_path, m
         return read(self, name)
 
     monkeypatch.setattr(huggingface.HuggingFaceCheckpoint, "tensor", write_meanwhile)
-    with pytest.raises(ValueError, match=r"config\.json was changed while it was read"):
+    with pytest.raises(ValueError, match=r"config\.json was changed"):
         ez.SequenceClassifier.from_preset(folder)
 
 
@@ -340,4 +340,4 @@ def test_an_export_of_two_versions_says_so(tiny, tmp_path, replaced):
         try:
             assert answer(folder) in right
         except (tf.errors.OpError, OSError) as error:
-            refused += "was replaced while it was loaded" in str(error)
+            refused += "replaced" in str(error)

@@ -144,12 +144,12 @@ class TestEveryVersion:
         assert ez.TextEmbedder.from_preset(folder, dense=()).embedding_dim == 16
 
     def test_a_pooling_of_another_width_needs_other_dense_layers(self, folder):
-        with pytest.raises(ValueError, match=r"2_Dense: linear.weight is \(8, 16\), expected"):
+        with pytest.raises(ValueError, match=r"2_Dense: linear.weight is \(8, 16\)"):
             ez.TextEmbedder.from_preset(folder, pooling="cls")
 
     def test_given_dense_layers_are_new_and_that_is_said(self, folder, caplog):
         ez.TextEmbedder.from_preset(folder, dense=[{"units": 3}])
-        assert "the dense layers start from random weights" in caplog.text
+        assert "dense layers" in caplog.text
 
 
 class TestBareEncoders:
@@ -213,7 +213,7 @@ class TestRefused:
         edit_modules(folder, lambda modules: [modules[i] for i in order])
         message = refusal(folder)
         assert "modules.json: the modules are" in message
-        assert "Expected a Transformer, a Pooling, any number of Dense, and at most one" in message
+        assert all(kind in message for kind in ("Transformer", "Pooling", "Dense", "Normalize"))
 
     @pytest.mark.parametrize("path", ["../1_Pooling", "/etc", "a/b", "..", "", 3, "1_Pooling\0"])
     def test_a_path_out_of_the_folder(self, folder, path):
@@ -240,18 +240,18 @@ class TestRefused:
             ("1_Pooling", {"pooling_mode": []}, r"pooling_mode is \[\]"),
             ("1_Pooling", {"pooling_mode": [["cls"]]}, "pooling_mode is"),
             ("1_Pooling", {"pooling_mode": None}, "pooling_mode is None"),
-            ("1_Pooling", {"embedding_dimension": 9}, "is 9, but the encoder's vectors have 8"),
+            ("1_Pooling", {"embedding_dimension": 9}, "is 9.* 8"),
             ("1_Pooling", {"include_prompt": "no"}, "include_prompt is 'no'"),
-            ("1_Pooling", {"pooling_mode_attention": True}, "unknown field 'pooling_mode_att"),
-            ("2_Dense", {"activation_function": "os.system"}, "the activation is 'os.system'"),
-            ("2_Dense", {"activation_function": "torch.nn.Softplus"}, "the activation is"),
-            ("2_Dense", {"in_features": 8}, "in_features is 8, but the vectors before it have 16"),
-            ("2_Dense", {"out_features": 10**12}, r"the weights are .*Expected .*1000000000000"),
+            ("1_Pooling", {"pooling_mode_attention": True}, "'pooling_mode_att"),
+            ("2_Dense", {"activation_function": "os.system"}, "'os.system'"),
+            ("2_Dense", {"activation_function": "torch.nn.Softplus"}, "torch.nn.Softplus"),
+            ("2_Dense", {"in_features": 8}, "in_features is 8.* 16"),
+            ("2_Dense", {"out_features": 10**12}, "1000000000000"),
             ("2_Dense", {"out_features": True}, "out_features is True"),
-            ("2_Dense", {"bias": False}, "the weights are"),
-            ("2_Dense", {"use_residual": False}, "the weights are"),
+            ("2_Dense", {"bias": False}, "linear.bias"),
+            ("2_Dense", {"use_residual": False}, "residual"),
             ("2_Dense", {"module_input_name": "token_embeddings"}, "is 'token_embeddings'"),
-            ("2_Dense", {"scale": 2}, "unknown field 'scale'"),
+            ("2_Dense", {"scale": 2}, "'scale'"),
             ("5_Normalize", {"module_input_name": "token_embeddings"}, "is 'token_embeddings'"),
         ],
     )
@@ -546,7 +546,7 @@ class TestCrossEncoders:
 
     def test_another_activation_is_refused(self, one_label):
         edit(one_label / "config.json", sbert_ce_default_activation_function="os.system")
-        with pytest.raises(ValueError, match=r"config.json: the activation is 'os.system'"):
+        with pytest.raises(ValueError, match=r"config.json: .*'os.system'"):
             self.activation(one_label)
 
     @pytest.mark.slow

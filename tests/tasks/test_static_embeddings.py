@@ -157,7 +157,7 @@ def test_files_that_cannot_be(tmp_path, arrays, config, message):
 
 def test_other_tasks_and_a_missing_tokenizer(tmp_path):
     write(tmp_path)
-    with pytest.raises(ValueError, match="The family 'static' has no head"):
+    with pytest.raises(ValueError, match="head is .*'static'"):
         ez.SequenceClassifier.from_preset(tmp_path, num_classes=2)
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Sonnet"}}')
     with pytest.raises(ValueError, match="tokenizer.json cannot be read"):

@@ -523,7 +523,7 @@ class TestRefusals:
             ([TEXT], [["B-PER"]], "'B-PER' is no span"),
             ([TEXT, TEXT], [SPANS], "2 texts, but spans for 1"),
             ([["Anna", None]], [["O", "O"]], r"words\[0\]\[1\] is None"),
-            ([["Anna"], "Rome"], [["O"], ["O"]], r"words\[1\] is 'Rome' .str.; expected a list"),
+            ([["Anna"], "Rome"], [["O"], ["O"]], r"words\[1\] is 'Rome'"),
             ([["Anna"], None], [["O"], ["O"]], r"words\[1\] is None"),
             ([None, "Anna"], [[], []], r"texts\[0\] is None"),
             ([float("nan"), "Anna"], [[], []], r"texts\[0\] is nan"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from encoder_zoo.common.configuration import argument_defaults
-from encoder_zoo.common.wording import differing, shown
+from encoder_zoo.common.wording import differing, invalid, shown
 from encoder_zoo.encoders.tokenizers.files.steps import FIELDS, Template, flat_steps, read_template
 
 logger = logging.getLogger("encoder_zoo")
@@ -56,14 +56,13 @@ class TokenizerFiles:
 
     def mismatch(self, found: str, expected: object) -> ValueError:
         """Return the error for a part of tokenizer.json that this kind of tokenizer lacks."""
-        ours = f"this kind of tokenizer has {expected}"
-        return ValueError(f"{self.json_path}: {found}; {ours}, so the ids would differ")
+        return ValueError(f"{self.json_path}: {found}. Expected {expected}, else ids differ.")
 
     def part(self, name: str) -> dict:
         """Return a part of tokenizer.json, such as "model"; {} if it is missing or null."""
         part = self._object("tokenizer.json").get(name) or {}
         if not isinstance(part, dict):
-            raise ValueError(f"{self.json_path}: {name} is not an object")
+            raise invalid(f"{self.json_path}: {name}", part, "an object")
         return part
 
     def steps(self, part: str) -> list[dict]:
@@ -108,7 +107,7 @@ class TokenizerFiles:
         stated = steps[0][field] if steps else None
         for file, value in (("tokenizer_config.json", own), ("tokenizer.json", stated)):
             if not isinstance(value, bool | None):
-                raise ValueError(f"{self.folder / file}: {name} is {shown(value)}; expected bool")
+                raise invalid(f"{self.folder / file}: {name}", value, "true or false")
         generic = self.tokenizer_class in GENERIC_CLASSES and "tokenizer.json" in self
         if own is None or (generic and not steps):
             default = CLASS_DEFAULTS.get(name)
@@ -210,7 +209,7 @@ class TokenizerFiles:
         value = self._object(file).get(name)
         value = value.get("content") if isinstance(value, dict) else value
         if not isinstance(value, str | None):
-            raise ValueError(f"{self.folder / file}: {name} is {shown(value)}; expected a string")
+            raise invalid(f"{self.folder / file}: {name}", value, "a string")
         return value or None
 
     def renamed_tokens(self, name: str, ids: Mapping[str, int]) -> dict[int, str]:
@@ -224,7 +223,7 @@ class TokenizerFiles:
             {id: token in tokenizer.json}, if the token in the file is not in tokenizer.json.
 
         Raises:
-            ValueError: as `compare_ids`, if tokens are missing or have other ids.
+            ValueError: If tokens are missing or have other ids. See `compare_ids`.
         """
         if "tokenizer.json" not in self:
             return {}
@@ -262,7 +261,7 @@ class TokenizerFiles:
             fast: {token: id} in tokenizer.json.
 
         Raises:
-            ValueError: "FOLDER: the id of 'cat' is 5 in vocab.txt, but 7 in tokenizer.json ..."
+            ValueError: If a token has two ids.
         """
         # Added tokens may be in either of them.
         added = {"", *self.added_tokens()}
@@ -275,8 +274,7 @@ class TokenizerFiles:
         """Raise an error if an added token has another id in the vocabulary.
 
         Raises:
-            ValueError: "FOLDER: the id of '[SEP]' is 3 in the vocabulary, but 9 in added tokens
-                ..."
+            ValueError: If an added token has another id in the vocabulary.
         """
         for token, token_id in self.added_tokens().items():
             if ids.get(token, token_id) != token_id:
@@ -290,12 +288,12 @@ class TokenizerFiles:
             alternative: the file that may hold it instead, for the error message.
 
         Raises:
-            FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."
+            FileNotFoundError: If the folder has no tokenizer.json.
         """
         if "tokenizer.json" not in self:
             raise FileNotFoundError(
-                f"{self.folder} has no {alternative} and no tokenizer.json; one of them must hold "
-                "the vocabulary"
+                f"{self.folder} has no {alternative} and no tokenizer.json. Expected the "
+                "vocabulary in one of them."
             )
         return self.part("model")
 
@@ -333,7 +331,9 @@ class TokenizerFiles:
         except (TypeError, KeyError, AttributeError, ValueError):
             good = False
         if not good:
-            raise ValueError(f"{self.folder}: added tokens must be objects with content and id")
+            raise ValueError(
+                f"{self.folder}: an added token is malformed. Expected objects with content and id."
+            )
         check_count(len(entries), f"{self.folder}: added tokens")
         return entries
 
@@ -390,7 +390,7 @@ def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -
     """
     ids = vocabulary.values() if isinstance(vocabulary, Mapping) else ()
     if not ids or not all(type(i) is int and i >= 0 for i in ids):
-        raise ValueError(f"{name} must be an object of tokens with their ids 0, 1, 2 ...")
+        raise ValueError(f"{name} is no object of ids. Expected tokens with ids 0, 1, 2 ...")
     most = most or 2 * len(ids) + 1000
     if max(ids) >= most:  # callers make a list of this length
         raise ValueError(
@@ -409,11 +409,7 @@ def checked_vocabulary(vocabulary: object, name: str, most: int | None = None) -
 
 
 def check_count(count: int, name: str) -> None:
-    """Raise an error if a vocabulary is larger than any known one.
-
-    Raises:
-        ValueError: "vocab.txt has 30000000 tokens. Expected at most 1048576."
-    """
+    """Raise an error if a vocabulary is larger than any known one."""
     if count > MAX_TOKENS:
         raise ValueError(f"{name} has {count} tokens. Expected at most {MAX_TOKENS}.")
 
@@ -424,17 +420,12 @@ def check_merges(merges: Sequence[str], ids: Mapping[str, int]) -> None:
     Args:
         merges: "a b" pairs.
         ids: {token: id}.
-
-    Raises:
-        ValueError: "merges[0] is 'ab'; expected two tokens of the vocabulary, separated by a space,
-            that together are a third"
     """
     for i, merge in enumerate(merges):
         left, _, right = merge.partition(" ")
         if left not in ids or right not in ids or left + right not in ids:
-            raise ValueError(
-                f"merges[{i}] is {merge!r}; expected two tokens of the vocabulary, separated "
-                "by a space, that together are a third"
+            raise invalid(
+                f"merges[{i}]", merge, "two tokens, separated by a space, that together are a third"
             )
 
 
@@ -521,7 +512,7 @@ def read_merges(files: TokenizerFiles) -> list[str]:
     """Return the merges of tokenizer.json, where each is a string or a pair.
 
     Raises:
-        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+        ValueError: If `model.merges` is not a list of pairs of tokens.
 
     Example:
         >>> model = {"merges": [["a", "b"], "ab c"]}
@@ -531,11 +522,11 @@ def read_merges(files: TokenizerFiles) -> list[str]:
     name = f"{files.json_path}: model.merges"
     merges = files.part("model").get("merges")
     if not isinstance(merges, list):
-        raise ValueError(f"{name} is not a list of pairs of tokens")
+        raise invalid(name, merges, "a list of pairs of tokens")
     check_count(len(merges), name)
     for i, merge in enumerate(merges):
         tokens = merge.split(" ") if isinstance(merge, str) else merge
         is_pair = isinstance(tokens, list) and len(tokens) == 2
         if not is_pair or not all(isinstance(t, str) and t and " " not in t for t in tokens):
-            raise ValueError(f"{name}[{i}] is {shown(merge)}; expected two tokens")
+            raise invalid(f"{name}[{i}]", merge, "two tokens")
     return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

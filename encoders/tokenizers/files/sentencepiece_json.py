@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     append_tokens,
@@ -20,10 +20,7 @@ def find_charsmap(files: TokenizerFiles) -> str | None:
         if step.get("type") == "Precompiled" and step.get("precompiled_charsmap"):
             charsmap = step["precompiled_charsmap"]
             if not isinstance(charsmap, str):
-                raise ValueError(
-                    f"{files.json_path}: precompiled_charsmap is "
-                    f"{shown(charsmap)}; expected a string"
-                )
+                raise invalid(f"{files.json_path}: precompiled_charsmap", charsmap, "a string")
             return charsmap
     return None
 
@@ -36,26 +33,24 @@ def read_unigram_model(
     Special tokens may have been added behind the model's, which have no score.
 
     Raises:
-        ValueError: "FILE: model.vocab[3] is ['a', nan]; expected a token and its score"
+        ValueError: If an entry of `model.vocab` is not a token with its score, or is there twice.
     """
     path = files.json_path
     vocabulary = files.model(alternative).get("vocab")
     if not isinstance(vocabulary, list) or not vocabulary:
-        raise ValueError(f"{path}: model.vocab is not a list of tokens with their scores")
+        raise invalid(f"{path}: model.vocab", vocabulary, "a list of tokens with their scores")
     check_count(len(vocabulary), f"{path}: model.vocab")
     scores: dict[str, float | None] = {}
     for i, entry in enumerate(vocabulary):
         if not is_scored_token(entry):
-            raise ValueError(
-                f"{path}: model.vocab[{i}] is {shown(entry)}; expected a token and a score"
-            )
+            raise invalid(f"{path}: model.vocab[{i}]", entry, "a token and a score")
         if entry[0] in scores:
-            raise ValueError(f"{path}: model.vocab[{i}], {shown(entry[0])}, is there twice")
+            raise invalid(f"{path}: model.vocab[{i}]", entry[0], "each token only once")
         scores[entry[0]] = float(entry[1])
     ids = {token: i for i, token in enumerate(scores)}
     unknown = files.part("model").get("unk_id")
     if type(unknown) is not int or not 0 <= unknown < len(ids):
-        raise ValueError(f"{path}: model.unk_id is {shown(unknown)}; expected 0 to {len(ids) - 1}")
+        raise invalid(f"{path}: model.unk_id", unknown, f"0 to {len(ids) - 1}")
     files.compare_added(ids)
     added, _ = files.split_added_tokens({}, roles)
     special = files.special_added_tokens()
@@ -86,7 +81,8 @@ def read_bpe_model(
         roles: {our argument: special token}.
 
     Raises:
-        ValueError: "FILE: model.merges[3] is ['a']; expected two tokens"
+        ValueError: If `model.merges` is not a list of pairs of tokens, or has merges of the unknown
+            token.
     """
     path = files.json_path
     model = files.part("model")
@@ -96,10 +92,7 @@ def read_bpe_model(
     merges = read_merges(files)
     unknown = roles["unknown_token"]
     if any(unknown in merge.split(" ") for merge in merges):
-        raise ValueError(
-            f"{files.json_path}: model.unk_token is {shown(unknown)}, which texts hold; expected a "
-            "token without merges"
-        )
+        raise invalid(f"{files.json_path}: model.unk_token", unknown, "a token without merges")
     return tokens, merges, {*roles.values(), *files.special_added_tokens()}
 
 

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers.files.reading import check_count
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -76,8 +76,8 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
         name: of the file, for error messages.
 
     Raises:
-        ValueError: "NAME: truncated at byte 17", "NAME: pieces[3].score is nan; expected a finite
-            number", "NAME: pieces[7] and pieces[3] are both 'a'"
+        ValueError: If the content is cut off or is no SentencePiece model, or if a piece is empty,
+            there twice, or has a wrong score or type.
 
     Source: sentencepiece_model.proto of the SentencePiece project; Protocol Buffers, "Encoding".
 
@@ -91,7 +91,7 @@ def read_model(content: bytes, name: str) -> SentencePieceModel:
     normalizer: dict[str, object] = {}
     for number, wire, value in _fields(content, name):
         if number in (_PIECES, _TRAINER, _NORMALIZER) and wire != _BYTES:
-            raise ValueError(f"{name}: field {number} has wire type {wire}; expected a message")
+            raise invalid(f"{name}: the wire type of field {number}", wire, "a message")
         if number == _PIECES:
             check_count(len(pieces), name)
             where = f"{name}: pieces[{len(pieces)}]"
@@ -117,34 +117,37 @@ def _piece(fields: dict, where: str) -> Piece:
     text = _text(fields.get("piece", b""), f"{where}.piece")
     score, kind = fields.get("score", 0.0), fields.get("type", NORMAL)
     if not text:
-        raise ValueError(f"{where}.piece is empty; expected a piece of text")
+        raise invalid(f"{where}.piece", text, "a text that is not empty")
     if not math.isfinite(score):
-        raise ValueError(f"{where}.score is {score}; expected a finite number")
+        raise invalid(f"{where}.score", score, "a finite number")
     if not NORMAL <= kind <= BYTE:
-        raise ValueError(f"{where}.type is {kind}; expected 1 to 6")
+        raise invalid(f"{where}.type", kind, f"{NORMAL} to {BYTE}")
     return Piece(text, score, kind)
 
 
 def _check(pieces: list[Piece], name: str) -> None:
     """Raise an error without pieces, with equal pieces, or without exactly one unknown piece."""
     if not pieces:
-        raise ValueError(f"{name}: no pieces; expected a SentencePiece model")
+        raise ValueError(f"{name}: no pieces. Expected a SentencePiece model.")
     first: dict[str, int] = {}
     for i, piece in enumerate(pieces):
         if first.setdefault(piece.text, i) != i:
             raise ValueError(
-                f"{name}: pieces[{i}] and pieces[{first[piece.text]}] are both {shown(piece.text)}"
+                f"{name}: pieces[{i}] is {shown(piece.text)}, like pieces[{first[piece.text]}]. "
+                "Expected each piece only once."
             )
     unknown = [piece.text for piece in pieces if piece.kind == UNKNOWN]
     if len(unknown) != 1:
-        raise ValueError(f"{name}: {len(unknown)} pieces are of type 2, unknown; expected one")
+        raise ValueError(
+            f"{name}: {len(unknown)} pieces are of type {UNKNOWN}, unknown. Expected one."
+        )
 
 
 def _text(value: bytes, where: str) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{where} is {value[:20]!r}, not UTF-8") from None
+        raise invalid(where, value, "text in UTF-8") from None
 
 
 def _message(content: bytes, names: dict[int, str], where: str) -> dict:
@@ -156,7 +159,7 @@ def _message(content: bytes, names: dict[int, str], where: str) -> dict:
             continue
         expected = _WIRE_OF.get(field, _VARINT)
         if wire != expected:
-            raise ValueError(f"{where}.{field} has wire type {wire}; expected {_WIRE[expected]}")
+            raise invalid(f"{where}: the wire type of {field}", wire, _WIRE[expected])
         found[field] = struct.unpack("<f", value)[0] if wire == _FIXED32 else value
     return found
 
@@ -177,12 +180,12 @@ def _fields(content: bytes, where: str) -> Iterator[tuple[int, int, int | bytes]
             size = 4 if wire == _FIXED32 else 8
         else:
             raise ValueError(
-                f"{where}: wire type {wire} at byte {offset}; not a SentencePiece model"
+                f"{where}: wire type {wire} at byte {offset}. Expected a SentencePiece model."
             )
         if size > len(content) - offset:
             raise ValueError(
-                f"{where}: truncated at byte {offset}: field {number} has {size} bytes, of which "
-                f"{len(content) - offset} are there"
+                f"{where}: truncated at byte {offset}, where field {number} has {size} bytes. Get "
+                "the file again."
             )
         yield number, wire, content[offset : offset + size]
         offset += size
@@ -193,12 +196,17 @@ def _varint(content: bytes, offset: int, where: str) -> tuple[int, int]:
     value = 0
     for i in range(10):
         if offset + i >= len(content):
-            raise ValueError(f"{where}: truncated at byte {len(content)}, within an integer")
+            raise ValueError(
+                f"{where}: truncated at byte {len(content)}, within an integer. Get the file again."
+            )
         byte = content[offset + i]
         value |= (byte & 127) << 7 * i
         if byte < 128:
             return value, offset + i + 1
-    raise ValueError(f"{where}: an integer of more than ten bytes at byte {offset}")
+    raise ValueError(
+        f"{where}: an integer at byte {offset} has more than ten bytes. Expected a SentencePiece "
+        "model."
+    )
 
 
 def write_model(model: SentencePieceModel) -> bytes:

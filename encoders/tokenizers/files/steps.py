@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from encoder_zoo.common.wording import shown
+from encoder_zoo.common.wording import invalid, shown
 
 # {part of tokenizer.json: field with the steps of a Sequence}
 SEQUENCES = {
@@ -51,7 +51,7 @@ def flat_steps(step: object, part: str) -> list[dict]:
     """Return the steps of a part of tokenizer.json, without sequences and with all their fields.
 
     Raises:
-        ValueError: "tokenizer.json: a step of normalizer is 3; expected an object with a type"
+        ValueError: If a step is not an object with a type.
 
     Example:
         >>> flat_steps({"type": "Sequence", "normalizers": [{"type": "Strip"}]}, "normalizer")
@@ -66,9 +66,7 @@ def flat_steps(step: object, part: str) -> list[dict]:
     name = SEQUENCES[part]
     inner = step.get(name, []) if isinstance(step, Mapping) else None
     if not isinstance(inner, list):
-        raise ValueError(
-            f"tokenizer.json: a step of {part} is {shown(step)}; expected an object with a type"
-        )
+        raise invalid(f"tokenizer.json: a step of {part}", step, "an object with a type")
     if step.get("type") == "Sequence":
         return [found for one in inner for found in flat_steps(one, part)]
     kind = processor_kind(step)
@@ -144,8 +142,7 @@ def read_template(step: Mapping, name: str) -> Template | None:
         name: of the post-processor, for error messages.
 
     Raises:
-        ValueError: "NAME: pair is ...; expected a start token, and an end token behind each text
-            ..."
+        ValueError: If the template is not a start token and an end token after each text.
 
     Example:
         >>> step = {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}
@@ -159,13 +156,13 @@ def read_template(step: Mapping, name: str) -> Template | None:
         inner = [s for s in steps if isinstance(s, Mapping)] if isinstance(steps, list) else []
         found = [template for s in inner if (template := read_template(s, name))]
         if len(found) > 1:
-            raise ValueError(f"{name} adds special tokens {len(found)} times; expected once")
+            raise ValueError(f"{name} adds special tokens {len(found)} times. Expected once.")
         return found[0] if found else None
     if kind in ("BertProcessing", "RobertaProcessing"):
         is_bert = kind == "BertProcessing"
         tokens = (_first(step.get("cls")), _first(step.get("sep")))
         if not all(isinstance(token, str) for token in tokens):
-            raise ValueError(f"{name}: cls and sep are {shown(tokens)}; expected tokens with ids")
+            raise invalid(f"{name}: cls and sep", tokens, "tokens with ids")
         return Template(*tokens, 1 if is_bert else 2, uses_segments=is_bert)
     return _of_parts(step, name) if kind == "TemplateProcessing" else None
 
@@ -230,8 +227,8 @@ def _of_parts(step: Mapping, name: str) -> Template:
         if [single, pair] == expected and segments and not start[0] and first_column < 2:
             return Template(start[1], end[1], separators, second == 1, first_column)
     raise ValueError(
-        f"{name}: single is {_in_short(single)}, pair is {_in_short(pair)}; expected a start "
-        "token, first or last, and an end token behind each text: others would be left out"
+        f"{name}: single is {_in_short(single)}, pair is {_in_short(pair)}. Expected one start "
+        "token, first or last, and an end token after each text."
     )
 
 
@@ -265,7 +262,8 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
             numbered from the last id on.
 
     Raises:
-        ValueError: "added_tokens[0] is ...; expected a string, or an object with content ..."
+        ValueError: If a token is neither a string nor an object of the known fields, or if two
+            tokens have one content or one id.
 
     Example:
         >>> [token] = complete_added_tokens(["<e>"], {"a": 0})
@@ -285,8 +283,8 @@ def complete_added_tokens(tokens: Sequence[str | Mapping], ids: Mapping[str, int
             other["content"] for other in found
         ):
             raise ValueError(
-                f"added_tokens[{i}], {content!r} with the id {entry['id']}, is there already; "
-                "expected tokens and ids of their own"
+                f"added_tokens[{i}] is {content!r} with the id {entry['id']}, one of which is "
+                "there already. Expected tokens and ids of their own."
             )
         found.append({field: entry[field] for field in FIELDS})
     return found
@@ -309,9 +307,8 @@ def _check(token: Mapping, name: str) -> None:
     good = isinstance(content, str) and content and type(token_id) is int and 0 <= token_id < 2**21
     good = good and all(type(v) is bool for k, v in token.items() if k not in ("content", "id"))
     if not good or not set(token) <= set(FIELDS):
-        raise ValueError(
-            f"{name} is {token}; expected a string, or an object with content and some of "
-            f"{', '.join(FIELDS)}"
+        raise invalid(
+            name, token, f"a string, or an object with content and some of {', '.join(FIELDS)}"
         )
 
 

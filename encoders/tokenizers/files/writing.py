@@ -48,8 +48,8 @@ class WritesFiles:
             **template: `uses_segments` and `pair_separators`.
 
         Raises:
-            FileNotFoundError: "FOLDER has no vocab.txt and no tokenizer.json ..."
-            ValueError: "FILE: FIELD is ...; expected ...", and see `files.steps.compare_steps`.
+            FileNotFoundError: If the folder has no vocabulary.
+            ValueError: If a field has a wrong value. See also `compare_steps`.
         """
         try:
             tokenizer = cls._from_files(files, **template)
@@ -235,8 +235,8 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
     spells the tokens, whatever it says.
 
     Raises:
-        ValueError: "FILE: normalizer is {'type': 'Lowercase'}; this kind of tokenizer has null, so
-            the ids would differ"
+        ValueError: If a step differs from what this kind of tokenizer does, so that the ids would
+            differ.
     """
     ours, parts = tokenizer._steps(), ("normalizer", "pre_tokenizer")
     theirs = [files.steps(part) for part in parts]
@@ -270,9 +270,9 @@ def _compare_processors(
     if template is None and not files.names_class:
         raise ValueError(
             f"{files.json_path}: post_processor is {describe_steps(found)}, which puts no special "
-            f"tokens around texts; a model expects them. Write one that does, such as "
-            f"{tokenizer.start_token} $A {tokenizer.end_token}, or name the tokenizer_class in "
-            f"tokenizer_config.json whose special tokens count, such as {type(tokenizer).__name__}"
+            f"tokens around texts. Write one that does, such as {tokenizer.start_token} $A "
+            f"{tokenizer.end_token}, or name a tokenizer_class in tokenizer_config.json, such as "
+            f"{type(tokenizer).__name__}."
         )
     for token, token_id in template_ids(found):
         if tokenizer.token_to_id(token) != token_id:

@@ -31,16 +31,17 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
         never looks up longer ones.
 
     Raises:
-        ValueError: "NAME: a trie of 400 bytes is announced, but 12 are there"
+        ValueError: If the trie or a rule is damaged.
 
     Source: Yata, "Darts-clone", a double-array trie; SentencePiece's builder of normalisations.
     """
     if len(content) < 4 or len(content) > MAX_CHARSMAP_BYTES:
-        raise ValueError(f"{name}: {len(content)} bytes; expected 4 to {MAX_CHARSMAP_BYTES}")
+        raise ValueError(f"{name} has {len(content)} bytes. Expected 4 to {MAX_CHARSMAP_BYTES}.")
     size = struct.unpack_from("<I", content)[0]
     if size % 4 or size < 4 or size > len(content) - 4:
         raise ValueError(
-            f"{name}: a trie of {size} bytes is announced, but {len(content) - 4} are there"
+            f"{name}: the trie has {size} bytes. Expected a multiple of 4, up to "
+            f"{len(content) - 4}."
         )
     units = np.frombuffer(content, "<u4", size // 4, 4)
     replacements = content[4 + size :]
@@ -48,11 +49,15 @@ def read_charsmap(content: bytes, name: str) -> dict[str, str]:
     for key, value in _entries(units, name):
         end = replacements.find(b"\0", value)
         if value >= len(replacements) or end < 0:
-            raise ValueError(f"{name}: the replacement of {key!r} lies outside the file")
+            raise ValueError(
+                f"{name}: the replacement of {key!r} lies outside the file. Get the file again."
+            )
         try:
             found[key.decode("utf-8")] = replacements[value:end].decode("utf-8")
         except UnicodeDecodeError:
-            raise ValueError(f"{name}: the rule of {key!r} is not UTF-8") from None
+            raise ValueError(
+                f"{name}: the rule of {key!r} is not UTF-8. Get the file again."
+            ) from None
     return found
 
 
@@ -71,12 +76,15 @@ def _entries(units: np.ndarray, name: str) -> list[tuple[bytes, int]]:
             child = int(children[i]) ^ _offset(unit)
             if unit >> 8 & 1:
                 if child >= len(units):
-                    raise ValueError(f"{name}: the trie leads to unit {child} of {len(units)}")
+                    raise ValueError(
+                        f"{name}: the trie leads to unit {child} of {len(units)}. Get the file "
+                        "again."
+                    )
                 found.append((key + bytes([label]), int(units[child]) & 2**31 - 1))
             if len(key) + 1 < MAX_GRAPHEME_BYTES:
                 waiting.append((key + bytes([label]), child))
     raise ValueError(
-        f"{name}: the trie of {len(units)} units holds too many keys to be one of text"
+        f"{name}: the trie of {len(units)} units holds too many keys. Expected rules for text."
     )
 
 

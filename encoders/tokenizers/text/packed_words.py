@@ -94,13 +94,13 @@ def character_numbers(words: PackedWords) -> np.ndarray:
     """Number the characters of words, given as code points: int32 (code points,), from 2 on.
 
     Raises:
-        ValueError: "the vocabulary has 70000 different characters; expected at most 65534"
+        ValueError: If the words have too many different characters.
     """
     alphabet = np.unique(words.symbols)
     if len(alphabet) >= MAX_SYMBOL:
         raise ValueError(
-            f"the vocabulary has {len(alphabet)} different characters; expected at most "
-            f"{MAX_SYMBOL - 1}"
+            f"The vocabulary has {len(alphabet)} different characters. Expected at most "
+            f"{MAX_SYMBOL - 1}."
         )
     numbers = np.full(SPECIALS.stop, UNKNOWN_SYMBOL, np.int32)
     numbers[alphabet] = np.arange(len(alphabet)) + UNKNOWN_SYMBOL + 1

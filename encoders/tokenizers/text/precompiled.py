@@ -98,7 +98,7 @@ class PrecompiledNormalizer(tf.Module):
         rules: {text: replacement}, see `read_charsmap`.
 
     Raises:
-        ValueError: "the rule of 'abc' is for 3 characters; expected up to two"
+        ValueError: If a rule is for more than two characters.
 
     Example:
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
@@ -119,7 +119,7 @@ class PrecompiledNormalizer(tf.Module):
         for key in reached:
             if len(key) > 2 and key[:2] not in reached:
                 raise ValueError(
-                    f"the rule of {shown(key)} is for {len(key)} characters; expected up to two"
+                    f"The rule of {shown(key)} is for {len(key)} characters. Expected up to two."
                 )
         pairs = {key: value for key, value in reached.items() if len(key) == 2}
         sequences = [[ord(c) for c in text] for text in pairs.values()]

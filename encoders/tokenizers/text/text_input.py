@@ -9,7 +9,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_tensorflow, refuse_in_fork, tf
 from encoder_zoo.common.missing import missing_rows
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 
 BYTES_PER_WORD = 8  # most texts have shorter words
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -30,7 +30,7 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
         tf.string tensor, () for a single string and (B,) otherwise; `[]` gives (0,).
 
     Raises:
-        ValueError: "texts[1] is None (NoneType); expected a string ..."
+        ValueError: If a text is not a string in UTF-8.
 
     Example:
         >>> as_text_tensor(["naïve", "b"]).shape
@@ -45,9 +45,8 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
     if isinstance(texts, Sequence) and not hasattr(texts, "__array__"):
         texts = list(texts)  # such as a column of datasets
     if not isinstance(texts, list) and not hasattr(texts, "__array__"):
-        raise ValueError(
-            f"{name} is {with_type(texts)}; expected a string or a list, NumPy array, pandas "
-            "column or tensor of strings"
+        raise invalid(
+            name, texts, "a string, or a list, NumPy array, pandas column or tensor of strings"
         )
     if isinstance(texts, np.ma.MaskedArray):
         texts = texts.tolist()  # None in the place of what is masked
@@ -58,7 +57,7 @@ def as_text_tensor(texts: object, name: str = "texts") -> array_ops.Tensor:
         checked = [_checked_text(row, f"{name}[{i}]") for i, row in enumerate(rows)]
     except ValueError as error:
         hint = missing_rows(rows, name)
-        raise ValueError(f"{error}.{hint}" if hint else str(error)) from None
+        raise ValueError(f"{error}{hint}") from None
     return array_ops.constant(checked, array_ops.string, shape=(len(checked),))
 
 
@@ -74,22 +73,20 @@ def _checked_text(text: object, name: str) -> bytes:
             text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{name} is not UTF-8 at byte {error.start}: {text[error.start :][:8]!r}; decode "
-                "it with its own encoding first"
+                f"{name} is not UTF-8 at byte {error.start}: {text[error.start :][:8]!r}. Decode "
+                "it with its own encoding first."
             ) from None
         return text
-    raise ValueError(
-        f"{name} is {with_type(text)}; expected a string"
-        + (", not texts nested one deeper" if isinstance(text, list | tuple | np.ndarray) else "")
-    )
+    nested = isinstance(text, list | tuple | np.ndarray)
+    raise invalid(name, text, "a string" + ", not texts nested one deeper" * nested)
 
 
 def _checked_tensor(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     """Check type and rank of a string tensor, and the bytes of an eager one."""
     if texts.dtype != array_ops.string or (array_ops.TensorShape(texts.shape).rank or 0) > 1:
         raise ValueError(
-            f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}; expected strings "
-            "of rank 0 or 1"
+            f"{name} is a tensor of {texts.dtype.name} with shape {texts.shape}. Expected strings "
+            "of rank 0 or 1."
         )
     if in_tensorflow() and not array_ops.is_symbolic_tensor(texts):  # arrays were checked when made
         repaired = array_ops.strings.unicode_transcode(texts, "UTF-8", "UTF-8")

@@ -85,12 +85,12 @@ def test_tokens_in_a_text_of_many_are_found_in_steps_not_one_by_one():
 @pytest.mark.parametrize(
     ("added", "message"),
     [
-        (["x", "x"], r"added_tokens\[1\], 'x' with the id 11, is there already"),
-        ([{"content": "x", "id": 5}], "'x' with the id 5, is there already"),
-        ([""], r"added_tokens\[0\] is .*expected a string, or an object"),
-        ([{"content": "x", "strip": True}], "some of id, content, single_word"),
-        ([{"content": "x", "lstrip": 1}], "expected a string, or an object"),
-        ([{"content": "x", "id": 2**40}], "expected a string, or an object"),
+        (["x", "x"], r"added_tokens\[1\].*'x'.*11"),
+        ([{"content": "x", "id": 5}], "'x'.* 5"),
+        ([""], r"added_tokens\[0\] is .*content"),
+        ([{"content": "x", "strip": True}], "'strip'.*id, content, single_word"),
+        ([{"content": "x", "lstrip": 1}], "'lstrip': 1"),
+        ([{"content": "x", "id": 2**40}], str(2**40)),
     ],
 )
 def test_bad_tokens_are_refused(added, message):

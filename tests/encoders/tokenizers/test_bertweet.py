@@ -75,11 +75,11 @@ def test_special_tokens_in_a_text_are_text_unless_asked_for(tokenizer):
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
-        ("vocab.txt", "a\n", r"vocab.txt: line 1 is 'a'. Expected a token and its count"),
-        ("vocab.txt", "a 1\na 1\n", r"vocabulary has 'a' twice"),
-        ("bpe.codes", "a b\n", r"bpe.codes: line 1 is 'a b'. Expected two symbols and a count"),
-        ("bpe.codes", "a b 1", r"bpe.codes ends without a line break"),
-        ("tokenizer_config.json", {"normalization": True}, r"normalization is True, which is not"),
+        ("vocab.txt", "a\n", r"vocab.txt: line 1 is 'a'"),
+        ("vocab.txt", "a 1\na 1\n", r"vocabulary.*'a'"),
+        ("bpe.codes", "a b\n", r"bpe.codes: line 1 is 'a b'"),
+        ("bpe.codes", "a b 1", r"bpe.codes.*line break"),
+        ("tokenizer_config.json", {"normalization": True}, r"normalization is True"),
     ],
 )
 def test_files_that_would_give_other_ids_are_refused(name, content, error):

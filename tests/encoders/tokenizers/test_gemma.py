@@ -67,5 +67,5 @@ def test_words_each_follow_a_space():
 def test_other_steps_are_refused_by_name(part, step):
     files = {name: json.loads(text) for name, text in made(False).to_files().items()}
     files["tokenizer.json"][part] = step
-    with pytest.raises(ValueError, match=f"tokenizer.json: {part} is .*; this kind of tokenizer"):
+    with pytest.raises(ValueError, match=f"tokenizer.json: {part} is "):
         GemmaTokenizer.from_files(TokenizerFiles("", files))

@@ -169,7 +169,7 @@ def test_every_text_as_the_library_where_it_composes():
     tokenizer, _ = composing()
     assert DebertaV2Tokenizer.from_config(tokenizer.get_config()).normalize_nfc
     assert "spm.model" not in tokenizer.to_files()
-    with pytest.raises(ValueError, match="normalize_nfc=True is without a precompiled_charsmap"):
+    with pytest.raises(ValueError, match="normalize_nfc.*precompiled_charsmap"):
         DebertaV2Tokenizer(["[UNK]", "a"], [None, -1.0], "AA==", normalize_nfc=True)
 
 
@@ -342,7 +342,7 @@ def test_bytes_of_unknown_characters(made_once):
     assert tokenizer.detokenize(tokenizer.tokenize("a \U0001f9ff b")).numpy().decode() == (
         "a \U0001f9ff b"
     )
-    with pytest.raises(ValueError, match="the vocabulary lacks <0x00>, <0x01>, <0x02>"):
+    with pytest.raises(ValueError, match="byte_fallback.*<0x00>, <0x01>, <0x02>"):
         small({"a": -1.0}, byte_fallback=True)
 
 
@@ -405,10 +405,10 @@ def test_configuration_round_trip(cls):
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([-1.0] * 9, "scores has 9 values for 6 tokens"),
-        ([None] * 5 + [float("nan")], r"scores\[5\], of '▁a', is nan; expected a finite number"),
-        ([None] * 5 + ["x"], r"scores\[5\], of '▁a', is 'x'; expected a finite number or None"),
-        ([None] * 6, "scores has no number"),
+        ([-1.0] * 9, "scores.* 9 .* 6 "),
+        ([None] * 5 + [float("nan")], r"scores\[5\].*'▁a'.* nan"),
+        ([None] * 5 + ["x"], r"scores\[5\].*'▁a'.* 'x'"),
+        ([None] * 6, "scores .*None"),
     ],
 )
 def test_bad_scores_are_named(scores, message):

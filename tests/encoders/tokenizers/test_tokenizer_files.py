@@ -135,7 +135,7 @@ def test_a_setting_that_only_tokenizer_json_has_is_pointed_out(tmp_path, caplog)
     del config["do_lower_case"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert not read_bert_tokenizer(tmp_path).lowercase
-    assert "do_lower_case is False in tokenizer.json, which counts" in caplog.text
+    assert "do_lower_case is False in tokenizer.json" in caplog.text
 
 
 def test_settings_and_names_of_special_tokens(tmp_path):
@@ -198,7 +198,7 @@ def changed(part, field, value):
             roberta,
             read_roberta_tokenizer,
             changed("pre_tokenizer", "type", "Split"),
-            "pre_tokenizer is .*'Split'.*; this kind of tokenizer has .*'ByteLevel'",
+            "pre_tokenizer is .*'Split'.*'ByteLevel'",
         ),
         (
             roberta,
@@ -218,20 +218,18 @@ def test_other_pipelines_are_refused(tmp_path, make, read, change, message):
 
 
 def test_missing_and_broken_files_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"has no vocab.txt and no tokenizer.json"):
+    with pytest.raises(FileNotFoundError, match=r"vocab.txt.*tokenizer.json"):
         read_bert_tokenizer(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"has no vocab.json and merges.txt and no token"):
+    with pytest.raises(FileNotFoundError, match=r"vocab.json.*merges.txt.*tokenizer.json"):
         read_roberta_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"tokenizer_config.json: not readable as JSON"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json.*JSON"):
         read_bert_tokenizer(tmp_path)
     write(tmp_path, tokenizer_config={"do_lower_case": "no"}, vocab=BERT_TOKENS)
-    with pytest.raises(ValueError, match=r"tokenizer_config.json: do_lower_case is 'no'; expected"):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json: do_lower_case is 'no'"):
         read_bert_tokenizer(tmp_path)
     write(tmp_path, tokenizer_config=[1])
-    with pytest.raises(
-        ValueError, match=r"tokenizer_config.json: expected a JSON object. Received: list"
-    ):
+    with pytest.raises(ValueError, match=r"tokenizer_config.json.* list"):
         read_bert_tokenizer(tmp_path)
 
 
@@ -284,7 +282,7 @@ def test_an_id_far_beyond_the_tokens_is_refused_before_it_takes_memory(tmp_path)
     content = json.loads(path.read_text())
     content["model"]["vocab"]["x"] = 4_000_000_000
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"model\.vocab has the id 4000000000 among"):
+    with pytest.raises(ValueError, match=r"model\.vocab.*4000000000"):
         read_bert_tokenizer(tmp_path)
 
 

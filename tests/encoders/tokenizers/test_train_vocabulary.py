@@ -75,23 +75,23 @@ def test_albert_vocabulary():
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="texts must be many strings, not one: 'abc'"):
+    with pytest.raises(ValueError, match="texts is 'abc'"):
         train_wordpiece("abc", 60)
-    with pytest.raises(ValueError, match="texts must be many strings, not one: 'abc'"):
+    with pytest.raises(ValueError, match="texts is 'abc'"):
         train_unigram("abc", 60)
     with pytest.raises(ValueError, match="sentencepiece: .*[Vv]ocab"):
         train_unigram(TEXTS, 5)
-    with pytest.raises(ValueError, match="vocabulary_size is 100; .* need at least 261"):
+    with pytest.raises(ValueError, match="vocabulary_size is 100.*261"):
         train_byte_bpe(TEXTS, 100)
 
 
 def test_missing_library_is_named(monkeypatch):
     hide(monkeypatch, train_vocabulary.tokenizers)
-    with pytest.raises(ImportError, match="needs the package tokenizers: pip install tokenizers"):
+    with pytest.raises(ImportError, match="pip install tokenizers"):
         train_wordpiece(TEXTS, 60)
 
 
 def test_missing_sentencepiece_is_named(monkeypatch):
     hide(monkeypatch, train_vocabulary.sentencepiece)
-    with pytest.raises(ImportError, match="needs the package sentencepiece: pip install sentence"):
+    with pytest.raises(ImportError, match="pip install sentencepiece"):
         train_unigram(TEXTS, 60)
