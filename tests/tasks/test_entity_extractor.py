@@ -279,17 +279,17 @@ def test_what_is_saved_is_what_was_opened(golden, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"span_mode": "token_level"}, "Models that score single words"),
-        ({"span_mode": "conv_max"}, "span_mode is 'conv_max', which is not implemented"),
+        ({"span_mode": "token_level"}, "span_mode is 'token_level'"),
+        ({"span_mode": "conv_max"}, "span_mode is 'conv_max'"),
         ({"labels_encoder": "bert"}, "an encoder of its own for labels"),
         ({"fuse_layers": True}, "a mixture of the outputs of all layers"),
-        ({"words_splitter_type": "spacy"}, "splits texts by another library"),
+        ({"words_splitter_type": "spacy"}, "words_splitter_type is 'spacy'"),
         ({"max_width": 0}, "max_width is 0. Expected"),
-        ({"num_rnn_layers": 3}, "the weights have 1 layers of an LSTM"),
-        ({"hidden_size": 10**9}, "hidden_size is 1000000000, but prompt_rep_layer.3.bias has 16"),
-        ({"class_token_index": 3}, "class_token_index is 3, but the tokenizer has '<<ENT>>' at"),
-        ({"ent_token": "<<X>>"}, "ent_token is '<<X>>', which the tokenizer lacks"),
-        ({"encoder_config": None, "model_name": "../encoder"}, "encoder_config is missing, as in"),
+        ({"num_rnn_layers": 3}, "num_rnn_layers is 3.* 1,"),
+        ({"hidden_size": 10**9}, "hidden_size is 1000000000.* 16, .*prompt_rep_layer"),
+        ({"class_token_index": 3}, "class_token_index is 3.*'<<ENT>>'"),
+        ({"ent_token": "<<X>>"}, "ent_token is '<<X>>'"),
+        ({"encoder_config": None, "model_name": "../encoder"}, "encoder_config.*'../encoder'"),
     ],
 )
 def test_what_is_not_implemented_is_refused(changed, message, tmp_path):

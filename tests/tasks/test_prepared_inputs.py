@@ -95,7 +95,7 @@ def test_texts_are_no_prepared_inputs(model):
     """Texts ended in "dictionary update sequence element #0 has length 9; 2 is required"."""
     texts = ["a b", "c"]
     for call in (model.train_on_batch, model.test_on_batch, model.predict_on_batch):
-        with pytest.raises(ValueError, match=r"x is of type list\. .* preprocessor\(texts\) makes"):
+        with pytest.raises(ValueError, match=r"x is .*preprocessor\(texts\)"):
             call(texts)
     assert model.predict_on_batch(model.preprocessor(texts)).shape[0] == 2
 
@@ -133,7 +133,7 @@ def test_only_token_ids_must_be_there(model):
 def test_rows_of_different_lengths_are_named(model):
     with pytest.raises(ValueError, match="token_ids has rows of different lengths"):
         model.predict({"token_ids": [[2, 3], [2, 5, 3]]})
-    with pytest.raises(ValueError, match="token_ids is ragged. Expected rows padded"):
+    with pytest.raises(ValueError, match="token_ids is ragged"):
         model.predict({"token_ids": tf.ragged.constant([[2, 3], [2, 5, 3]])})
 
 

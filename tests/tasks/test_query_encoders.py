@@ -144,7 +144,7 @@ class TestBadFiles:
                             "document": ["document_0_Transformer", "document_1_SpladePooling"]}},
              "the route of queries is SpladePooling"),
             ({"types": {TABLE: "custom.Table"}}, "'custom.Table'. Expected .* never run"),
-            ({"parameters": {"route_mappings": {"print(1)": "query"}}}, "has the key 'print"),
+            ({"parameters": {"route_mappings": {"print(1)": "query"}}}, "route_mappings is 'print"),
             ({"structure": []}, "structure is .*Expected an object"),
             ({"parameters": {"route_mappings": "query"}}, "route_mappings is 'query'"),
             ({"parameters": {"route_mappings": {"('query', 'text')": ["query"]}}}, "names of rout"),
@@ -173,8 +173,8 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("weight", "message"),
         [
-            (np.ones(5), r"weight is \(5,\), expected \(29,\)"),
-            (np.ones((29, 1)), r"weight is \(29, 1\), expected \(29,\)"),
+            (np.ones(5), r"weight is \(5,\).*\(29,\)"),
+            (np.ones((29, 1)), r"weight is \(29, 1\).*\(29,\)"),
             (np.full(29, np.nan), "29 values that are NaN or infinite"),
         ],
     )
@@ -188,7 +188,7 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("extra", "message"),
         [
-            ({"zebra": 1.0}, "1 of its tokens are not in the vocabulary, such as 'zebra'"),
+            ({"zebra": 1.0}, "'zebra'"),
             ({"the": "2"}, "the weight of 'the' is '2'. Expected a number"),
             ({"the": 1e39}, "NaN or infinite, or beyond"),
         ],

@@ -173,7 +173,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="has 4 positions, token_ids 5. Expected the same"):
             reranker(x)
         x |= {"candidate_token_ids": ids[:, None], "padding_mask": ids}
-        with pytest.raises(ValueError, match="no candidate_padding_mask beside padding_mask"):
+        with pytest.raises(ValueError, match="candidate_padding_mask is missing"):
             reranker(x)
 
 

@@ -127,12 +127,12 @@ def test_it_trains_and_is_saved(tmp_path):
         (
             {"embeddings": TABLE, "mapping": np.arange(1, 9)},
             None,
-            "mapping has a number that is no row of embeddings",
+            "mapping .*no row of embeddings",
         ),
         (
             {"embeddings": TABLE, "weights": np.ones(5)},
             None,
-            r"weights has the shape \(5,\). Expected \(8,\)",
+            r"weights is \(5,\). Expected \(8,\)",
         ),
         ({"embeddings": TABLE[:5]}, None, "vocabulary has 8 tokens, but vocab_size in config.jso"),
         (
@@ -163,7 +163,7 @@ def test_other_tasks_and_a_missing_tokenizer(tmp_path):
     with pytest.raises(ValueError, match="tokenizer.json cannot be read"):
         ez.TextEmbedder.from_preset(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match="has no tokenizer.json, by which static embeddings"):
+    with pytest.raises(ValueError, match="has no tokenizer.json"):
         ez.TextEmbedder.from_preset(tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_other_models_than_wordpiece_stay_in_memory(tmp_path):
     library.save(str(tmp_path / "tokenizer.json"))
     embedder = ez.TextEmbedder.from_preset(tmp_path)
     np.testing.assert_allclose(embedder.embed("cat"), unit(TABLE[5:6])[0], atol=1e-6)
-    with pytest.raises(ValueError, match="static embeddings tokenize by WordPiece. Rec.*'WordLe"):
+    with pytest.raises(ValueError, match="tokenizer.json.*'WordLevel'.*WordPiece"):
         embedder.export(tmp_path / "served")
 
 

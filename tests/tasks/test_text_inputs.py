@@ -1,5 +1,7 @@
 """Texts as people have them: what every task's preprocessor takes, and how it refuses the rest."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import paths
@@ -23,19 +25,16 @@ def ids(preprocessor, texts) -> list:
     return preprocessor(texts)["token_ids"].numpy().tolist()
 
 
-@pytest.mark.parametrize(
-    ("bad", "kind"),
-    [(None, "NoneType"), (3, "int"), (float("nan"), "float"), (["x"], "list"), ({}, "dict")],
-)
-def test_case_21_a_row_that_is_no_text_is_named_with_its_type(classifier, bad, kind):
+@pytest.mark.parametrize("bad", [None, 3, float("nan"), ["x"], {}])
+def test_case_21_a_row_that_is_no_text_is_named(classifier, bad):
     for texts in (["good", bad], np.array(["good", bad], dtype=object)):
         for use in (classifier.preprocessor, classifier.predict, classifier.classify):
-            with pytest.raises(ValueError, match=r"\[1\] is .*a string"):
+            with pytest.raises(ValueError, match=rf"\[1\] is {re.escape(repr(bad))}.*a string"):
                 use(texts)
-    with pytest.raises(ValueError, match=rf"\[1\] is .*{kind}"):
+    with pytest.raises(ValueError, match=rf"\[1\] is {re.escape(repr(bad))}"):
         classifier.preprocessor((["a", "b"], ["c", bad]))
     if not isinstance(bad, list | dict):
-        with pytest.raises(ValueError, match=kind):
+        with pytest.raises(ValueError, match=f"is {bad}"):
             classifier.preprocessor(bad)
 
 
@@ -172,8 +171,7 @@ def test_case_21_in_every_task(others, name):
     cls, use = USES[name]
     for bad in (None, 3, float("nan")):
         for texts in (["good", bad], np.array(["good", bad], dtype=object)):
-            kind = type(bad).__name__
-            with pytest.raises(ValueError, match=r"\[1\] is .*a string"):
+            with pytest.raises(ValueError, match=rf"\[1\] is {re.escape(repr(bad))}.*a string"):
                 use(others[cls], texts)
 
 
