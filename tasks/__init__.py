@@ -53,8 +53,7 @@ def register_task(cls: C) -> C:
     `.keras` files hold them. `encoder_zoo.testing.check_task` checks the class.
 
     Raises:
-        ValueError: "The task name 'span_qa' is taken by question_answering.span_qa.SpanQA. Give
-            MyTask another task_name."
+        ValueError: If another class has this task name.
 
     Example:
         >>> import encoder_zoo as ez

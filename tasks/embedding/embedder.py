@@ -326,8 +326,7 @@ class Embedder(Task, Generic[IndexKind]):
             score. Texts of equal scores stay in their order.
 
         Raises:
-            ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
-                empty. ..."
+            ValueError: If `query` is not one text, or if `texts` or one of them is empty.
         """
         return ranked_texts(self, query, texts, top_k, batch_size)
 
@@ -386,9 +385,8 @@ class Embedder(Task, Generic[IndexKind]):
             and where documents have ids the id "a17#0", "a17#1" and so on.
 
         Raises:
-            ValueError: "length=600 is more than the 510 tokens that the model reads of a text.
-                ...", "overlap=300. Expected less than length=256.", "late=True is for models whose
-                pooling is 'mean'. ..."
+            ValueError: If `length` is more than the model reads, if `overlap` is not less than
+                `length`, or if `late` is True for a model whose pooling is not "mean".
 
         Source: of `late` Günther et al. 2024, Late Chunking: Contextual Chunk Embeddings Using
         Long-Context Embedding Models, section 3.
@@ -468,8 +466,8 @@ class Embedder(Task, Generic[IndexKind]):
             for the score of a query and a document.
 
         Raises:
-            ValueError: "queries is empty. ...", "relevant has 3 entries for 4 queries. ...",
-                "relevant[2] has the document 9. Expected indices from 0 to 8.", "cutoffs is ..."
+            ValueError: If `queries` or `documents` is empty, if `relevant` does not fit them, or if
+                `cutoffs` has other values than integers above 0.
 
         Source: `flops` Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse
         Representations, section 3.
@@ -521,9 +519,8 @@ class Embedder(Task, Generic[IndexKind]):
             "spearman", the correlation of the ranks, and "pearson", of the numbers.
 
         Raises:
-            ValueError: "pairs has 3 columns of texts. ...", "There are 3 first texts, 3 second
-                texts and 2 scores. ...", "scores[1] is nan. Expected finite numbers.", "All scores
-                are 1.0. Expected different ones, ..."
+            ValueError: If `pairs` is not of two columns, if `scores` does not have one finite
+                number for each pair, or if all scores are equal.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -600,8 +597,8 @@ class Embedder(Task, Generic[IndexKind]):
             most similar first.
 
         Raises:
-            ValueError: "queries is empty. ...", "relevant[2] has the document 9. ...", "No query
-                has 3 negatives. ..."
+            ValueError: If `queries` or `documents` is empty, if `relevant` does not fit them, or if
+                no query has `num_negatives` negatives.
 
         Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2; margins: Moreira et
         al. 2024, NV-Retriever, section 3.
@@ -642,7 +639,7 @@ def check_pooled_by_mean(embedder: Any) -> None:
     """Raise an error if the parts of a text cannot have vectors of their own in a model.
 
     Raises:
-        ValueError: "late=True is for models whose pooling is 'mean'. Received: ..."
+        ValueError: If the embedder is not a TextEmbedder whose pooling is "mean".
     """
     pooling = getattr(embedder, "pooling", None)
     if embedder.task_name != "text_embedder" or pooling not in ("mean", ["mean"]):
@@ -656,7 +653,7 @@ def compared(embedder: Any, vectors: Any) -> Any:
     """Return vectors as `store_of` takes them: checked, of unit length if cosines compare them.
 
     Raises:
-        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+        ValueError: If a vector has a value that is NaN, infinite or too large.
     """
     if isinstance(vectors, list):
         return vectors

@@ -299,9 +299,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             Keras's history of the training on pairs.
 
         Raises:
-            ValueError: "Row 3 has the unknown label 'upp'. ...", "Every label is 'up'. ...",
-                "Expected one label for each text. ...", "Expected texts of two classes or more:
-                ...", "Every two texts share a label. ..."
+            ValueError: If the labels do not fit the texts, if a label is unknown, or if the labels
+                leave no two texts of different classes, to be told apart.
         """
         texts, labels = self._labelled(texts, labels)
         column = only_column(texts)
@@ -441,7 +440,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             verbose: as of other tasks; there is no progress to show.
 
         Raises:
-            ValueError: "This FewShotClassifier has no classes yet. ..."
+            ValueError: If the classifier has no classes yet.
         """
         if self.head is None:
             raise ValueError(
@@ -487,7 +486,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             {label: threshold}. A label that no text has keeps 0.5, which is logged.
 
         Raises:
-            ValueError: "Thresholds are of several labels a text. ..."
+            ValueError: If texts of this classifier have one class.
         """
         self.thresholds = tuned_thresholds(self._scored_labels(texts, labels, batch_size))
         return dict(self.thresholds)

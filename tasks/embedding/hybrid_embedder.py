@@ -111,8 +111,8 @@ class HybridEmbedder:
         dense, terms, tokens, weights: as given.
 
     Raises:
-        ValueError: "terms has another backbone than dense. ...", "tokens reads 512 tokens, and
-            dense 20. ..."
+        ValueError: If the three models differ in backbone, tokenizer or number of tokens that they
+            read, or if `weights` are not three.
 
     Source: Chen et al. 2024, BGE M3-Embedding, section 3.2.
 
@@ -219,8 +219,8 @@ class HybridEmbedder:
             of a single text those of one.
 
         Raises:
-            ValueError: "Row 3 of texts is empty. ...", "There is no prompt 'qeury'. ..."
-            ImportError: "Sparse vectors need the package scipy: ..."
+            ValueError: If a text is empty or `prompt` is unknown.
+            ImportError: If the package scipy is not installed.
         """
         texts = [texts] if isinstance(texts, str | bytes) else texts
         require(sparse)
@@ -319,7 +319,7 @@ class HybridEmbedder:
             ids, metadata, text_column: as of `VectorIndex.build`.
 
         Raises:
-            ValueError: "documents is empty. ...", "documents[3] is empty. ..."
+            ValueError: If `documents` or one of them is empty.
         """
         given = Documents.of(documents, ids, metadata, text_column)
         dense, terms, tokens = self.embed(given, "document", batch_size)
@@ -393,7 +393,7 @@ class HybridEmbedder:
                 of which `max_length`, `prompts` and `sequence_length` are for all three.
 
         Raises:
-            ValueError: as `TextEmbedder.from_preset`. Without one of these files a head is new,
+            ValueError: As for `TextEmbedder.from_preset`. A missing head is no error: it is new,
                 which one log line says.
         """
         weights = arguments.pop("weights", WEIGHTS)
@@ -428,8 +428,9 @@ class HybridEmbedder:
             **options: of `Task.save_to_preset`.
 
         Raises:
-            ValueError: "pooling of terms is 'max', and BGE-M3 has token weights. ..."
-            OSError: "The disk is full: ... was not saved."
+            ValueError: If the files of BGE-M3 cannot hold a setting, such as another pooling of
+                `terms`.
+            OSError: If a file cannot be written, such as to a full disk.
         """
         tasks = self.dense, self.terms, self.tokens
         beside = late_interaction_folder.hybrid_files(*tasks, saving.DTYPES.get(dtype))

@@ -108,7 +108,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         (B, 1 + K, L, D).
 
     Raises:
-        ValueError: "dim is 64, and the last of projections has 128 units. ..."
+        ValueError: If `dim` differs from the units of the last of `projections`.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, ColBERTv2.
 
@@ -260,8 +260,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             For each text, in their order, (tokens, D) float32; of a single text one array.
 
         Raises:
-            ValueError: "Row 3 of texts is empty. ...", "prompt is 'qeury'. Expected 'query' or
-                'document'."
+            ValueError: If a text is empty, or if `prompt` is neither "query" nor "document".
 
         Example:
             >>> from encoder_zoo import LateInteraction

@@ -57,7 +57,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         scores the labels are numbers (B, 1 + K) that are equal where texts are equal.
 
     Raises:
-        ValueError: "query_marker is '[Q] ', which the tokenizer does not have. ..."
+        ValueError: If the tokenizer does not have a marker, or if `skiplist` is not of texts.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3.2.
 
@@ -274,7 +274,7 @@ def role_of(prompt: str | None) -> str:
     """Return whether texts are queries or documents, as they are if there is no prompt.
 
     Raises:
-        ValueError: "prompt is 'qeury'. Expected 'query' or 'document'."
+        ValueError: If `prompt` is none of None, "query" and "document".
 
     Example:
         >>> role_of("query"), role_of("passage"), role_of(None)

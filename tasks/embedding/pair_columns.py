@@ -31,8 +31,7 @@ def only_column(texts) -> array_ops.Tensor:
     """Return the texts (N,) of `embed`, or of chunks, checked; raise an error for pairs.
 
     Raises:
-        ValueError: "Expected texts, ... Received: 2 columns.", "The chunks are to be read in their
-            documents, ..."
+        ValueError: If there are several columns, or chunks that were made with `late=True`.
     """
     if isinstance(texts, Documents) and texts.contexts is not None:
         raise ValueError(
@@ -154,8 +153,7 @@ def as_scores(y) -> array_ops.Tensor:
     """Return scores of pairs, or vectors of rows of texts, as float32 (N, ...), checked.
 
     Raises:
-        ValueError: "y is of type string. Expected ...", "Row 3 has the score inf. Expected a
-            finite number."
+        ValueError: If `y` does not consist of finite numbers.
 
     Example:
         >>> as_scores([0.5, float("inf")])
@@ -174,7 +172,7 @@ def as_vectors(y) -> array_ops.Tensor:
     """Return the vectors that single texts shall have, as float32 (N, D), checked.
 
     Raises:
-        ValueError: "x has one column of texts, so y must be vectors (N, D). ..."
+        ValueError: If `y` does not have two axes.
     """
     vectors = as_scores(y)
     if len(vectors.shape) != 2:

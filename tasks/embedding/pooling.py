@@ -103,9 +103,6 @@ def pool(x: keras.KerasTensor, mask: keras.KerasTensor, modes: Sequence[str]) ->
 def checked_modes(pooling: str | Sequence[str]) -> str | list[str]:
     """Return the pooling of a model, or raise an error for an unknown mode.
 
-    Raises:
-        ValueError: "pooling is 'average'. Expected one of cls, max, mean, ..."
-
     Example:
         >>> checked_modes(("cls", "mean"))
         ['cls', 'mean']

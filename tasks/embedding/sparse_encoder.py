@@ -389,7 +389,7 @@ class SparseEncoder(Embedder[SparseIndex]):
             **options: `chunk_size`, and those of `TextModel.compile`.
 
         Raises:
-            ValueError: "query_learning_rate needs a query_encoder, ..."
+            ValueError: If `query_learning_rate` is passed without a query encoder.
         """
         if query_learning_rate is not None:
             if self.query_encoder is None:
@@ -483,8 +483,8 @@ class SparseEncoder(Embedder[SparseIndex]):
             it has one row.
 
         Raises:
-            ValueError: "Row 3 of texts is empty. ...", "There is no prompt 'qeury'. ..."
-            ImportError: "Sparse vectors need the package scipy: ..."
+            ValueError: If a text is empty or `prompt` is unknown.
+            ImportError: If the package scipy is not installed.
 
         Example:
             >>> from encoder_zoo import SparseEncoder

@@ -123,7 +123,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         (B, D) float32; of inputs with candidates (B, 1 + K, D).
 
     Raises:
-        ValueError: "pooling is 'average'. Expected one of cls, max, mean, ..."
+        ValueError: If `pooling` is unknown.
 
     Source: Reimers and Gurevych 2019, Sentence-BERT, section 3.
 
@@ -230,8 +230,8 @@ class TextEmbedder(Embedder[VectorIndex]):
             (N, D) float32, in the order of the texts; of a single text (D,).
 
         Raises:
-            ValueError: "Row 3 of texts is empty. ...", "There is no prompt 'qeury'. ...", "dim is
-                500. Expected at most 384."
+            ValueError: If a text is empty, if `prompt` is unknown, or if `dim` is more than
+                `embedding_dim`.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -307,8 +307,7 @@ class TextEmbedder(Embedder[VectorIndex]):
             A `TextEmbedder`, whose similarity is the cosine; prompts are not taken over.
 
         Raises:
-            ValueError: "A static embedder is distilled of an encoder, and this is a table of
-                tokens' vectors."
+            ValueError: If the embedder is static already.
 
         Source: Arora et al. 2017, A Simple but Tough-to-Beat Baseline for Sentence Embeddings,
         section 3, for the weights; the steps are those of model2vec.

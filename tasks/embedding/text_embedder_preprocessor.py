@@ -37,8 +37,7 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
     """Return the prompts by name.
 
     Raises:
-        ValueError: "prompts['query'] is 3. Expected a text.", "default_prompt is 'q'. Expected one
-            of query, passage."
+        ValueError: If a prompt is not a text, or if `default_prompt` is not among `prompts`.
     """
     if not isinstance(prompts, Mapping | None):
         raise invalid("prompts", prompts, "a dict of names and texts")
@@ -68,8 +67,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
         default: name of the model's default prompt, or None for no prompt.
 
     Raises:
-        ValueError: "There is no prompt 'qeury'. Expected query, document, ... or the text itself,
-            such as 'query: '.", "prompt is 7 (int). Expected its name, or its text."
+        ValueError: If `prompt` is not a text, or looks like a name and is unknown.
 
     Example:
         >>> prompts = {"query": "query: ", "passage": "passage: "}

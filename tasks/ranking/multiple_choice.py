@@ -91,7 +91,7 @@ class MultipleChoice(ListScores):
         `predict` of texts returns a list with the logits (choices,) of each question.
 
     Raises:
-        ValueError: "A Bert model for multiple choice reads the pooler's output. ..."
+        ValueError: If the backbone was made without its pooler.
 
     Source: Devlin et al. 2019, section 4.4, of SWAG; Liu et al. 2019, section 5.3, of RACE.
 
@@ -254,8 +254,8 @@ class MultipleChoice(ListScores):
             single question its answer alone.
 
         Raises:
-            ValueError: "Row 1 of choices is empty. ...", "Expected as many lists of choices as
-                questions. ..."
+            ValueError: If a list of choices is empty, or if their number is not that of the
+                questions.
 
         Example:
             >>> from encoder_zoo import MultipleChoice

@@ -171,7 +171,7 @@ class Reranker(ListScores):
         (B, 1) float32 logits; of inputs with candidates (B, K).
 
     Raises:
-        ValueError: "A Bert reranker reads the pooler's output. ..."
+        ValueError: If the backbone was made without its pooler.
 
     Source: Nogueira and Cho 2019, Passage Re-ranking with BERT, section 3.
 
@@ -428,8 +428,7 @@ class Reranker(ListScores):
             a number.
 
         Raises:
-            ValueError: "Row 3 of texts is empty. ...", "The texts of a pair must be equally many.
-                Received: 2 queries, 3 texts."
+            ValueError: If a text is empty, or if the numbers of queries and texts differ.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -481,8 +480,7 @@ class Reranker(ListScores):
             score. Texts of equal scores stay in their order.
 
         Raises:
-            ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
-                empty. ..."
+            ValueError: If `query` is not one text, or if `texts` or one of them is empty.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -516,8 +514,8 @@ class Reranker(ListScores):
             over all orders of them.
 
         Raises:
-            ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 0 has the relevance -1.0. ...",
-                "No query has a relevant text. ..."
+            ValueError: If `relevance` does not have one number of 0 or more for each text, or has
+                none above 0.
 
         Example:
             >>> from encoder_zoo import Reranker

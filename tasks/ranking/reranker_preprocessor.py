@@ -45,8 +45,7 @@ def pair_scores(y, probabilities: bool = False) -> array_ops.Tensor:
         probabilities: whether they must lie between 0 and 1.
 
     Raises:
-        ValueError: "Row 3 has the score inf. Expected a finite number.", "Row 3 has the score 5.0.
-            Expected a number from 0 to 1 ..."
+        ValueError: If a score is not finite, or not from 0 to 1 although it is a probability.
 
     Example:
         >>> pair_scores([0.5, 5.0], probabilities=True)
@@ -65,8 +64,8 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
         as_gains: whether `LambdaLoss` makes gains of them.
 
     Raises:
-        ValueError: "Row 1 has 2 scores for 3 texts. ...", "Row 1 has the score inf. ...", "Row 1
-            has the highest score -2.0. ..."
+        ValueError: If the scores are not one finite number for each text, or are no gains that
+            `LambdaLoss` can order.
 
     Example:
         >>> import tensorflow as tf

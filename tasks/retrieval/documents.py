@@ -95,8 +95,8 @@ class Documents:
         """Return the same documents with ids and fields as plain data.
 
         Raises:
-            ValueError: "ids[3] is 'a7', as ids[0]. ...", "metadata[2]: the field 'year' is '2024'
-                (str), and in metadata[0] an int. ..."
+            ValueError: If an id is there twice, or if a field of the metadata has values of
+                different types.
         """
         ids = None if self.ids is None else _checked_ids(self.ids)
         metadata = None if self.metadata is None else _checked_metadata(self.metadata)
@@ -122,8 +122,8 @@ class Documents:
             text_column: of a table, the column of texts, if that is not "text".
 
         Raises:
-            ValueError: "The table has the columns 'title', 'body'. Name that of the texts:
-                text_column=...", "There are 2 ids for 3 documents."
+            ValueError: If the column of the texts is unknown, or if the numbers of texts, ids and
+                metadata differ.
         """
         if isinstance(documents, Documents):
             given = {"ids": ids, "metadata": metadata, "text_column": text_column}
@@ -159,7 +159,7 @@ class Documents:
             name: of these, for errors.
 
         Raises:
-            ValueError: "There are 2 texts for 3 vectors."
+            ValueError: If the numbers of vectors, texts, ids and metadata differ.
         """
         texts = None if texts is None else checked_texts(texts, "texts")
         return cls._of_columns(texts, ids, metadata, count, name)
@@ -196,9 +196,8 @@ class Documents:
         """Return these documents and further ones.
 
         Raises:
-            ValueError: "The documents of the index have ids, and these have none. ...", "ids[5] is
-                'a7', as ids[0]. ...", "metadata[6]: the field 'year' is '2024' (str), and in
-                metadata[0] float. ..."
+            ValueError: If only one of both has ids or metadata, if an id is there twice, or if a
+                field has values of different types.
         """
         for name in ("ids", "metadata"):
             own, further = getattr(self, name), getattr(others, name)
@@ -265,8 +264,7 @@ class Documents:
             chunks: Whether the id of a document that was cut into chunks stands for all of them.
 
         Raises:
-            ValueError: "There is no document 'a7'. ...", "The documents of this index have no ids.
-                ..."
+            ValueError: If an id is unknown, or if the documents have no ids.
         """
         if self.ids is None:
             raise ValueError(
@@ -329,8 +327,8 @@ class Documents:
                 meets no condition. A function gets a copy of a document's fields.
 
         Raises:
-            ValueError: "where: there is no field 'jear'. Did you mean 'year'?", "where: the field
-                'year' holds float, and '2024' is str."
+            ValueError: If a field is unknown, or if its values are of another type than the wanted
+                one.
         """
         if self.metadata is None:
             raise ValueError(
@@ -396,11 +394,7 @@ class Documents:
         return self._have(field, known[:cut] if below else known[cut:])
 
     def _wanted(self, field: str, given: list) -> list:
-        """Return values of a condition as the field has them.
-
-        Raises:
-            ValueError: "where: the field 'year' holds float, and '2024' is str."
-        """
+        """Return values of a condition as the field has them."""
         kind, values = _kind(next(iter(self._fields[field]))), []
         for value in given:
             if is_missing(value):
@@ -478,8 +472,7 @@ class Documents:
             among: the indices of the documents that are searched; None: all.
 
         Raises:
-            ValueError: "group_by: there is no field 'jear'. ...", "group_by: document 3 has no
-                single 'year'. ..."
+            ValueError: If the field is unknown, or if a document does not have one value of it.
         """
         if field not in self._groups:
             self._groups[field] = self._values_of(field)
@@ -508,7 +501,7 @@ class Documents:
         """Return for values of a field the index of the first document with each.
 
         Raises:
-            ValueError: "There is no document with document='a7'. ..."
+            ValueError: If no document has one of the values.
         """
         firsts = self.first_of_groups(field)
         values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
@@ -554,7 +547,7 @@ class Documents:
             and "start" and "end", the chunk's characters in it.
 
         Raises:
-            ValueError: "metadata has the field 'start', which the chunks have. ..."
+            ValueError: If the metadata has a field "document", "start" or "end".
 
         Example:
             >>> from encoder_zoo import BertTokenizer
@@ -612,7 +605,7 @@ class Documents:
             path: of the file, for errors.
 
         Raises:
-            ValueError: "...: line 3 is no document: ..."
+            ValueError: If the file is empty, or if a line is not a document.
         """
         if lines is None:
             return cls(texts)
@@ -685,11 +678,7 @@ def beir_text(document: str | Mapping[str, str]) -> str:
 
 
 def _is_of_beir(documents: object, text_column: str | None) -> bool:
-    """Return whether documents are a dict of texts or rows by their ids, and not of columns.
-
-    Raises:
-        ValueError: "documents is one row, {'id': 'a', 'text': 'Tax.'}. ..."
-    """
+    """Return whether documents are a dict of texts or rows by their ids, and not of columns."""
     if not isinstance(documents, Mapping):
         return False
     if isinstance(documents.get(text_column or "text"), str):
@@ -745,11 +734,7 @@ def _rows(columns: Mapping) -> list[dict]:
 
 
 def _ordered(values: Any, name: str) -> Sequence:
-    """Return a column as it is, if its values have an order.
-
-    Raises:
-        ValueError: "ids is {'a', 'b'} (set). Expected a list, with one for each document."
-    """
+    """Return a column as it is, if its values have an order."""
     if isinstance(values, str | bytes | set | frozenset) or not hasattr(values, "__len__"):
         raise invalid(name, values, "a list, with one for each document")
     return values

@@ -64,8 +64,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
         function: their similarity.
 
     Raises:
-        ValueError: "engine='faiss' searches in float32. ...", "engine='hnsw' has no manhattan
-            distances of int8. ..."
+        ValueError: If the engine does not search in this precision or by this similarity.
     """
     if engine is None:
         return
@@ -99,7 +98,7 @@ class FaissVectors(Float32Vectors):
         function: the similarity.
 
     Raises:
-        ImportError: "engine='faiss' and engine='hnsw' need the package faiss-cpu: ..."
+        ImportError: If the package faiss-cpu is not installed.
     """
 
     engine = "faiss"
@@ -151,7 +150,7 @@ class GraphVectors(Float32Vectors):
         levels: (N,) int32, in how many levels each of these has links.
 
     Raises:
-        ImportError: "engine='faiss' and engine='hnsw' need the package faiss-cpu: ..."
+        ImportError: If the package faiss-cpu is not installed.
 
     Source: Malkov and Yashunin 2018, Efficient and Robust Approximate Nearest Neighbor Search Using
     Hierarchical Navigable Small World Graphs, section 4.
@@ -190,8 +189,7 @@ class GraphVectors(Float32Vectors):
             arrays: "links" and "levels".
 
         Raises:
-            ValueError: "...: links has the shape (3,). Expected (64,).", "...: links has a number
-                that is no vector of its level."
+            ValueError: If the arrays do not describe the graph of an index.
         """
         check_graph(path, arrays["links"], arrays["levels"], len(base))
         return cls(base, arrays["links"], arrays["levels"])

@@ -50,8 +50,7 @@ def by_position(
             index, so that ids of documents stay.
 
     Raises:
-        ValueError: "queries is a dict. Expected dicts of documents and judgements too, ...",
-            "relevant has the document 'd9', which is not among those given."
+        ValueError: If only `queries` is a dict, or if `relevant` has an unknown query or document.
 
     Example:
         >>> corpus = {"d1": {"title": "Cats", "text": "They sleep."}, "d2": {"text": "Tax."}}
@@ -99,9 +98,7 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
             grade}; None: the document with the query's own index.
 
     Raises:
-        ValueError: "relevant is a dict. ...", "relevant has 3 entries for 4 queries. ...",
-            "relevant[2] has the document 9. Expected indices from 0 to 8.", "relevant[2] has no
-            relevant document. ..."
+        ValueError: If `relevant` does not have, for each query, one or more of the documents.
 
     Example:
         >>> judged(["q", "r"], ["a", "b", "a"], [2, [0, 1]]).relevant
@@ -140,7 +137,7 @@ def check_by_query(relevant: object) -> None:
     """Raise an error for judgements that are not one entry for each query.
 
     Raises:
-        ValueError: "relevant is a dict. Expected one entry for each query, ..."
+        ValueError: If `relevant` is not a list with one entry for each query.
     """
     if isinstance(relevant, Mapping | str) or not isinstance(relevant, Iterable):
         raise ValueError(
@@ -198,8 +195,7 @@ def checked_scores(scores, first: int, second: int) -> np.ndarray:
         first, second: how many texts there are of the pairs.
 
     Raises:
-        ValueError: "There are 3 first texts, 3 second texts and 2 scores. ...", "scores[1] is nan.
-            Expected finite numbers.", "All scores are 1.0. Expected different ones, ..."
+        ValueError: If there is not one finite number for each pair, or if all scores are equal.
     """
     scores = np.asarray(check_given(scores))
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:

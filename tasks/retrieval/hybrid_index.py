@@ -77,8 +77,8 @@ class HybridIndex(Index):
         texts: of the first index that has them, or None.
 
     Raises:
-        ValueError: "indexes is empty. ...", "The indexes have 3 and 4 documents. ...", "The indexes
-            differ in the text of document 2. ...", "There are 2 weights for 3 indexes. ..."
+        ValueError: If `indexes` is empty, if the indexes have different documents, or if there is
+            not one weight for each.
 
     Source: Cormack et al. 2009, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank
     Learning Methods; weighted scores Bruch et al. 2023, An Analysis of Fusion Functions for Hybrid
@@ -286,8 +286,7 @@ class HybridIndex(Index):
             folder: to write.
 
         Raises:
-            ValueError: "m holds encoder_zoo.json, which is not of an index ...", "indexes[1] is a
-                HybridIndex, which cannot be saved in another. ..."
+            ValueError: If the folder holds other files, or if an index cannot be saved in another.
         """
         for i, index in enumerate(self.indexes):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):
@@ -316,9 +315,9 @@ class HybridIndex(Index):
             verify: whether to verify the checksums of the files.
 
         Raises:
-            FileNotFoundError: if there is no such folder.
-            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "There are 1
-                models for 2 indexes: ...", "... was replaced while it was loaded. ..."
+            FileNotFoundError: If the folder does not exist.
+            ValueError: If the folder does not hold a HybridIndex, is damaged, or is replaced
+                meanwhile, or if there is not one model for each index.
         """
         manifest = _read(folder, verify)
         names = manifest["indexes"]
@@ -402,10 +401,9 @@ def load_index(
             and of a `VectorIndex` `engine="faiss"`.
 
     Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the index
-            of another embedder: ...", "... holds a SparseIndex, which is built by another kind of
-            embedder. ..."
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If the folder does not hold an index or is damaged, or if the index was built
+            with another embedder.
 
     Example:
         >>> import tempfile

@@ -295,9 +295,9 @@ class Index:
             embedder's `similarity_function`, more is nearer: distances are negative.
 
         Raises:
-            ValueError: "queries[1] is empty. ...", "A reranker reads texts, and ...", "The embedder
-                has changed since the index was built, ...", "where: there is no field 'jear'. Did
-                you mean 'year'?"
+            ValueError: If a query is empty, if a field of `where` or `group_by` is unknown, if the
+                embedder has changed since the index was built, or if a reranker is passed and there
+                are no texts.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -339,11 +339,7 @@ class Index:
         return found[0] if given is not None and given.single else found
 
     def _given_vectors(self, queries: object) -> GivenVectors | None:
-        """Return queries that are vectors already, checked; None if they are texts.
-
-        Raises:
-            ValueError: "queries has the shape (3,). Expected vectors of 384 dimensions, ..."
-        """
+        """Return queries that are vectors already, checked; None if they are texts."""
         if are_numbers(queries):
             raise invalid("queries", queries, f"texts: a {type(self).__name__} takes no vectors")
         return None
@@ -450,7 +446,7 @@ class Index:
             For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
 
         Raises:
-            ValueError: as `TextEmbedder.evaluate_retrieval`.
+            ValueError: As for `TextEmbedder.evaluate_retrieval`.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -613,8 +609,8 @@ class Index:
                 `text_column`, the column of texts, if that is not "text".
 
         Raises:
-            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "The embedder has
-                changed since the index was built. ...", "ids[7] is 'a', as ids[0]. ..."
+            ValueError: If `documents` or one of them is empty, if an id is in the index already, or
+                if the embedder has changed since the index was built.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -646,7 +642,7 @@ class Index:
                 documents, and are put behind the documents that stay.
 
         Raises:
-            ValueError: "There is no document 'a7'. ..."; and as `add`.
+            ValueError: If an id is unknown, and as for `add`.
         """
         new = Documents.of(documents, **columns)
         if new.ids is None:
@@ -706,8 +702,8 @@ class Index:
             where: as for `search`, in place of ids.
 
         Raises:
-            ValueError: "There is no document 'a7'. ...", "remove would leave no document. ...",
-                "remove takes either ids or where. ..."
+            ValueError: If an id is unknown, if no document would be left, or if not exactly one of
+                `ids` and `where` is passed.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -753,9 +749,9 @@ class Index:
                 reads it is not disturbed; all other files stay.
 
         Raises:
-            ValueError: "m holds encoder_zoo.json, which is not of an index that was saved there
-                ...", "The embedder has changed since the index was built. ..."
-            OSError: naming the folder, such as for a full disk.
+            ValueError: If the folder holds other files, or if the embedder has changed since the
+                index was built.
+            OSError: If a file cannot be written, such as to a full disk.
         """
         self._check_embedder()
         now = self._snapshot()
@@ -778,9 +774,9 @@ class Index:
             verify: whether to verify the checksums of the files.
 
         Raises:
-            FileNotFoundError: if there is no such folder.
-            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
-                index of another embedder: ..."
+            FileNotFoundError: If the folder does not exist.
+            ValueError: If the folder does not hold such an index or is damaged, or if the index was
+                built with another embedder.
         """
         found = read_index(folder, cls.kind, cls.types, cls.optional_types, cls.rules, verify)
         path, arrays, documents, manifest = found
@@ -841,8 +837,8 @@ class Index:
             top_k: K, how many documents of each query; all if there are fewer.
 
         Raises:
-            ValueError: "Export needs Keras's TensorFlow backend. ...", "... has no preprocessor
-                ...", "The vectors in float32 take 3.1 GB. ..."
+            ValueError: If the backend is not TensorFlow, if the embedder has no preprocessor, or if
+                the index is too large for a SavedModel.
 
         Example:
             >>> import tempfile

@@ -71,7 +71,7 @@ def write_index(
         settings: plain data for the manifest.
 
     Raises:
-        ValueError: "... holds texts.jsonl, which is not of an index that was saved there ..."
+        ValueError: If the folder holds files that are not of an index.
     """
     with replacing(folder, KIND) as new:
         if arrays:
@@ -90,8 +90,8 @@ def kind_of(folder: str | os.PathLike) -> str:
     """Return the kind of the index in a folder, by its manifest.
 
     Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: "... holds no index: ..."
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If the folder does not hold an index.
     """
     with OpenFolder(folder, [NAME]) as files:
         kind = read_manifest(files, verify=False).get("task", "")
@@ -131,9 +131,9 @@ def read_index(
         verify: whether to verify the checksums.
 
     Raises:
-        FileNotFoundError: if there is no such folder.
-        ValueError: "... holds no index: ...", "... is damaged or changed: ...", "...: it holds
-            {'vectors': ('int8', 1)}. Expected ...", and see `SafetensorsFile`.
+        FileNotFoundError: If the folder does not exist.
+        ValueError: If the folder does not hold an index of this kind, or is damaged. See also
+            `SafetensorsFile`.
     """
     with OpenFolder(folder, [NAME, VECTORS, TEXTS, DOCUMENTS]) as files:
         rules = {"precision": one_of(None), "prompt": TEXT_OR_NONE, **rules}
@@ -156,7 +156,8 @@ def checked_manifest(
         rules: of the settings in the manifest.
 
     Raises:
-        ValueError: "... holds no index: ...", "...: depth is '4'. Expected an integer ..."
+        ValueError: If the folder does not hold an index of this kind, or if a field does not fit
+            its rule.
     """
     manifest = read_manifest(files, verify)
     if manifest.get("task") != kind:
@@ -186,7 +187,7 @@ def read_documents(files: OpenFolder) -> Documents:
     """Return the texts, ids and fields of an index's files.
 
     Raises:
-        ValueError: "...: line 3 is no document: ...", "There are 2 texts and 3 documents in ..."
+        ValueError: If a line of a file is not a document, or if the files disagree in their number.
     """
     texts, lines = read_texts(files), files.file(DOCUMENTS) if DOCUMENTS in files else None
     documents = Documents.of_lines(lines, texts, DOCUMENTS if lines is None else lines.name)

@@ -165,8 +165,9 @@ class VectorIndex(Index):
             text_column: of a table, the column of texts, if that is not "text".
 
         Raises:
-            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
-            ImportError: "engine='faiss' and engine='hnsw' need the package faiss-cpu: ..."
+            ValueError: If `documents` or one of them is empty, or if the engine does not search in
+                this precision or by the embedder's similarity.
+            ImportError: If an engine is passed and the package faiss-cpu is not installed.
         """
         check_engine(engine, precision, embedder.similarity_function)
         given = Documents.of(documents, ids, metadata, text_column)
@@ -195,8 +196,8 @@ class VectorIndex(Index):
             embedder, precision, prompt, engine: as for `build`.
 
         Raises:
-            ValueError: "vectors has the shape (3,). Expected (N, D): ...", "vectors[3] has a
-                number that is NaN or infinite. ...", "There are 2 texts for 3 vectors."
+            ValueError: If `vectors` does not consist of rows of finite numbers, or if the numbers
+                of vectors, texts, ids and metadata differ.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -298,9 +299,9 @@ class VectorIndex(Index):
             verify: whether to verify the checksums of the files.
 
         Raises:
-            FileNotFoundError: if there is no such folder.
-            ValueError: "... holds no index: ...", "... is damaged or changed: ...", "... is the
-                index of another embedder: ..."
+            FileNotFoundError: If the folder does not exist.
+            ValueError: If the folder does not hold such an index or is damaged, or if the index was
+                built with another embedder.
         """
         index = super().load(folder, embedder, verify)
         check_engine(engine, index.precision, embedder.similarity_function)
@@ -394,8 +395,8 @@ class MultiVectorIndex(Index):
             keep_texts, ids, metadata, text_column: as of `VectorIndex.build`.
 
         Raises:
-            ValueError: "documents is empty. ...", "documents[3] is empty. ...", "precision is ..."
-            ImportError: "pool_factor needs the package scipy: ..."
+            ValueError: If `documents` or one of them is empty, or if `precision` is unknown.
+            ImportError: If `pool_factor` is above 1 and the package scipy is not installed.
         """
         given = Documents.of(documents, ids, metadata, text_column)
         embedding, storing = {"batch_size": batch_size}, {"precision": precision}
@@ -423,8 +424,8 @@ class MultiVectorIndex(Index):
             embedder, precision, pool_factor, prompt: as for `build`.
 
         Raises:
-            ValueError: "vectors is empty. ...", "vectors[2] has the shape (8,) and the type
-                float32. Expected (tokens, 128) ...", "There are 2 texts for 3 documents."
+            ValueError: If `vectors` is empty or an entry is not of shape (tokens, width), or if the
+                numbers of documents, texts, ids and metadata differ.
         """
         vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
         documents = Documents.of_vectors(texts, ids, metadata, len(vectors), "documents")
@@ -554,7 +555,7 @@ class SparseIndex(Index):
             keep_texts, ids, metadata, text_column: as of `VectorIndex.build`.
 
         Raises:
-            ValueError: "documents is empty. ...", "documents[3] is empty. ..."
+            ValueError: If `documents` or one of them is empty.
         """
         given = Documents.of(documents, ids, metadata, text_column)
         embedding, settings = {"batch_size": batch_size}, {"prompt": prompt, "max_terms": max_terms}
@@ -581,8 +582,8 @@ class SparseIndex(Index):
             prompt, max_terms: of `embed`, for further documents.
 
         Raises:
-            ValueError: "vectors is ... Expected a sparse matrix (N, 30522), as of embed.", "There
-                are 2 texts for 3 vectors."
+            ValueError: If `vectors` is not a sparse matrix as wide as the vocabulary, or if the
+                numbers of vectors, texts, ids and metadata differ.
 
         Example:
             >>> from encoder_zoo import SparseEncoder
@@ -662,8 +663,8 @@ class BM25Index(Index):
         ids, metadata, text_column: as of `VectorIndex.build`.
 
     Raises:
-        ValueError: "documents is empty. ...", "documents[3] is empty. ..."
-        ImportError: "BM25 needs the package bm25s: ..."
+        ValueError: If `documents` or one of them is empty.
+        ImportError: If the package bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
     section 3. Words: as in Unicode Standard Annex 29, section 4, but for Katakana and Hangul, whose
@@ -702,8 +703,8 @@ class BM25Index(Index):
             verify: whether to verify the checksums of the files.
 
         Raises:
-            FileNotFoundError: if there is no such folder.
-            ValueError: "... holds no index: ...", "... is damaged or changed: ..."
+            FileNotFoundError: If the folder does not exist.
+            ValueError: If the folder does not hold such an index, or is damaged.
         """
         with OpenFolder(folder, [NAME, TEXTS, DOCUMENTS]) as files:
             checked_manifest(files, cls.kind, verify)

@@ -56,8 +56,7 @@ def ranked_texts(
         shown: makes the scores in the answers of those; None: they are these.
 
     Raises:
-        ValueError: "rank takes one query, a text. ...", "texts is empty. ...", "texts[3] is
-            empty. ..."
+        ValueError: If `query` is not one text, or if `texts` or one of them is empty.
     """
     if not isinstance(query, str | bytes):
         raise ValueError(
@@ -106,7 +105,8 @@ def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
         count: of the texts that it was given.
 
     Raises:
-        ValueError: "The reranker answered {'index': 9, 'score': 1.0}. Expected ..."
+        ValueError: If an entry has no finite "score", or no "index" of a text that no other entry
+            has.
 
     Example:
         >>> checked_ranking([{"index": 1, "score": 0.5}], 2)
@@ -130,8 +130,7 @@ def checked_texts(values, name: str, least: int = 1) -> list[str]:
     """Return a column of texts as a list.
 
     Raises:
-        ValueError: "documents is empty. Expected one or more texts.", "documents[3] is empty. ...",
-            "documents[3] has the lone surrogate '\\ud800', ..."
+        ValueError: If there are fewer than `least` texts, or if one is empty or not valid Unicode.
     """
     values = plain(values)
     texts = [text.decode("utf-8", "replace") for text in as_column(values, name).numpy().tolist()]

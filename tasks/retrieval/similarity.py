@@ -194,8 +194,7 @@ def check_finite(vectors: np.ndarray, name: str) -> None:
     """Raise an error if a number of vectors (N, D) is NaN, infinite, or too large for a score.
 
     Raises:
-        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers.",
-            "vectors[3] has a number beyond 1e+17, whose products float32 does not hold. ..."
+        ValueError: If a vector has a value that is NaN, infinite or too large for float32 products.
     """
     if found := first_not_held(vectors):
         row, why = found
@@ -229,7 +228,7 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
     """Return a copy of vectors (N, D) as float32.
 
     Raises:
-        ValueError: "vectors has the shape (3,). ...", "vectors are 512 wide. Expected at most ..."
+        ValueError: If `vectors` is not an array (N, D) of finite floats with D of at most `most`.
     """
     found = np.asarray(vectors)
     if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
@@ -254,7 +253,7 @@ def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
         width: D; None is any.
 
     Raises:
-        ValueError: "The embedder made vectors of the shape (2, 8) of 3 texts. ..."
+        ValueError: If there is not one vector for each text, of `width` dimensions.
     """
     if isinstance(vectors, list):
         shape, right = f"({len(vectors)}, ...)", len(vectors) == len(texts)
@@ -274,7 +273,7 @@ def checked_and_normalized(vectors: np.ndarray, function: str, name: str) -> np.
     """Return vectors (N, D), checked, and changed to unit length if they are for "cosine".
 
     Raises:
-        ValueError: "vectors[3] has a number that is NaN or infinite. Expected finite numbers."
+        ValueError: If a vector has a value that is NaN, infinite or too large.
 
     Example:
         >>> vectors = np.array([[3.0, 4.0]], "float32")

@@ -66,8 +66,7 @@ def normalized_for(rows, function: str) -> csr_array:
     """Return rows (N, V) of weights in float32, of unit length if "cosine" compares them.
 
     Raises:
-        ValueError: "vectors[3] has a weight that is NaN or infinite. Expected finite numbers.",
-            "vectors[3] has a weight beyond 1e+17, whose products float32 does not hold. ..."
+        ValueError: If a weight is NaN, infinite or too large for float32 products.
     """
     rows = sparse.csr_array(rows).astype("float32")
     if found := first_not_held(rows.data[:, None]):
@@ -132,7 +131,7 @@ class Postings:
             width: V.
 
         Raises:
-            ValueError: "...: terms holds 30522. Expected numbers from 0 to 30521."
+            ValueError: If the arrays do not hold a sparse matrix `width` wide with sorted columns.
         """
         weights, terms, starts = (arrays[name] for name in cls.types)
         check_finite(weights[:, None], f"{path}: weights")
@@ -222,7 +221,7 @@ class WordCounts:
         texts: N of them.
 
     Raises:
-        ImportError: "BM25 needs the package bm25s: ..."
+        ImportError: If the package bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
     section 3. Words: as in Unicode Standard Annex 29, section 4, but for Katakana and Hangul, whose

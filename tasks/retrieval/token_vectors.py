@@ -308,7 +308,7 @@ class TokenVectors:
             precision: of the store.
 
         Raises:
-            ValueError: "...: ends is no growing list up to the 90 vectors."
+            ValueError: If `ends` does not divide the vectors among the documents.
         """
         tokens = cls(TOKEN_STORES[precision].opened(path, arrays), arrays["ends"])
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
@@ -452,7 +452,7 @@ def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
         At most `ceil(T / factor)` vectors, in the order of the groups' first tokens.
 
     Raises:
-        ImportError: "pool_factor needs the package scipy: ..."
+        ImportError: If the package scipy is not installed.
 
     Source: Clavié et al. 2024, Reducing the Footprint of Multi-Vector Retrieval with Minimal
     Performance Impact via Token Pooling, section 2.
@@ -475,7 +475,8 @@ def prepared_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarra
     """Return copies of the vectors of each document, checked, and pooled.
 
     Raises:
-        ValueError: "vectors is empty. ...", "vectors[2] has the shape (8,) ..."
+        ValueError: If `vectors` is empty, or if an entry is not an array (tokens, `width`) of
+            floats.
     """
     if not len(vectors):
         raise ValueError("vectors is empty. Expected an array (tokens, D) for each document.")

@@ -229,7 +229,7 @@ class Float32Vectors:
             **settings: of the constructor, beside the arrays.
 
         Raises:
-            ValueError: "...: ranges has the shape (3, 8). Expected (2, 8)."
+            ValueError: If an array is empty or does not have its shape.
         """
         own = {name: arrays[name] for name in cls.types}
         for name, array in own.items():
