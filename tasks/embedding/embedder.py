@@ -403,10 +403,7 @@ class Embedder(Task, Generic[IndexKind]):
         check_preprocessor(self, documents)
         most = self.preprocessor.document_room
         if length > most:
-            raise ValueError(
-                f"length={length} is more than the {most} tokens that the model reads of a text. "
-                f"Expected at most {most}."
-            )
+            raise invalid("length", length, f"at most {most}, the tokens that the model reads")
         if overlap >= length:
             raise invalid("overlap", overlap, f"less than length={length}")
         if late:
@@ -532,8 +529,7 @@ class Embedder(Task, Generic[IndexKind]):
         columns = [np.asarray(column) for column in COLUMNS.read(pairs)]
         if len(columns) != 2:
             raise ValueError(
-                f"pairs has {len(columns)} columns of texts. Expected two: (first, second), a list "
-                "of pairs, or a table of two columns."
+                f"pairs has {len(columns)} columns of texts. Expected two, (first, second)."
             )
         named = zip(columns, ("first", "second"), strict=True)
         first, second = (checked_texts(column, name) for column, name in named)
@@ -545,7 +541,7 @@ class Embedder(Task, Generic[IndexKind]):
         found = scores_of_pairs(a, b, self.similarity_function)
         if np.ptp(found) == 0:
             raise ValueError(
-                f"All pairs have the similarity {found[0]:g}, so that there is no correlation."
+                f"All pairs have the similarity {found[0]:g}. A correlation needs different ones."
             )
         return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
 
@@ -644,8 +640,7 @@ def check_pooled_by_mean(embedder: Any) -> None:
     pooling = getattr(embedder, "pooling", None)
     if embedder.task_name != "text_embedder" or pooling not in ("mean", ["mean"]):
         raise ValueError(
-            "late=True is for models whose pooling is 'mean'. Received: a "
-            f"{type(embedder).__name__}" + (f" with pooling={pooling!r}." if pooling else ".")
+            f"late=True needs pooling='mean'. {type(embedder).__name__} has pooling={pooling!r}."
         )
 
 

@@ -23,6 +23,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights, weights_lock
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import copy, match, named_weights, stored_array
 from encoder_zoo.presets.formats.embedding_modules import ModuleCheckpoint
@@ -312,8 +313,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         _check_several(hot, names or range(count))
         if epochs and self._takes_several and (hot @ hot.T > 0).all():
             raise ValueError(
-                "Every two texts share a label. Expected some that share none, for pairs to learn "
-                "from; or epochs=0, which fits the head alone."
+                "Every two texts share a label. Expected some that share none, or epochs=0, which "
+                "fits only the head."
             )
         if self.num_classes is None:  # not before: it cannot learn others after an error
             self._set_classes(count, names)
@@ -494,9 +495,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def _scored_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
         """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
         if not self._takes_several:
-            raise ValueError(
-                "Thresholds are of several labels a text. Received: "
-                f"problem_type={self.problem_type!r}."
+            raise invalid(
+                "problem_type", self.problem_type, f"{SEVERAL!r}: other texts have no thresholds"
             )
         texts, labels = self._labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
@@ -560,9 +560,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             return self.classify([texts], batch_size, top_k, threshold, abstain_below)[0]
         if threshold is not None and (not self._takes_several or top_k is not None):
             raise ValueError(
-                "threshold is of several labels a text, and not of the top_k. Received: "
-                f"problem_type={self.problem_type!r}, top_k={top_k}. Where an uncertain answer is "
-                "to be left out, use abstain_below."
+                f"threshold does not go with problem_type={self.problem_type!r} and top_k={top_k}. "
+                "To leave out uncertain answers, use abstain_below."
             )
         kind = "several labels a text" if self._takes_several else None
         check_abstention(abstain_below, kind, top_k)
@@ -668,8 +667,7 @@ def _problem_type(checkpoint: Checkpoint) -> str:
 def _check_counts(count: int, classes: np.ndarray) -> None:
     if classes.shape != (count,):
         raise ValueError(
-            f"Expected one label for each text. Received: {count} texts, labels of the shape "
-            f"{classes.shape}."
+            f"There are {count} texts, and labels of shape {classes.shape}. Expected one for each."
         )
 
 
@@ -678,6 +676,6 @@ def _check_several(hot: np.ndarray, names: Sequence) -> None:
         found = [names[i] for i in np.flatnonzero(hot[0])] if len(hot) else []
         of_class = f", all of the class{'es' * (len(found) > 1)} {', '.join(map(repr, found))}"
         raise ValueError(
-            "Expected texts of two classes or more: pairs to learn from are of one class and of "
-            f"two. Received: {len(hot)} text{'s' * (len(hot) != 1)}{of_class * bool(found)}."
+            f"The number of texts is {len(hot)}{of_class * bool(found)}. Expected texts of two "
+            "classes or more."
         )

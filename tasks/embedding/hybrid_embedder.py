@@ -17,6 +17,7 @@ from encoder_zoo.common.arguments import PresetArguments, SaveOptions
 from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import Name, NonNegativeInt, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -153,13 +154,13 @@ class HybridEmbedder:
     def _check(self) -> None:
         """Raise an error if the tasks do not read the same of a text."""
         if len(self.weights) != 3:
-            raise ValueError(f"There are {len(self.weights)} weights. Expected three.")
+            raise invalid("weights", self.weights, "three numbers")
         given = {"dense": self.dense, "terms": self.terms, "tokens": self.tokens}
         for name, task in given.items():
             if task.backbone is not self.backbone:
                 raise ValueError(
-                    f"{name} has another backbone than dense. Expected one backbone for all "
-                    "three, as HybridEmbedder.from_preset loads it."
+                    f"{name} has another backbone than dense. Expected one for all three, as "
+                    "from_preset loads it."
                 )
             check_preprocessor(task, [""])
         first, prepares = self.dense.preprocessor, self.tokens.preprocessor
@@ -178,12 +179,11 @@ class HybridEmbedder:
         needless = ("query_marker", "document_marker", "expand_queries", "skiplist")
         for name in needless:
             if getattr(prepares, name):
-                raise ValueError(
-                    f"tokens has {name} {getattr(prepares, name)!r}, so that it does not read what "
-                    "dense reads. Expected none, as in BGE-M3."
+                raise invalid(
+                    f"{name} of tokens", getattr(prepares, name), "none: dense reads no such tokens"
                 )
         if not first.include_prompt:
-            raise ValueError("include_prompt of dense is False. Expected True.")
+            raise invalid("include_prompt of dense", False, "True")
 
     @property
     def backbone(self):

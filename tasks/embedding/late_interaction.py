@@ -16,6 +16,7 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import late_interaction_folder
@@ -222,14 +223,11 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             return x, y
         columns = COLUMNS.read(x)
         if len(columns) < 2:
-            raise ValueError(
-                "LateInteraction learns from queries and their documents, x=(queries, "
-                "documents). Received: one column of texts."
-            )
+            raise ValueError("x has one column of texts. Expected x=(queries, documents).")
         if y is not None and len(columns) < 3:
             raise ValueError(
-                "y has scores, but each query has one document. Expected lists of two documents "
-                "or more, x=(queries, lists of documents), and a list of scores for each."
+                "y has scores, but each query has one document. Expected x=(queries, lists of "
+                "documents), and a list of scores for each query."
             )
         return tuple(columns), y
 
@@ -337,9 +335,10 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             return super()._vectors_of(x, prompt, name)
         for i, vectors in enumerate(given):
             if np.shape(vectors)[1:] != (self.embedding_dim,) or not len(vectors):
-                raise ValueError(
-                    f"{name}[{i}] has the shape {np.shape(vectors)}. Expected (tokens, "
-                    f"{self.embedding_dim}), of one token or more."
+                raise invalid(
+                    f"{name}[{i}].shape",
+                    np.shape(vectors),
+                    f"(tokens, {self.embedding_dim}), one token or more",
                 )
         return list(given), single
 

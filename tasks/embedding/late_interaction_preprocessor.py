@@ -121,9 +121,8 @@ class LateInteractionPreprocessor(SeparateTexts):
     def _marker_id(self, name: str, known: Mapping[str, int]) -> int | None:
         marker = getattr(self, name)
         if marker is not None and marker not in known:
-            raise ValueError(
-                f"{name} is {marker!r}, which the tokenizer does not have. "
-                "LateInteraction.from_preset adds markers to tokenizer and model."
+            raise invalid(
+                name, marker, "a token of the tokenizer: LateInteraction.from_preset adds markers"
             )
         return None if marker is None else known[marker]
 

@@ -6,6 +6,7 @@ Comment letters: N examples, K further texts of each.
 from __future__ import annotations
 
 from encoder_zoo.common.lazy import array_ops, keras
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
@@ -35,8 +36,8 @@ def only_column(texts) -> array_ops.Tensor:
     """
     if isinstance(texts, Documents) and texts.contexts is not None:
         raise ValueError(
-            "The chunks are to be read in their documents, late=True, as a TextEmbedder does. "
-            "Expected chunks(..., late=False) for this embedder."
+            "The chunks were made with late=True, which only a TextEmbedder reads. Make them with "
+            "late=False."
         )
     return TEXTS.read(texts.texts if isinstance(texts, Documents) else texts)[0]
 
@@ -176,8 +177,9 @@ def as_vectors(y) -> array_ops.Tensor:
     """
     vectors = as_scores(y)
     if len(vectors.shape) != 2:
-        raise ValueError(
-            "x has one column of texts, so y must be their vectors, (texts, width). Received the "
-            f"shape {tuple(vectors.shape)}. Scores are of pairs: x=(first, second)."
+        raise invalid(
+            "y.shape",
+            tuple(vectors.shape),
+            "(texts, width), as x has one column; scores need x=(first, second)",
         )
     return vectors

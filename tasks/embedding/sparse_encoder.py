@@ -22,6 +22,7 @@ from encoder_zoo.common.validation import (
     PositiveInt,
     validate_arguments,
 )
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.inputs import with_padding_mask
@@ -254,16 +255,13 @@ class SparseEncoder(Embedder[SparseIndex]):
         if other is None:
             return
         if not isinstance(other, TermTable | SparseEncoder):
-            raise TypeError(
-                f"query_encoder is a {type(other).__name__}. Expected a TermTable or a "
-                "SparseEncoder."
-            )
+            raise invalid("query_encoder", other, "a TermTable or a SparseEncoder", error=TypeError)
         own = self.backbone.vocabulary_size
         width = other.vocabulary_size if isinstance(other, TermTable) else other.embedding_dim
         if width != own:
             raise ValueError(
-                f"The vectors of query_encoder have {width} terms, and the backbone {own}. "
-                "Expected the same vocabulary."
+                f"query_encoder has {width} terms, and the backbone {own}. Expected the same "
+                "vocabulary."
             )
         if isinstance(other, SparseEncoder) and other.query_encoder is not None:
             raise ValueError("query_encoder has a query_encoder of its own. Expected None.")
@@ -285,7 +283,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         given = (self.activation != "relu", self.head_activation, self.head_layer_norm_epsilon)
         if any(given):
             raise ValueError(
-                "pooling is 'token_weights', which are max(0, x) of a linear layer. Leave out "
+                "pooling='token_weights' has no masked language model's head. Leave out "
                 "activation, head_activation and head_layer_norm_epsilon."
             )
         self.checkpoint_class_suffix = "Model"
@@ -363,9 +361,10 @@ class SparseEncoder(Embedder[SparseIndex]):
             check_head_representable(self)
         self._check_query_form()
         if self.preprocessor is not None and not self.preprocessor.include_prompt:
-            raise ValueError(
-                "include_prompt is False, for which sentence-transformers' SparseEncoder has no "
-                "setting. Expected True."
+            raise invalid(
+                "include_prompt",
+                False,
+                "True: SparseEncoder of sentence-transformers has no such setting",
             )
 
     # -- training ------------------------------------------------------------------------------
@@ -393,10 +392,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         """
         if query_learning_rate is not None:
             if self.query_encoder is None:
-                raise ValueError(
-                    "query_learning_rate needs a query_encoder, and this model has none. Leave it "
-                    "out."
-                )
+                raise ValueError("The model has no query_encoder. Leave out query_learning_rate.")
             self.query_learning_rate = query_learning_rate
         super().compile(optimizer, loss, metrics, **options)
 
@@ -681,15 +677,16 @@ class SparseEncoder(Embedder[SparseIndex]):
             return
         if TOKEN_WEIGHTS in (self.pooling, getattr(other, "pooling", None)):
             raise ValueError(
-                "pooling is 'token_weights', as in BGE-M3, whose files have no place for a "
-                "query_encoder. Save both by themselves."
+                "Files of pooling='token_weights' (BGE-M3) hold no query_encoder. Save both "
+                "separately."
             )
         if isinstance(other, SparseEncoder):
             check_head_representable(other)
             if other.preprocessor is None:
-                raise ValueError(
-                    "query_encoder has no preprocessor, so its folder would have no tokenizer. "
-                    "Pass one that was made with preprocessor=..."
+                raise invalid(
+                    "query_encoder.preprocessor",
+                    None,
+                    "a preprocessor, whose tokenizer is saved too",
                 )
 
     def files_to_save(self, dtype: object) -> dict[str, bytes]:

@@ -320,10 +320,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         """
         check_preprocessor(self, "")
         if isinstance(self.backbone, TokenTable):
-            raise ValueError(
-                "A static embedder is distilled of an encoder, and this is a table of tokens' "
-                "vectors."
-            )
+            raise ValueError("The embedder is static already. Distil it from an encoder.")
         tokenizer = self.preprocessor.tokenizer
         file = tokenizer.to_files()["tokenizer.json"]
         file = file.decode() if isinstance(file, bytes) else file

@@ -48,10 +48,10 @@ def checked_prompts(prompts: Mapping[str, str] | None, default_prompt: str | Non
         check_writable(name, "A name of prompts")
         check_writable(text, f"prompts[{name!r}]")
     if default_prompt is not None and default_prompt not in prompts:
-        raise ValueError(
-            f"default_prompt is {default_prompt!r}. Expected one of {', '.join(prompts)}."
-            if prompts
-            else f"default_prompt is {default_prompt!r}, and there are no prompts."
+        raise invalid(
+            "default_prompt",
+            default_prompt,
+            f"one of {', '.join(prompts)}" if prompts else "None: there are no prompts",
         )
     return prompts
 
@@ -87,9 +87,7 @@ def prompt_text(prompts: Mapping[str, str], prompt: str | None, default: str | N
         return ""
     if re.fullmatch(r"\w+", name):
         names = ", ".join(dict.fromkeys([*prompts, *ROLES]))
-        raise ValueError(
-            f"There is no prompt {name!r}. Expected {names}, or the text itself, such as 'query: '."
-        )
+        raise invalid("prompt", name, f"{names}, or the text itself, such as 'query: '")
     return name
 
 

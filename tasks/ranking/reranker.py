@@ -268,8 +268,8 @@ class Reranker(ListScores):
         found = loss_inputs.find_loss(loss)
         if function_of(found) in loss_inputs.OF_ONE_CLASS:
             raise ValueError(
-                f"{type(found).__name__} is of several classes, and a Reranker has one output. "
-                f"Expected loss='auto', here {type(default).__name__}, or 'binary_crossentropy'."
+                f"{type(found).__name__} is of several classes, and a Reranker has one output. Use "
+                f"loss='auto' ({type(default).__name__}) or 'binary_crossentropy'."
             )
         if function_of(found) not in loss_inputs.OF_ACTIVATION:
             return super().resolve_loss(loss, default)
@@ -300,8 +300,8 @@ class Reranker(ListScores):
         loss = self.recipe.arguments.get("loss", "auto")
         if isinstance(loss, RankingLoss) and not of_lists:
             raise ValueError(
-                f"{type(loss).__name__} orders the texts of a query. Expected a list of texts for "
-                "each query, and a list of scores. Received: pairs."
+                f"{type(loss).__name__} orders the texts of a query, and x has pairs. Expected a "
+                "list of texts and a list of scores for each query."
             )
         of_keras = isinstance(loss, str) or function_of(loss) is not None
         if of_lists and of_keras and not is_auto(loss):
@@ -330,10 +330,9 @@ class Reranker(ListScores):
         labels = labels_from_config(config)
         if architecture.endswith(cls.checkpoint_class_suffix) and len(labels) > 1:
             raise ValueError(
-                f"The checkpoint is a classifier of {len(labels)} labels, "
-                f"{', '.join(labels[:5])}, and a Reranker has one output. Load it with "
-                "SequenceClassifier.from_preset. To train a Reranker on its encoder, give that "
-                "to the constructor: Reranker(Backbone.from_preset(source), preprocessor)."
+                f"The checkpoint is a classifier of {len(labels)} labels, {', '.join(labels[:5])}, "
+                "and a Reranker has one output. Use SequenceClassifier.from_preset, or a new "
+                "head: Reranker(Backbone.from_preset(source), preprocessor)."
             )
         return super().checkpoint_arguments(config, head, arguments)
 
@@ -525,14 +524,18 @@ class Reranker(ListScores):
         """
         queries, texts = self.preprocessor_class.inputs.read((queries, texts))
         if not isinstance(texts, array_ops.RaggedTensor):
-            raise ValueError("evaluate_ranking takes a list of texts for each query.")
+            raise ValueError(
+                "texts has one text for each query. Expected a list of texts for each."
+            )
         relevance = list_scores(relevance, texts.row_lengths())
         row, expected = texts.value_rowids(), ". Expected 0 or more."
         values = relevance.values
         check_each(values, values >= 0, " has the relevance ", values, expected, index=row)
         useful = array_ops.reduce_any(relevance > 0, axis=1).numpy()
         if not useful.any():
-            raise ValueError("No query has a relevant text. Expected numbers above 0 for some.")
+            raise ValueError(
+                "relevance has no number above 0. Expected a relevant text for some query."
+            )
         logits = self._logits(array_ops.gather(queries, row), texts.values, batch_size)
         rows = np.split(logits, texts.row_splits[1:-1].numpy())
         rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]

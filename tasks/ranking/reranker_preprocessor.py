@@ -88,8 +88,7 @@ def list_scores(y, lengths: array_ops.Tensor, as_gains: bool = False) -> array_o
     counts = scores.row_lengths(), lengths
     if None not in (known := [n.shape[0] for n in counts]) and known[0] != known[1]:
         raise ValueError(
-            f"Expected a list of scores for each query. Received: {known[0]} lists of scores for "
-            f"{known[1]} queries."
+            f"There are {known[0]} lists of scores for {known[1]} queries. Expected one for each."
         )
     right = array_ops.equal(*counts)
     expected = " texts. Expected one for each text."

@@ -128,7 +128,7 @@ class Documents:
         if isinstance(documents, Documents):
             given = {"ids": ids, "metadata": metadata, "text_column": text_column}
             for name in (name for name, value in given.items() if value is not None):
-                raise ValueError(f"{name} is of texts or a table, and these documents have theirs.")
+                raise ValueError(f"These documents have {name} of their own. Leave out {name}.")
             return documents
         if isinstance(documents, os.PathLike | str):
             cure = "a list of texts or a table; load_index(folder) opens an index that was saved"
@@ -141,9 +141,7 @@ class Documents:
         if isinstance(documents, Mapping):
             documents, ids, metadata = _of_table(documents, ids, metadata, text_column)
         elif text_column is not None:
-            raise ValueError(
-                f"text_column={text_column!r} is of a table. Received: {with_type(documents):.80}."
-            )
+            raise invalid("documents", documents, f"a table, with text_column={text_column!r}")
         texts = checked_texts(documents, "documents")
         return cls._of_columns(texts, ids, metadata, len(texts), "documents")
 
@@ -171,7 +169,7 @@ class Documents:
             metadata = _rows(metadata)
         for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
             if isinstance(values, str):
-                raise ValueError(f"{column}={values!r} names a column, and {name} are no table.")
+                raise invalid(column, values, f"a list: {name} are no table with columns")
             if values is not None and len(_ordered(values, column)) != count:
                 raise ValueError(f"There are {len(values)} {column} for {count} {name}.")
         return cls(texts, ids, metadata).checked()
@@ -332,8 +330,8 @@ class Documents:
         """
         if self.metadata is None:
             raise ValueError(
-                "where is for documents with fields, and these have none. Build the index with "
-                "metadata=[{...}, ...], or of a table."
+                "where needs fields, and the documents have none. Build the index with "
+                "metadata=[{...}, ...], or from a table."
             )
         if callable(condition):
             met = [bool(condition(_copy_fields(fields))) for fields in self.metadata]
@@ -398,17 +396,14 @@ class Documents:
         kind, values = _kind(next(iter(self._fields[field]))), []
         for value in given:
             if is_missing(value):
-                raise ValueError(
-                    f"where: {value} for the field {field!r} is a missing value, which no document "
-                    f"has. A function finds the documents without it: lambda fields: {field!r} not "
-                    "in fields."
+                raise invalid(
+                    f"where: {field!r}",
+                    value,
+                    f"a value; for documents without it, lambda fields: {field!r} not in fields",
                 )
             value = _plain_scalar(value)
             if _kind(value) is not kind:
-                raise ValueError(
-                    f"where: the field {field!r} holds {kind.__name__}. Received: "
-                    f"{with_type(value)}."
-                )
+                raise invalid(f"where: {field!r}", value, f"{kind.__name__}, as in the documents")
             if isinstance(value, int):
                 _check_size(value, f"where: the value for {field!r}")
             values.append(value)
@@ -479,9 +474,7 @@ class Documents:
         values, without = self._groups[field]
         lacking = without if among is None else np.intersect1d(without, among)
         for i in lacking.tolist():
-            raise ValueError(
-                f"group_by: document {i} has no single {field!r}: it is {values[i]!r:.40}."
-            )
+            raise invalid(f"group_by: {field!r} of document {i}", values[i], "one value")
         return values
 
     def first_of_groups(self, field: str) -> dict[Any, int]:
@@ -616,9 +609,12 @@ class Documents:
             except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict) or not row or row.keys() - {"id", "metadata"}:
-                raise ValueError(f"{path}: line {number} is no document: {line[:60]!r}.")
+                raise invalid(f"{path}: line {number}", line, "an object with 'id' or 'metadata'")
             if rows and row.keys() != rows[0].keys():
-                raise ValueError(f"{path}: line {number} has {sorted(row)}, line 1 other keys.")
+                raise ValueError(
+                    f"{path}: line {number} has {sorted(row)}. Expected {sorted(rows[0])}, as line "
+                    "1."
+                )
             rows.append(row)
         if not rows:
             raise ValueError(f"{path} is empty. Expected a document on each line.")
@@ -682,7 +678,7 @@ def _is_of_beir(documents: object, text_column: str | None) -> bool:
     if not isinstance(documents, Mapping):
         return False
     if isinstance(documents.get(text_column or "text"), str):
-        raise ValueError(f"documents is one row, {documents!r:.80}. Expected a list, [row].")
+        raise invalid("documents", documents, "a list of rows, [row]")
     rows = Mapping if text_column else str | Mapping
     return any(isinstance(row, rows) for row in documents.values())
 
@@ -698,9 +694,8 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
         raise ValueError("documents is empty. Expected one or more texts.")
     name = "text" if text_column is None else text_column
     if name not in table:
-        raise ValueError(
-            f"The table has the columns {', '.join(map(repr, table))}. Name that of the texts: "
-            "text_column=..."
+        raise invalid(
+            "text_column", text_column, f"one of the columns, {', '.join(map(repr, table))}"
         )
     of_ids = "id" if ids is None and "id" in table else ids if isinstance(ids, str) else None
     others = [column for column in table if column not in (name, of_ids)]
@@ -713,7 +708,7 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
     for column in [*others, *([of_ids] if of_ids else [])]:
         if column not in table:
             raise ValueError(
-                f"There is no column {column!r}. The table has {', '.join(map(repr, table))}."
+                f"There is no column {column!r}. Expected some of {', '.join(map(repr, table))}."
             )
     if metadata is None and others:
         metadata = _rows({column: table[column] for column in others})
@@ -848,10 +843,7 @@ def _plain_value(value: object, name: str):
 def _check_size(value: int, name: str) -> None:
     """Raise an error for an integer that files of JSON do not hold."""
     if value.bit_length() > MOST_BITS:
-        raise ValueError(
-            f"{name} is an integer of {value.bit_length()} bits. Expected at most {MOST_BITS}: a "
-            "text holds more."
-        )
+        raise invalid(name, value, f"at most {MOST_BITS} bits: a text holds more")
 
 
 def _plain_scalar(value: Any):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, require
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.vectors import (
     BLOCK,
     ROUNDING,
@@ -70,10 +71,7 @@ def check_engine(engine: str | None, precision: str, function: str) -> None:
         return
     known = {"faiss": ("float32",), "hnsw": ("float32", "int8")}[engine]
     if precision not in known:
-        raise ValueError(
-            f"engine={engine!r} searches in {' or '.join(known)}. Received: precision="
-            f"{precision!r}."
-        )
+        raise invalid("precision", precision, f"{' or '.join(known)}, with engine={engine!r}")
     if precision == "int8" and function == "manhattan":
         raise ValueError(
             f"engine={engine!r} has no manhattan distances of int8. Expected precision='float32'."

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.retrieval.documents import beir_text
 from encoder_zoo.tasks.retrieval.ranking import checked_texts
@@ -61,8 +61,8 @@ def by_position(
         return queries, relevant, documents
     if not isinstance(relevant, Mapping) or not isinstance(documents, Mapping | None):
         raise ValueError(
-            "queries is a dict. Expected dicts of documents and judgements too, as BEIR has them: "
-            "{query: text}, {document: text}, {query: {document: grade}}."
+            "queries is a dict. Expected dicts of documents and relevant too: {query: text}, "
+            "{document: text}, {query: {document: grade}}."
         )
     grades = {query: _grades_by_id(entry) for query, entry in relevant.items()}
     _check_known(grades, queries, "query")
@@ -85,7 +85,9 @@ def _grades_by_id(entry: object) -> dict:
 def _check_known(ids: Iterable, known: Mapping, name: str) -> None:
     for one in ids:
         if one not in known:
-            raise ValueError(f"relevant has the {name} {one!r}, which is not among those given.")
+            raise ValueError(
+                f"relevant has the unknown {name} {shown(one)}. Leave it out, or add it."
+            )
 
 
 def judged(queries, documents, relevant: Sequence | None) -> Judged:
@@ -110,9 +112,8 @@ def judged(queries, documents, relevant: Sequence | None) -> Judged:
     if relevant is None:
         if len(texts) != len(queries):
             raise ValueError(
-                f"There are {len(queries)} queries and {len(texts)} documents. Expected as many "
-                "documents as queries, one for each; or relevant=, the indices of the documents "
-                "for each query."
+                f"There are {len(queries)} queries and {len(texts)} documents. Expected one "
+                "document for each query, or relevant=, with the indices for each."
             )
         relevant = range(len(queries))
     check_by_query(relevant)
@@ -140,9 +141,10 @@ def check_by_query(relevant: object) -> None:
         ValueError: If `relevant` is not a list with one entry for each query.
     """
     if isinstance(relevant, Mapping | str) or not isinstance(relevant, Iterable):
-        raise ValueError(
-            f"relevant is a {type(relevant).__name__}. Expected one entry for each query, in "
-            "their order: the index of a document, a list of indices, or {index: grade}."
+        raise invalid(
+            "relevant",
+            relevant,
+            "an entry for each query: an index of a document, a list of these, or {index: grade}",
         )
 
 
@@ -157,23 +159,17 @@ def _grades(entry, i: int, count: int) -> dict[int, float]:
     grades = {}
     for index, grade in pairs:
         if isinstance(index, str | bytes | bool | float) or not hasattr(index, "__index__"):
-            raise ValueError(
-                f"relevant[{i}] has {index!r}. Expected indices of documents, integers."
-            )
+            raise invalid(f"relevant[{i}]: index", index, "an integer")
         if not 0 <= operator.index(index) < count:
-            raise ValueError(
-                f"relevant[{i}] has the document {index}. Expected indices from 0 to {count - 1}."
-            )
+            raise invalid(f"relevant[{i}]: index", operator.index(index), f"from 0 to {count - 1}")
         if not isinstance(grade, Real) or not math.isfinite(grade) or grade < 0:
-            raise ValueError(
-                f"relevant[{i}] has the grade {grade!r} of document {index}. Expected a number of "
-                "0 or more."
+            raise invalid(
+                f"relevant[{i}]: grade of document {index}", grade, "a number of 0 or more"
             )
         grades[operator.index(index)] = float(grade)
     if not any(grades.values()):
-        raise ValueError(
-            f"relevant[{i}] has no relevant document. Expected the index of one or more; leave out "
-            "queries that have none."
+        raise invalid(
+            f"relevant[{i}]", entry, "one or more documents; leave out queries without any"
         )
     return grades
 
@@ -201,17 +197,14 @@ def checked_scores(scores, first: int, second: int) -> np.ndarray:
     if scores.dtype.kind not in "fiub" or scores.shape != (first,) or first != second:
         raise ValueError(
             f"There are {first} first texts, {second} second texts and {scores.dtype} scores of "
-            f"shape {scores.shape}. Expected equally many, and a number for each pair."
+            f"shape {scores.shape}. Expected one number for each pair."
         )
     scores = scores.astype("float64")
     if not np.isfinite(scores).all():
         i = int(np.isfinite(scores).argmin())
         raise invalid(f"scores[{i}]", scores[i], "finite numbers")
     if np.ptp(scores) == 0:
-        raise ValueError(
-            f"All scores are {scores[0]}. Expected different ones, as equal ones have no "
-            "correlation with anything."
-        )
+        raise ValueError(f"All scores are {scores[0]}. A correlation needs different ones.")
     return scores
 
 

@@ -21,6 +21,7 @@ from encoder_zoo.common.validation import (
     rule_of,
     validate_arguments,
 )
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import replacing
 from encoder_zoo.presets.files.manifest import NAME, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -292,7 +293,7 @@ class HybridIndex(Index):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):
                 raise ValueError(
                     f"indexes[{i}] is a {type(index).__name__}, which cannot be saved in another. "
-                    "Save the indexes that can be one by one, and make a HybridIndex of them again."
+                    "Save the other indexes one by one, and combine them again."
                 )
         now = self._snapshot()
         names = [f"{i}_{type(index).__name__}" for i, index in enumerate(self.indexes)]
@@ -346,7 +347,7 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
         folders = {name.split("/")[0] for name in manifest["files"]}
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
         if not is_list or not names or set(names) != folders:
-            raise ValueError(f"{files.path / NAME}: indexes are {names}. Expected its subfolders.")
+            raise invalid(f"{files.path / NAME}: indexes", names, "its subfolders")
         return manifest
 
 

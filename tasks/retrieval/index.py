@@ -318,7 +318,7 @@ class Index:
         if (given := self._given_vectors(queries)) is not None:
             if reranker is not None or options:
                 unfit = "reranker" if reranker is not None else ", ".join(options)
-                raise ValueError(f"{unfit} is for queries that are texts. Received: vectors.")
+                raise ValueError(f"queries are vectors. Expected texts, for {unfit}.")
             texts, options = [""] * given.count, {"vectors": given.vectors}
         else:
             texts = checked_texts(queries, "queries", least=0)
@@ -382,17 +382,18 @@ class Index:
     def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
         if options and self.embedder is None:
             raise TypeError(
-                f"{type(self).__name__} embeds no queries. Received: {', '.join(options)}. Leave "
-                "it out."
+                f"{type(self).__name__} embeds no queries. Leave out {', '.join(options)}."
             )
         if reranker is not None and not hasattr(reranker, "rank"):
             raise invalid(
                 "reranker", reranker, "an object with rank(query, texts, top_k), such as a Reranker"
             )
         if candidates is not None and reranker is None:
-            raise ValueError(f"candidates={candidates} is for a reranker. Pass reranker=..., too.")
+            raise ValueError(
+                f"candidates is {candidates}, without a reranker. Pass reranker=..., too."
+            )
         if reranker is not None and self.texts is None:
-            raise ValueError("A reranker reads texts, and this index holds vectors alone.")
+            raise ValueError("A reranker reads texts, and the index has none. Build it with texts.")
 
     def _find(
         self,
@@ -584,8 +585,8 @@ class Index:
         most = MAX_APART if version == self._known[0] else SAME
         if not are_close(now, self._known[1], most):
             raise ValueError(
-                "The embedder has changed since the index was built, such as by training: its "
-                "vectors of the same texts are others. Build the index again."
+                "The embedder has changed since the index was built, such as by training. Build "
+                "the index again."
             )
         self._known = version, now
 
@@ -646,7 +647,7 @@ class Index:
         """
         new = Documents.of(documents, **columns)
         if new.ids is None:
-            raise ValueError("update needs ids=[...], of the documents that are replaced.")
+            raise invalid("ids", None, "the ids of the documents to replace")
         owners = new.chunks_of if self.documents.chunks_of else ()
         indices = self.documents.indices_of(owners or new.ids, chunks=bool(owners))
         self._putting(new, batch_size, indices, bool(owners))()

@@ -43,8 +43,8 @@ def export_index(index: Index, path: str | os.PathLike, top_k: int = 10) -> None
     making = next((make for kind, make in kinds.items() if isinstance(store, kind)), None)
     if making is None:
         raise ValueError(
-            f"An export holds an embedder and its vectors, and a {type(index).__name__} has none. "
-            "Export a VectorIndex, MultiVectorIndex or SparseIndex."
+            f"A {type(index).__name__} has no embedder to export. Export a VectorIndex, "
+            "MultiVectorIndex or SparseIndex."
         )
     _check_exportable(model)
     variables, scores_of = making(store, model.similarity_function)
@@ -83,9 +83,8 @@ def _check_exportable(model: Task) -> None:
     backend = keras.config.backend()
     if backend != "tensorflow":
         raise ValueError(
-            "Export needs Keras's TensorFlow backend. Received: an index whose embedder is on the "
-            f"backend {backend!r}. Save both, then load and export them with TensorFlow "
-            "(`pip install tensorflow`), in a process started with KERAS_BACKEND=tensorflow."
+            f"The embedder is on the backend {backend!r}. Save it and the index, then load and "
+            "export them in a process with KERAS_BACKEND=tensorflow (`pip install tensorflow`)."
         )
     if model.preprocessor is None:
         raise ValueError(

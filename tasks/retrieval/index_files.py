@@ -102,7 +102,7 @@ def kind_of(folder: str | os.PathLike) -> str:
 
 def _holds_none(files: OpenFolder) -> ValueError:
     return ValueError(
-        f"{files.path} holds no index: expected the folder of an index's save, with its {NAME}."
+        f"{files.path} holds no index. Expected a folder written by save, with its {NAME}."
     )
 
 
@@ -177,9 +177,7 @@ def _read_arrays(
     if found.keys() & optional_types.keys():
         types = {**types, **optional_types}
     if found != types:
-        raise ValueError(
-            f"{file.path}: it holds {found}. Expected {types}, the number of axes behind the type."
-        )
+        raise ValueError(f"{file.path} holds {found}. Expected {types}, types and numbers of axes.")
     return {name: np.asarray(file.mapped(name)) for name in types}
 
 

@@ -258,9 +258,8 @@ class VectorIndex(Index):
         if not found.size and found.ndim < 2:
             return None  # no queries
         if found.ndim not in (1, 2) or found.shape[-1] != self.dim:
-            raise ValueError(
-                f"queries has the shape {found.shape}. Expected texts, or vectors of {self.dim} "
-                "dimensions, as the index has them."
+            raise invalid(
+                "queries.shape", found.shape, f"texts, or vectors of {self.dim} dimensions"
             )
         vectors = np.array(np.atleast_2d(found), "float32")
         vectors = checked_and_normalized(vectors, self.embedder.similarity_function, "queries")

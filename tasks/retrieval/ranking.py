@@ -14,7 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import check_writable
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.columns import plain, single_column
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 
@@ -59,9 +59,7 @@ def ranked_texts(
         ValueError: If `query` is not one text, or if `texts` or one of them is empty.
     """
     if not isinstance(query, str | bytes):
-        raise ValueError(
-            f"rank takes one query, a text. Received: {with_type(query):.80}. Call it for each."
-        )
+        raise invalid("query", query, "one text: call rank for each query")
     texts = checked_texts(texts, "texts")
     scores = task._scores_of_texts(query, texts, batch_size)
     order = np.argsort(-scores, kind="stable")[:top_k].tolist()
@@ -118,9 +116,10 @@ def checked_ranking(ranked: Any, count: int) -> list[tuple[int, float]]:
         real = isinstance(score, Real) and not isinstance(score, bool) and math.isfinite(score)
         known = isinstance(index, Integral) and not isinstance(index, bool) and 0 <= index < count
         if not real or not known or index in found:
-            raise ValueError(
-                f"The reranker answered {one!r:.80}. Expected dicts with 'index', the number of a "
-                f"text, of {count} each at most once, and 'score', a finite number."
+            raise invalid(
+                "The answer of the reranker",
+                one,
+                f"'index', from 0 to {count - 1} and each once, and 'score', finite",
             )
         found[int(index)] = float(score)
     return list(found.items())
@@ -138,10 +137,7 @@ def checked_texts(values, name: str, least: int = 1) -> list[str]:
         raise ValueError(f"{name} is empty. Expected one or more texts.")
     for i, text in enumerate(texts):
         if not text.strip():
-            raise ValueError(
-                f"{name}[{i}] is empty. Expected some text: leave it out, or put a placeholder "
-                "there."
-            )
+            raise ValueError(f"{name}[{i}] is empty. Leave it out, or put a placeholder there.")
         if "\ufffd" in text and not array_ops.is_tensor(values):
             check_writable(list(single_column(values))[i], f"{name}[{i}]")
     return texts

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from encoder_zoo.common.wording import invalid
+
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 TokenSimilarity = Literal["maxsim", "meanmaxsim"]
 BLOCK = 2**20  # products in memory at a time: 4 MB
@@ -233,12 +235,12 @@ def checked_vectors(vectors, most: int) -> np.ndarray:
     found = np.asarray(vectors)
     if found.ndim != 2 or found.dtype.kind != "f" or not found.size:
         raise ValueError(
-            f"vectors has the shape {found.shape} and the type {found.dtype}. Expected (N, D) "
-            "floating-point numbers, as of embed."
+            f"vectors has shape {found.shape} and type {found.dtype}. Expected floats of shape (N, "
+            "D)."
         )
     if found.shape[1] > most:
-        raise ValueError(
-            f"vectors are {found.shape[1]} wide. Expected at most {most}, the embedder's width."
+        raise invalid(
+            "vectors.shape[1]", found.shape[1], f"at most {most}, the embedder's dimensions"
         )
     check_finite(found, "vectors")
     return np.array(found, "float32")
@@ -263,8 +265,8 @@ def made_of(texts: Sized, vectors: Any, width: int | None = None) -> Any:
         right = right and vectors.dtype.kind in "fiu"
     if not right:
         raise ValueError(
-            f"The embedder made vectors of the shape {shape} of {len(texts)} texts. Expected one "
-            f"for each, of {width or 'so many'} numbers."
+            f"The embedder made vectors of shape {shape} for {len(texts)} texts. Expected one for "
+            f"each, of {width or 'some'} dimensions."
         )
     return vectors
 

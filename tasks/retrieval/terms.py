@@ -139,7 +139,7 @@ class Postings:
         if not rises or starts[-1] != len(terms) or len(terms) != len(weights):
             raise ValueError(
                 f"{path}: starts does not divide {len(weights)} weights and {len(terms)} terms. "
-                "Expected numbers that rise from 0 to the number of both."
+                "Expected integers that rise from 0 to both numbers."
             )
         if len(terms) and not (terms.min() >= 0 and terms.max() < width):
             wrong = int(terms.min() if terms.min() < 0 else terms.max())

@@ -485,8 +485,8 @@ def prepared_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarra
         tokens = np.asarray(tokens)
         if tokens.shape[1:] != (width,) or tokens.dtype.kind != "f" or not len(tokens):
             raise ValueError(
-                f"vectors[{i}] has the shape {tokens.shape} and the type {tokens.dtype}. Expected "
-                f"(tokens, {width}) floating-point numbers, one token or more, as of embed."
+                f"vectors[{i}] has shape {tokens.shape} and type {tokens.dtype}. Expected floats "
+                f"of shape (tokens, {width}), one token or more."
             )
         tokens = np.array(tokens, "float32")
         check_finite(tokens, f"vectors[{i}]")

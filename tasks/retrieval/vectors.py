@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.similarity import (
     Similarity,
     check_finite,
@@ -234,9 +235,7 @@ class Float32Vectors:
         own = {name: arrays[name] for name in cls.types}
         for name, array in own.items():
             if not array.size:
-                raise ValueError(
-                    f"{path}: {name} has the shape {array.shape}. Expected nothing empty."
-                )
+                raise invalid(f"{path}: {name}.shape", array.shape, "no empty axis")
         for name, shape in cls.shapes({name: array.shape for name, array in own.items()}).items():
             check_shape(path, name, own[name].shape, shape)
         store = cls(**own, **settings)
@@ -445,8 +444,8 @@ class Int8Vectors(Float32Vectors):
         if len(turned):
             least, most = self.ranges[:, turned[0]]
             raise ValueError(
-                f"{path}: ranges has {least} as the least number of dimension {turned[0]}, and "
-                f"{most} as the greatest."
+                f"{path}: ranges of dimension {turned[0]} are {least} to {most}. Expected the "
+                "smaller first."
             )
 
     def joined(self, vectors: np.ndarray) -> Self:
@@ -561,7 +560,7 @@ class BinaryVectors(Int8Vectors):
 def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:
     """Raise an error if an array of a file has another shape than expected."""
     if found != expected:
-        raise ValueError(f"{path}: {name} has the shape {found}. Expected {expected}.")
+        raise invalid(f"{path}: {name}.shape", found, str(expected))
 
 
 def steps_of(ranges: np.ndarray) -> np.ndarray:

@@ -318,8 +318,8 @@ class TestFiles:
             ('{"id": "a"}\n', "1 and 2 "),
             ('{"id": "a"}\n{"id": "a"}\n', r"ids\[1\] is 'a'"),
             ('{"id": "a"}\n{"metadata": {}}\n', "line 2 .*'metadata'"),
-            ('{"id": "a"}\n["b"]\n', "line 2 .*document"),
-            ('{"id": "a"}\n{"id": ' + "[" * 99_999, "line 2 .*document"),
+            ('{"id": "a"}\n["b"]\n', "line 2 is "),
+            ('{"id": "a"}\n{"id": ' + "[" * 99_999, "line 2 is "),
             ("", "documents.jsonl .*empty"),
             ('{"metadata": {"\\ud800": 1}}\n', "has the lone surrogate"),
             ('{"id": "a"}\n{"id": {}}\n', r"ids\[1\] is {}"),
@@ -370,7 +370,7 @@ class TestInputs:
                 {"metadata": [{"year": 2024}, {"year": "2024"}]},
                 r"metadata\[1\].*'year' is '2024'.*float",
             ),
-            (["a"], {"text_column": "text"}, "text_column.*'text'.*table"),
+            (["a"], {"text_column": "text"}, "documents is .*text_column='text'"),
             ({"body": ["a"]}, {}, "'body'"),
             ({"text": ["a"]}, {"ids": "key"}, "column 'key'"),
             (["a", "b"], {"ids": ["x", "\ud800"]}, "lone surrogate"),
@@ -385,7 +385,7 @@ class TestInputs:
         [
             ({"where": {"jear": 2001}}, "where.*'jear'.*'year'"),
             ({"where": {7: 2001}}, "field 7"),
-            ({"where": {"year": "2001"}}, "'year'.*float.*'2001'"),
+            ({"where": {"year": "2001"}}, "'year' is '2001'.*float"),
             ({"where": 7}, "where is 7"),
             ({"where": {}}, "where is {}"),
             ({"group_by": "jear"}, "group_by.*'jear'.*'year'"),
@@ -507,7 +507,7 @@ def test_documents_without_a_field_that_are_not_searched_need_no_group():
     for _ in range(2):
         [hit] = index.search("w1", where={"lang": "en"}, group_by="book")
         assert hit["metadata"]["book"] == "a"
-        with pytest.raises(ValueError, match="document 2 .*'book'.* None"):
+        with pytest.raises(ValueError, match="'book' of document 2 is None"):
             index.search("w1", group_by="book")
 
 
@@ -618,7 +618,7 @@ class TestChunks:
     def test_no_document_is_lost(self, embedder):
         chunks = embedder.chunks(["a", "\u200b\u200d", "b"], 5)  # no width, no token
         assert [fields["document"] for fields in chunks.metadata] == [0, 1, 2]
-        with pytest.raises(ValueError, match="ids .*texts or a table"):
+        with pytest.raises(ValueError, match="have ids of their own"):
             embedder.index(chunks, ids=["x", "y", "z"])
 
     def test_they_are_indexed_and_found_by_document(self, embedder):
@@ -654,14 +654,14 @@ class TestChunks:
             "bert_nano_en_uncased_embedder", prompts=prompts, sequence_length=32
         )
         assert embedder.preprocessor.document_room == 28
-        with pytest.raises(ValueError, match="length.*29 .* 28 tokens"):
+        with pytest.raises(ValueError, match="length is 29.*28"):
             embedder.chunks([self.TEXT], 29)
         colbert = ez.LateInteraction.from_preset("bert_nano_en_uncased", document_length=20)
-        with pytest.raises(ValueError, match="length.*19 .* 1[78] tokens"):
+        with pytest.raises(ValueError, match="length is 19.*1[78]"):
             colbert.chunks([self.TEXT], 19)
 
     def test_refusals(self, embedder):
-        with pytest.raises(ValueError, match="length.*600 .* [0-9]+ tokens"):
+        with pytest.raises(ValueError, match="length is 600"):
             embedder.chunks(["a"], 600)
         with pytest.raises(ValueError, match="overlap is 7.*length=7"):
             embedder.chunks(["a"], 7, 7)

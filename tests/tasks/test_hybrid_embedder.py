@@ -156,7 +156,7 @@ class TestIndex:
         tokenizer, other = model.dense.preprocessor.tokenizer, [{"id": "z", "text": TEXTS[0]}]
         late = Documents.of(other).chunked(tokenizer, 3, late=True)
         for read in (model.index, index.add, model.embed):
-            with pytest.raises(ValueError, match="The chunks are to be read in their documents"):
+            with pytest.raises(ValueError, match="chunks.*late=False"):
                 read(late)
 
     @pytest.mark.slow(every=True)
@@ -201,14 +201,14 @@ class TestParts:
             ez.HybridEmbedder(model.dense, model.terms, tokens)
         settings = {**model.tokens.preprocessor.get_config(), "skiplist": ["."]}
         tokens = ez.LateInteraction(model.dense.backbone, prepare(**settings), dim=4)
-        with pytest.raises(ValueError, match="tokens has skiplist"):
+        with pytest.raises(ValueError, match="skiplist of tokens"):
             ez.HybridEmbedder(model.dense, model.terms, tokens)
 
     def test_what_the_form_has_no_field_for_is_not_saved(self, model, tmp_path):
         tokens = ez.LateInteraction.from_preset(FOLDER, skiplist=["."])
         with pytest.raises(ValueError, match="no field for skiplist"):
             tokens.save_to_preset(tmp_path / "m")
-        with pytest.raises(ValueError, match="pooling is 'token_weights'"):
+        with pytest.raises(ValueError, match="pooling='token_weights'.*head_activation"):
             ez.SparseEncoder(model.dense.backbone, pooling="token_weights", activation="log1p_relu")
 
 

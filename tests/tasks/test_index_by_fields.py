@@ -124,9 +124,9 @@ def test_times_of_several_zones_are_compared_in_utc():
         ({"year": {}}, r"\$gt.*or a function"),
         ({"year": {"$gt": [1, 2]}}, "Expected one value"),
         ({"year": {"$in": 1}}, "Expected a list of values"),
-        ({"year": {"$gt": "1"}}, "holds float"),
-        ({"year": {"$gt": None}}, "missing value"),
-        ({"year": float("nan")}, "missing value"),
+        ({"year": {"$gt": "1"}}, "'year' is '1'.*float"),
+        ({"year": {"$gt": None}}, "'year' is None"),
+        ({"year": float("nan")}, "'year' is nan"),
         ({"year": 10**5000}, "integer of 16610 bits"),
         ({"$or": [{"year": 1}]}, "function of a document's fields"),
     ],
@@ -295,10 +295,10 @@ def test_vectors_of_tokens_and_terms_find_what_their_text_finds():
 @pytest.mark.parametrize(
     ("queries", "options", "message"),
     [
-        (np.zeros(3), {}, r"shape \(3,\). Expected texts, or vectors of 16"),
-        (np.zeros((2, 2, 16)), {}, "Expected texts, or vectors of 16"),
+        (np.zeros(3), {}, r"queries.shape is \(3,\).* 16 "),
+        (np.zeros((2, 2, 16)), {}, r"queries.shape is \(2, 2, 16\)"),
         (np.full(16, np.nan), {}, "NaN"),
-        (np.ones(16), {"prompt": "query"}, "prompt is for queries that are texts"),
+        (np.ones(16), {"prompt": "query"}, "queries.*prompt"),
     ],
 )
 def test_vectors_that_are_refused(queries, options, message):

@@ -135,7 +135,7 @@ def test_indexes_of_them(build, tmp_path):
 
 @pytest.mark.slow
 def test_only_means_have_parts(build):
-    with pytest.raises(ValueError, match="late=True is for models whose pooling is 'mean'.*'cls'"):
+    with pytest.raises(ValueError, match="late=True.*pooling='cls'"):
         build(pooling="cls").chunks(["a"], 3, late=True)
     chunks = build().chunks(["a"], 3, late=True)
     with pytest.raises(ValueError, match=r"a TextEmbedder with pooling=\['mean', 'max'\]"):
@@ -146,6 +146,6 @@ def test_only_means_have_parts(build):
     chunks = build().chunks(DOCUMENTS, 3, late=True)
     tokens = ez.LateInteraction.from_preset("bert_nano_en_uncased", dim=16)
     for ask in (sparse.embed, sparse.index, tokens.embed, tokens.embed_with_spans, tokens.index):
-        with pytest.raises(ValueError, match="The chunks are to be read in their documents"):
+        with pytest.raises(ValueError, match="chunks.*late=False"):
             ask(chunks)
     assert len(ez.BM25Index(chunks)) == len(chunks)

@@ -65,7 +65,7 @@ def test_words_and_several_indexes_open(make, tmp_path):
         assert index.nbytes > 0
         with pytest.raises(ValueError, match=f"a {type(index).__name__} has none. Export a Vector"):
             index.export(tmp_path / "1")
-        with pytest.raises(TypeError, match="embeds no queries. Received: prompt"):
+        with pytest.raises(TypeError, match="embeds no queries.*prompt"):
             index.search("c d", prompt="query")
 
 
@@ -73,7 +73,7 @@ def test_other_folders_are_refused(make, tmp_path):
     embedder = make("TextEmbedder")
     with pytest.raises(FileNotFoundError):
         ez.load_index(tmp_path / "none", embedder)
-    with pytest.raises(ValueError, match="holds no index: expected the folder of an index's save"):
+    with pytest.raises(ValueError, match="holds no index"):
         ez.load_index(tmp_path, embedder)
     (tmp_path / "encoder_zoo.json").write_text('{"format": 1, "task": "tree_index", "files": {}}')
     with pytest.raises(ValueError, match="holds a tree_index. Expected vector_index, multi_vector"):
@@ -161,7 +161,7 @@ def test_a_search_after_the_embedder_has_changed_is_an_error(make, name, change,
         lambda: index.add(["new"]),
         lambda: index.save(tmp_path / "index"),
     ):
-        with pytest.raises(ValueError, match="The embedder has changed since the index was built"):
+        with pytest.raises(ValueError, match="The embedder has changed"):
             use()
     assert len(embedder.index(DOCUMENTS).search("a b")) > 0
 

@@ -151,7 +151,7 @@ class TestSearch:
         hits = index.search("w1 w2", top_k=4, reranker=Reranker(), candidates=20)
         assert [hit["text"] for hit in hits] == sorted(nearest, key=len)[:4]
         assert all(index.texts[hit["index"]] == hit["text"] for hit in hits)
-        with pytest.raises(ValueError, match="candidates=3 is for a reranker"):
+        with pytest.raises(ValueError, match="candidates is 3.*reranker="):
             index.search("q", candidates=3)
 
 
@@ -357,9 +357,9 @@ class TestFiles:
         [
             (lambda a: {**a, "vectors": a["vectors"][0]}, "Expected {'vectors'"),
             (lambda a: {**a, "centroids": a["centroids"][0]}, "Expected {'vectors'"),
-            (lambda a: {**a, "centroids": a["centroids"][:0]}, "nothing empty"),
-            (lambda a: {**a, "scales": a["scales"][:3]}, r"scales has the shape \(3, 1\). Expec"),
-            (lambda a: {**a, "codes": a["codes"][:3]}, r"codes has the shape \(3,\). Expected"),
+            (lambda a: {**a, "centroids": a["centroids"][:0]}, r"centroids.shape is \(0,"),
+            (lambda a: {**a, "scales": a["scales"][:3]}, r"scales.shape is \(3, 1\)"),
+            (lambda a: {**a, "codes": a["codes"][:3]}, r"codes.shape is \(3,\)"),
             (lambda a: {**a, "codes": a["codes"] + 500}, "codes has the centroid 5.*at most"),
             (lambda a: {**a, "scales": a["scales"] + np.inf}, "NaN or infinite"),
             (lambda a: {**a, "scales": -a["scales"]}, "scales has -.* Expected no negative"),
@@ -397,7 +397,7 @@ class TestErrors:
         "documents, options, message",
         [
             ([], {}, "documents is empty. Expected one or more texts."),
-            (["a", " \n"], {}, r"documents\[1\] is empty. Expected some text"),
+            (["a", " \n"], {}, r"documents\[1\] is empty"),
             (["a"], {"precision": "int4"}, "precision is 'int4'. Expected 'float32' or 'int8' or"),
             (["a"], {"pool_factor": 0}, "pool_factor is 0. Expected an integer of 1 or more"),
         ],
@@ -412,10 +412,10 @@ class TestErrors:
         "given, texts, message",
         [
             ([], None, "vectors is empty. Expected an array"),
-            ([TOKENS[0]], None, r"vectors\[0\] has the shape \(20,\) and the type float32. Expec"),
-            ([TOKENS, TOKENS[:0]], None, r"vectors\[1\] has the shape \(0, 20\)"),
-            ([TOKENS[:, :7]], None, r"vectors\[0\] has the shape \(3, 7\)"),
-            ([TOKENS.astype(int)], None, "the type int64. Expected .tokens, 20. floating-point"),
+            ([TOKENS[0]], None, r"vectors\[0\] .*\(20,\).*float32"),
+            ([TOKENS, TOKENS[:0]], None, r"vectors\[1\] .*\(0, 20\)"),
+            ([TOKENS[:, :7]], None, r"vectors\[0\] .*\(3, 7\)"),
+            ([TOKENS.astype(int)], None, "type int64"),
             ([TOKENS, TOKENS * np.nan], None, r"vectors\[1\]\[0\] has a number that is NaN"),
             ([TOKENS], ["a", "b"], "There are 2 texts for 1 documents."),
         ],

@@ -135,20 +135,20 @@ class TestBadFiles:
         ("change", "message"),
         [
             ({"structure": {"document": ["document_0_Transformer", "document_1_SpladePooling"]}},
-             "no route for queries"),
-            ({"structure": {"query": [TABLE]}}, "no route for documents"),
-            ({"structure": {"query": [], "document": [TABLE]}}, "query is .*Expected names"),
+             "queries"),
+            ({"structure": {"query": [TABLE]}}, "documents"),
+            ({"structure": {"query": [], "document": [TABLE]}}, r"query is \[\]"),
             ({"structure": {"query": [TABLE], "document": [TABLE]}},
-             "the route of documents begins with SparseStaticEmbedding"),
+             "documents.*SparseStaticEmbedding"),
             ({"structure": {"query": ["document_1_SpladePooling"],
                             "document": ["document_0_Transformer", "document_1_SpladePooling"]}},
-             "the route of queries is SpladePooling"),
-            ({"types": {TABLE: "custom.Table"}}, "'custom.Table'. Expected .* never run"),
-            ({"parameters": {"route_mappings": {"print(1)": "query"}}}, "route_mappings is 'print"),
-            ({"structure": []}, "structure is .*Expected an object"),
+             "queries.*SpladePooling"),
+            ({"types": {TABLE: "custom.Table"}}, "custom.Table"),
+            ({"parameters": {"route_mappings": {"print(1)": "query"}}}, "print"),
+            ({"structure": []}, r"structure is \[\]"),
             ({"parameters": {"route_mappings": "query"}}, "route_mappings is 'query'"),
-            ({"parameters": {"route_mappings": {"('query', 'text')": ["query"]}}}, "names of rout"),
-            ({"parameters": {"default_route": ["query"]}}, r"default_route \['query'\]"),
+            ({"parameters": {"route_mappings": {"('query', 'text')": ["query"]}}}, "query.*text"),
+            ({"parameters": {"default_route": ["query"]}}, r"default_route.*\['query'\]"),
         ],
     )  # fmt: skip
     def test_of_the_router(self, folder, change, message):
@@ -167,15 +167,15 @@ class TestBadFiles:
         types = {**router["types"], "../x": router["types"][TABLE]}
         structure = {**router["structure"], "query": ["../x"]}
         edit(folder / "router_config.json", types=types, structure=structure)
-        with pytest.raises(ValueError, match="Expected a subfolder such as"):
+        with pytest.raises(ValueError, match=r"\.\./x"):
             ez.SparseEncoder.from_preset(folder)
 
     @pytest.mark.parametrize(
         ("weight", "message"),
         [
-            (np.ones(5), r"weight is \(5,\).*\(29,\)"),
-            (np.ones((29, 1)), r"weight is \(29, 1\).*\(29,\)"),
-            (np.full(29, np.nan), "29 values that are NaN or infinite"),
+            (np.ones(5), r"weight.*\(5,\).*\(29,\)"),
+            (np.ones((29, 1)), r"weight.*\(29, 1\).*\(29,\)"),
+            (np.full(29, np.nan), "29 .*NaN"),
         ],
     )
     def test_of_the_table(self, folder, weight, message):
@@ -188,9 +188,9 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("extra", "message"),
         [
-            ({"zebra": 1.0}, "'zebra'"),
-            ({"the": "2"}, "the weight of 'the' is '2'. Expected a number"),
-            ({"the": 1e39}, "NaN or infinite, or beyond"),
+            ({"zebra": 1.0}, "zebra"),
+            ({"the": "2"}, "'the' is '2'"),
+            ({"the": 1e39}, "NaN"),
         ],
     )
     def test_of_a_table_as_json(self, folder, extra, message):
@@ -201,14 +201,14 @@ class TestBadFiles:
 
     def test_settings_of_the_table(self, folder):
         edit(folder / TABLE / "config.json", path="x/../../secret.json")
-        with pytest.raises(ValueError, match="Expected a JSON file in the preset"):
+        with pytest.raises(ValueError, match=r"secret\.json"):
             ez.SparseEncoder.from_preset(folder)
         edit(folder / TABLE / "config.json", path=None, frozen="yes")
-        with pytest.raises(ValueError, match="frozen is 'yes'. Expected true or false"):
+        with pytest.raises(ValueError, match="frozen is 'yes'"):
             ez.SparseEncoder.from_preset(folder)
 
     def test_other_tasks_say_what_it_is(self, folder):
-        with pytest.raises(ValueError, match="the modules are Router. Expected a Transformer"):
+        with pytest.raises(ValueError, match="modules.*Router"):
             ez.TextEmbedder.from_preset(folder)
 
 
@@ -256,17 +256,17 @@ class TestUse:
             assert encoder.loss.query_weight == 0
 
     def test_arguments(self, shared):
-        with pytest.raises(ValueError, match="The vectors of query_encoder have 30 terms"):
+        with pytest.raises(ValueError, match="query_encoder.* 30 "):
             tokenizer = shared.preprocessor.tokenizer
             table = ez.TermTable(tokenizer, vocabulary_size=30)
             ez.SparseEncoder(shared.backbone, query_encoder=table)
-        with pytest.raises(TypeError, match="query_encoder is a int"):
+        with pytest.raises(TypeError, match="query_encoder is "):
             ez.SparseEncoder(shared.backbone, query_encoder=3)
-        with pytest.raises(ValueError, match="query_encoder has a query_encoder of its own"):
+        with pytest.raises(ValueError, match="query_encoder has a query_encoder"):
             ez.SparseEncoder(shared.backbone, query_encoder=shared)
-        with pytest.raises(ValueError, match="vocabulary_size is 3. Expected at least 29"):
+        with pytest.raises(ValueError, match="vocabulary_size is 3.* 29"):
             ez.TermTable(tokenizer, vocabulary_size=3)
-        with pytest.raises(ValueError, match="query_learning_rate needs a query_encoder"):
+        with pytest.raises(ValueError, match="query_learning_rate"):
             ez.SparseEncoder(shared.backbone).compile(query_learning_rate=1e-3)
 
 

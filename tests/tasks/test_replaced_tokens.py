@@ -181,7 +181,7 @@ def test_weights_of_texts_of_prepared_inputs_are_refused():
     model = task()
     model.compile()
     x, y, _ = keras.tree.map_structure(np.asarray, model.preprocessor(TEXTS))
-    with pytest.raises(ValueError, match=r"sample_weight of prepared inputs has the shape"):
+    with pytest.raises(ValueError, match=r"sample_weight.*shape"):
         model.fit(x, y, sample_weight=OF_TEXTS, verbose=0)
 
 
@@ -330,12 +330,12 @@ def test_a_savedmodel_says_what_detect_says(tmp_path):
 
 
 def test_bad_input_gets_an_error_early():
-    with pytest.raises(ValueError, match="The family 'bert' has no head that tells replaced"):
+    with pytest.raises(ValueError, match="'bert' has no head"):
         bert = ez.BertBackbone(9, num_layers=1, num_heads=1, hidden_dim=4, intermediate_dim=4)
         ez.ReplacedTokenDetection(bert)
     with pytest.raises(ValueError, match=r"generator_size is 1\.5"):
         ez.ReplacedTokenDetection(backbone(), generator_size=1.5)
     with pytest.raises(ValueError, match="generator_depth is 0"):
         ez.ReplacedTokenDetection(backbone(), generator_depth=0)
-    with pytest.raises(ValueError, match=r"Use detect\(texts\)"):
+    with pytest.raises(ValueError, match=r"detect\(texts\)"):
         task().predict(TEXTS)

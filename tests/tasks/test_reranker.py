@@ -112,13 +112,13 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ((["a"], ["b", "c"]), "equally many queries and texts. Received: 1 queries, 2 texts"),
-            ((["a", "it"], ["b", " "]), "Row 1 of texts is empty. Expected some text"),
-            ((["", "it"], ["b", "it"]), "Row 0 of queries is empty. Expected some text"),
+            ((["a"], ["b", "c"]), "1 queries, 2 texts"),
+            ((["a", "it"], ["b", " "]), "Row 1 of texts"),
+            ((["", "it"], ["b", "it"]), "Row 0 of queries"),
             ((["a"], [None]), "texts"),
-            ((["a", "b"],), r"Expected \(queries, texts\), "),
-            (("who",), r"Expected \(queries, texts\)"),
-            (((["a"], ["b"], ["c"]),), "Received: 3 columns"),
+            ((["a", "b"],), r"\(queries, texts\)"),
+            (("who",), r"\(queries, texts\)"),
+            (((["a"], ["b"], ["c"]),), "3 columns"),
         ],
     )
     def test_score(self, reranker, arguments, message):
@@ -128,7 +128,7 @@ class TestBadInput:
     def test_rank(self, reranker):
         with pytest.raises(ValueError, match="texts is empty"):
             reranker.rank("who", [])
-        with pytest.raises(ValueError, match="rank takes one query, a text"):
+        with pytest.raises(ValueError, match="query is .*'what'"):
             reranker.rank(["who", "what"], TEXTS)
         with pytest.raises(ValueError, match="top_k is 0"):
             reranker.rank("who", TEXTS, top_k=0)
@@ -136,22 +136,22 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("x", "y", "message"),
         [
-            ((QUERIES, TEXTS), None, "The scores are missing"),
-            ((QUERIES, TEXTS), [0, 1], "Expected one of `labels` for each text"),
-            ((QUERIES, TEXTS), [0, 1, 2, 0, 1], "Row 2 has the score 2.0. Expected a number from"),
-            ((QUERIES, TEXTS), [0, 1, 0, np.nan, 1], "Row 3 has no label: it is nan"),
-            ((QUERIES, TEXTS), ["a"] * 5, "y is of type string"),
-            ((QUERIES, TEXTS), [0, None, 0, 1, 1], "Row 1 has no label: it is None"),
-            ((QUERIES, TEXTS), np.zeros((5, 2)), "Expected one score for each pair"),
-            ((QUERIES[:3], LISTS), [[1, 0], [2], [1, 0]], "Row 2 has 2 scores for 3 texts"),
-            ((QUERIES[:3], LISTS), [[1, 0], [2], [1, 0, np.inf]], "Row 2 has the score inf"),
-            ((QUERIES[:3], LISTS), [[1, 0], [2]], "2 lists of scores for 3 queries"),
+            ((QUERIES, TEXTS), None, "scores are missing"),
+            ((QUERIES, TEXTS), [0, 1], "`labels`"),
+            ((QUERIES, TEXTS), [0, 1, 2, 0, 1], "Row 2 .*score 2.0"),
+            ((QUERIES, TEXTS), [0, 1, 0, np.nan, 1], "Row 3 .*nan"),
+            ((QUERIES, TEXTS), ["a"] * 5, "y .*string"),
+            ((QUERIES, TEXTS), [0, None, 0, 1, 1], "Row 1 .*None"),
+            ((QUERIES, TEXTS), np.zeros((5, 2)), "score.* pair"),
+            ((QUERIES[:3], LISTS), [[1, 0], [2], [1, 0]], "Row 2 .*2 scores.*3 texts"),
+            ((QUERIES[:3], LISTS), [[1, 0], [2], [1, 0, np.inf]], "Row 2 .*score inf"),
+            ((QUERIES[:3], LISTS), [[1, 0], [2]], "2 lists.*3 queries"),
             ((QUERIES[:3], LISTS), [1, 0, 2], "Row 0 of y is 1"),
-            ((QUERIES, LISTS), SCORES, "Received: 5 queries, 3 lists"),
-            ((QUERIES[:2], [["it"], []]), [[1], []], "Row 1 of texts has no text"),
-            ((QUERIES[:2], [["it"], ["a", " "]]), [[1], [1, 0]], "Row 1 of texts has an empty"),
-            ((QUERIES[:2], [["it"], ["a", None]]), [[1], [1, 0]], "Row 1 of texts has None"),
-            ((QUERIES[:2], [["it"], "a"]), [[1], [1]], "Row 1 of texts is 'a'"),
+            ((QUERIES, LISTS), SCORES, "5 queries, 3 lists"),
+            ((QUERIES[:2], [["it"], []]), [[1], []], "Row 1 of texts"),
+            ((QUERIES[:2], [["it"], ["a", " "]]), [[1], [1, 0]], "Row 1 of texts .*empty"),
+            ((QUERIES[:2], [["it"], ["a", None]]), [[1], [1, 0]], "Row 1 of texts .*None"),
+            ((QUERIES[:2], [["it"], "a"]), [[1], [1]], "Row 1 of texts .*'a'"),
         ],
     )
     def test_fit(self, reranker, x, y, message):
@@ -161,16 +161,16 @@ class TestBadInput:
     def test_losses_of_the_other_kind(self, build):
         task = build()
         task.compile(loss=ez.losses.RankNet())
-        with pytest.raises(ValueError, match="RankNet orders the texts of a query"):
+        with pytest.raises(ValueError, match="RankNet.*pairs"):
             task.fit((QUERIES, TEXTS), [0] * 5)
         task.compile(loss="mse")
-        with pytest.raises(ValueError, match="The loss mse is of pairs"):
+        with pytest.raises(ValueError, match="loss mse"):
             task.fit((QUERIES[:3], LISTS), SCORES)
 
     def test_prepared_lists_of_two_lengths(self, reranker):
         ids = np.ones((2, 5), int)
         x = {"token_ids": ids, "candidate_token_ids": np.ones((2, 1, 4), int)}
-        with pytest.raises(ValueError, match="has 4 positions, token_ids 5. Expected the same"):
+        with pytest.raises(ValueError, match="4.*token_ids.*5"):
             reranker(x)
         x |= {"candidate_token_ids": ids[:, None], "padding_mask": ids}
         with pytest.raises(ValueError, match="candidate_padding_mask is missing"):
@@ -222,7 +222,7 @@ class TestPairs:
         for data in (dataset, dataset.batch(2)):
             np.testing.assert_allclose(task.evaluate(data, verbose=0), expected, atol=1e-5)
         wrong = tf.data.Dataset.from_tensor_slices(((QUERIES, TEXTS), [2.0] * 5)).batch(5)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="has the score 2"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="score 2"):
             task.evaluate(wrong, verbose=0)
 
 
@@ -319,7 +319,7 @@ class TestLists:
     def test_scores_that_make_no_gains_are_refused(self, build, scores, highest):
         task, x = build(), (QUERIES[:3], LISTS)
         row = 2 if highest < 0 else 0
-        message = f"Row {row} has the highest score {highest}. LambdaLoss.*ListMarginMSE.*RankNet"
+        message = f"Row {row} .*{highest}.*LambdaLoss.*ListMarginMSE.*RankNet"
         for method in (task.fit, task.evaluate):
             with pytest.raises(ValueError, match=message):
                 method(x, scores, verbose=0)
@@ -373,15 +373,15 @@ class TestEvaluateRanking:
     @pytest.mark.parametrize(
         ("relevance", "message"),
         [
-            ([[1, 0], [2], [1, 0]], "Row 2 has 2 scores for 3 texts"),
-            ([[1, -1], [2], [1, 0, 0]], "Row 0 has the relevance -1.0. Expected 0 or more"),
-            ([[0, 0], [0], [0, 0, 0]], "No query has a relevant text"),
+            ([[1, 0], [2], [1, 0]], "Row 2 .*2 scores.*3 texts"),
+            ([[1, -1], [2], [1, 0, 0]], "Row 0 .*relevance -1.0"),
+            ([[0, 0], [0], [0, 0, 0]], "relevance .*above 0"),
         ],
     )
     def test_bad_input(self, reranker, relevance, message):
         with pytest.raises(ValueError, match=message):
             reranker.evaluate_ranking(QUERIES[:3], LISTS, relevance)
-        with pytest.raises(ValueError, match="takes a list of texts for each query"):
+        with pytest.raises(ValueError, match="texts .*list of texts"):
             reranker.evaluate_ranking(QUERIES, TEXTS, [1] * 5)
 
 
@@ -474,20 +474,20 @@ class TestCheckpoints:
     def test_other_activations_are_refused(self, cross_encoder):
         noted = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}
         folder = cross_encoder(noted)
-        with pytest.raises(ValueError, match="the activation is .*Tanh"):
+        with pytest.raises(ValueError, match="activation .*Tanh"):
             ez.Reranker.from_preset(folder)
         assert ez.Reranker.from_preset(folder, activation="linear").activation == "linear"
 
     def test_classifiers_of_several_labels_are_refused(self, golden):
         folder = golden("Bert_ForSequenceClassification").folder
-        with pytest.raises(ValueError, match="of 3 labels, O, B-PER, I-PER.* SequenceClassifier"):
+        with pytest.raises(ValueError, match="3 labels, O, B-PER, I-PER.*SequenceClassifier"):
             ez.Reranker.from_preset(folder)
 
     def test_an_encoder_gets_a_new_head(self, golden, caplog):
         folder = golden("Bert_Model").folder
         with caplog.at_level(logging.WARNING):
             task = ez.Reranker.from_preset(folder, activation="linear")
-        assert "the head of Reranker starts from random weights" in caplog.text
+        assert "head of Reranker" in caplog.text
         assert task.activation == "linear"
         assert task.backbone.activation == "gelu"  # an argument of the same name
 

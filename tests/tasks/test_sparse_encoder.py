@@ -156,10 +156,10 @@ class TestEmbed:
     @pytest.mark.parametrize(
         ("texts", "message"),
         [
-            (["good", ""], "Row 1 of texts is empty"),
+            (["good", ""], "Row 1 of texts"),
             (["good", None], r"texts\[1\] is None"),
             (None, "texts is None"),
-            ((["good"], ["bad"]), "Expected texts, .* Received: 2 columns"),
+            ((["good"], ["bad"]), "2 columns"),
         ],
     )
     def test_bad_input(self, shared, texts, message):
@@ -169,9 +169,9 @@ class TestEmbed:
     def test_bad_arguments(self, shared, build):
         with pytest.raises(ValueError, match="max_terms is 0"):
             shared.embed(TEXTS, max_terms=0)
-        with pytest.raises(ValueError, match="There is no prompt 'qeury'"):
+        with pytest.raises(ValueError, match="prompt is 'qeury'"):
             shared.embed(TEXTS, "qeury")
-        with pytest.raises(ValueError, match="pooling is 'mean'. Expected 'max' or 'sum'"):
+        with pytest.raises(ValueError, match="pooling is 'mean'"):
             build(pooling="mean")
         with pytest.raises(ValueError, match="has no preprocessor"):
             ez.SparseEncoder(shared.backbone).embed("good")
@@ -184,7 +184,7 @@ class TestEmbed:
 
     def test_scipy_is_asked_for(self, shared, monkeypatch):
         hide(monkeypatch, terms.sparse)
-        with pytest.raises(ImportError, match="need the package scipy: `pip install scipy`"):
+        with pytest.raises(ImportError, match="pip install scipy"):
             shared.embed("good")
 
 
@@ -216,7 +216,7 @@ class TestSearch:
         ranked = shared.rank(TEXTS[0], OTHERS, top_k=3)
         assert [hit["index"] for hit in ranked] == np.argsort(-scores)[:3].tolist()
         assert [hit["text"] for hit in ranked] == [OTHERS[hit["index"]] for hit in ranked]
-        with pytest.raises(ValueError, match="rank takes one query"):
+        with pytest.raises(ValueError, match="query is "):
             shared.rank(["a"], OTHERS)
         with pytest.raises(ValueError, match="texts is empty"):
             shared.rank("a", [])
@@ -285,7 +285,7 @@ class TestFit:
         assert len(shares) == 6  # evaluated with the whole weights
 
     def test_one_column_with_labels_is_refused(self, build):
-        with pytest.raises(ValueError, match="x has one column of texts, and y is of pairs"):
+        with pytest.raises(ValueError, match="one column of texts"):
             build().fit(TEXTS, np.ones((6, 3)), verbose=0)
 
     @pytest.mark.matrix

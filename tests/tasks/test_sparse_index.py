@@ -126,16 +126,16 @@ class TestSearch:
             (lambda e: ez.SparseIndex.build(e, ["a", " "]), r"documents\[1\] is empty"),
             (lambda e: ez.SparseIndex.build(e, ["a"]).search(["q", ""]), r"queries\[1\] is empty"),
             (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", 0), "top_k is 0"),
-            (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", candidates=3), "is for a reran"),
-            (lambda e: ez.SparseIndex.from_vectors(e, np.eye(WIDTH)), "Expected a sparse matrix"),
+            (lambda e: ez.SparseIndex.build(e, ["a"]).search("q", candidates=3), "candidates is 3"),
+            (lambda e: ez.SparseIndex.from_vectors(e, np.eye(WIDTH)), "vectors is .*sparse"),
             (lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a"]), ["a", "b"]), "2 texts for 1"),
             (
                 lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a", "b"]) * np.nan),
-                r"vectors\[0\] has a weight that is NaN",
+                r"vectors\[0\] .*NaN",
             ),
             (
                 lambda e: ez.SparseIndex.from_vectors(e, e.embed(["a", "b"]) * 1e30),
-                r"vectors\[0\] has a weight beyond 1e\+17",
+                r"vectors\[0\] .*1e\+17",
             ),
         ],
     )
@@ -175,7 +175,7 @@ class TestFiles:
             (Encoder(width=20), "its vectors are 40 wide, this one's 20"),
             (Encoder(width=50), "its vectors of the same texts are others"),
         ):
-            with pytest.raises(ValueError, match=f"is the index of another embedder.*{reason}"):
+            with pytest.raises(ValueError, match=f"another embedder.*{reason}"):
                 ez.SparseIndex.load(saved[1], encoder)
 
     def test_a_changed_file_is_refused(self, saved):
@@ -187,13 +187,13 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "change", "message"),
         [
-            ("terms", lambda v: np.where(v == v.max(), WIDTH, v), "terms holds 40. Expected num"),
-            ("terms", lambda v: np.where(v == v.min(), -1, v), "terms holds -1. Expected num"),
-            ("starts", lambda v: v[::-1].copy(), "starts does not divide"),
-            ("starts", lambda v: v + 1, "starts does not divide"),
-            ("terms", lambda v: v[::-1], "terms of document 0 do not rise"),
-            ("terms", lambda v: v * 0, "terms of document 0 do not rise. Expected each once"),
-            ("weights", lambda v: v[:-1], "starts does not divide"),
+            ("terms", lambda v: np.where(v == v.max(), WIDTH, v), "terms holds 40"),
+            ("terms", lambda v: np.where(v == v.min(), -1, v), "terms holds -1"),
+            ("starts", lambda v: v[::-1].copy(), "starts "),
+            ("starts", lambda v: v + 1, "starts "),
+            ("terms", lambda v: v[::-1], "terms of document 0"),
+            ("terms", lambda v: v * 0, "terms of document 0"),
+            ("weights", lambda v: v[:-1], "starts "),
             ("weights", lambda v: v * np.nan, "NaN or infinite"),
             ("weights", lambda v: v.astype("float64"), "Expected {'weights'"),
         ],
@@ -214,8 +214,8 @@ class TestFiles:
         manifest = json.loads((saved[1] / "encoder_zoo.json").read_text())
         for setting, value, message in [
             ("task", "vector_index", "holds no index"),
-            ("precision", "int8", "encoder_zoo.json: precision is 'int8'. Expected None"),
-            ("max_terms", 1.5, "encoder_zoo.json: max_terms is 1.5. Expected an integer"),
+            ("precision", "int8", "encoder_zoo.json: precision is 'int8'"),
+            ("max_terms", 1.5, "encoder_zoo.json: max_terms is 1.5"),
         ]:
             changed = {**manifest, setting: value}
             (saved[1] / "encoder_zoo.json").write_text(json.dumps(changed))
@@ -234,7 +234,7 @@ def test_an_index_that_is_too_large_is_not_exported(tiny, tmp_path, monkeypatch)
     index = tiny.task(ez.BertBackbone.family, "SparseEncoder").index(["a b ab", "c"])
     count = index.vectors.nnz
     monkeypatch.setattr(index_export, "MAX_BYTES", 8 * count - 1)
-    with pytest.raises(ValueError, match=f"The {count} terms of .* take.*a smaller max_terms"):
+    with pytest.raises(ValueError, match=f"{count} terms.*max_terms"):
         index.export(tmp_path / "1")
     monkeypatch.setattr(index_export, "MAX_BYTES", 8 * count)
     index_export._terms(index._store, "dot")

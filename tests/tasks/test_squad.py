@@ -100,7 +100,7 @@ def test_it_is_best_to_answer_nothing():
 
 
 def test_counts_must_agree():
-    with pytest.raises(ValueError, match="1 predictions, but answers of 2 questions"):
+    with pytest.raises(ValueError, match="1 predictions.* 2 "):
         squad_scores(["x"], [["x"], ["y"]])
 
 
@@ -127,5 +127,5 @@ def test_the_reader(tmp_path):
 def test_other_files_are_refused(tmp_path, content):
     path = tmp_path / "other.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match="is no SQuAD file"):
+    with pytest.raises(ValueError, match="SQuAD"):
         ez.read_squad(path)

@@ -96,7 +96,7 @@ class TestTables:
     @pytest.mark.parametrize(
         ("columns", "message"),
         [
-            (["txt"], "There is no column 'txt'. The table has 'id', 'text'."),
+            (["txt"], "'txt'.*'id', 'text'"),
             ("text", "text_columns is 'text'. Expected a list of one name or two"),
             (["a", "b", "c"], "text_columns is .* Expected a list of one name or two"),
         ],
@@ -106,7 +106,7 @@ class TestTables:
             build(text_columns=columns, num_classes=2).predict(table())
 
     def test_three_columns_are_named(self, classifier):
-        with pytest.raises(ValueError, match="columns 'id', 'text', 'more'. .* text_columns="):
+        with pytest.raises(ValueError, match="'id', 'text', 'more'.*text_columns="):
             classifier.predict(table(more=TEXTS))
 
     def test_a_table_of_pairs_is_a_pair(self, classifier):
@@ -138,7 +138,7 @@ class TestMissingRows:
                     use(texts)
 
     def test_a_column_of_a_pair_is_named(self, classifier):
-        with pytest.raises(ValueError, match="1 of 2 rows of second texts is missing"):
+        with pytest.raises(ValueError, match="1 of 2 rows of second texts"):
             classifier.predict((["a", "b"], ["c", None]))
 
     @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ class TestMissingRows:
     )
     @pytest.mark.parametrize("labels", [None, ["down", "up"]])
     def test_of_labels(self, build, y, labels):
-        with pytest.raises(ValueError, match=r"^Row 1 has no label: it is .* \(2 of 4 rows\)"):
+        with pytest.raises(ValueError, match=r"^Row 1 .*2 of 4 rows"):
             build(labels=labels).fit(TEXTS, y)
 
     @pytest.mark.parametrize("y", [[1.0, NAN, 0.5, NAN], [1.0, None, 0.5, None]])
     def test_of_numbers(self, build, y):
-        with pytest.raises(ValueError, match=r"^Row 1 has no label: it is .* \(2 of 4 rows\)"):
+        with pytest.raises(ValueError, match=r"^Row 1 .*2 of 4 rows"):
             build(problem_type="regression").fit(TEXTS, y)
 
 
@@ -188,9 +188,9 @@ def test_arrays_of_one_column(classifier):
 
 def test_columns_of_one_name_are_refused(classifier):
     table = pd.DataFrame([["good", 1, 2], ["bad", 3, 4]], columns=["text", "more", "more"])
-    with pytest.raises(ValueError, match="The table has several columns 'more'. Rename them"):
+    with pytest.raises(ValueError, match="several columns 'more'"):
         classifier.predict(table)
-    with pytest.raises(ValueError, match="The table has several columns 'more'"):
+    with pytest.raises(ValueError, match="several columns 'more'"):
         ez.BM25Index(table)
 
 

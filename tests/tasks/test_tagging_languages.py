@@ -232,8 +232,8 @@ def test_blanks_at_the_edges_of_spans(family, caplog):
     ]
     model = classifier(family)
     learn(model, EDGES, selected)
-    assert "5 of the spans begin or end with white space" in caplog.text
-    assert "example 0, 'Anna ', from 0 to 5" in caplog.text
+    assert "5 of the spans" in caplog.text
+    assert "example 0, 'Anna '" in caplog.text
     expected = [{(label, start, end) for start, end, label in row} for row in meant]
     assert found_by(model, EDGES) == expected
     assert scores(model, EDGES, selected) == scores(model, EDGES, meant) == (1.0, 1.0)
@@ -246,7 +246,7 @@ def test_the_resolution_is_chosen_before_the_training(caplog):
     model = classifier("bert")
     learn(model, x, y)
     assert (model.strategy, model.preprocessor.label_all_tokens) == ("simple", True)
-    assert "inside of a word of the tokenizer" in caplog.text
+    assert "inside of a word" in caplog.text
     caplog.clear()
     given = classifier("bert", strategy="first")
     learn(given, x, y)

@@ -134,7 +134,7 @@ def test_strict_reading_leaves_ill_formed_spans_out(scheme, tags, spans):
 
 
 def test_an_unknown_scheme_is_refused():
-    with pytest.raises(ValueError, match="Unknown scheme 'IO'. Expected one of IOB1, IOB2, IOE1"):
+    with pytest.raises(ValueError, match="scheme.*'IO'.*IOB2"):
         spans_of_tags(["O"], "IO")
 
 

@@ -143,7 +143,7 @@ class TestPooling:
 
     @pytest.mark.parametrize("pooling", ["average", ["mean", "avg"], []])
     def test_an_unknown_pooling_is_refused(self, build, pooling):
-        with pytest.raises(ValueError, match="Expected one of cls, max, mean"):
+        with pytest.raises(ValueError, match="pooling is .*cls, max, mean"):
             build(pooling=pooling)
 
 
@@ -165,7 +165,7 @@ class TestEmbed:
         whole = shared.embed(TEXTS)
         expected = whole[:, :3] / np.linalg.norm(whole[:, :3], axis=1, keepdims=True)
         np.testing.assert_allclose(shared.embed(TEXTS, dim=3), expected, atol=1e-6)
-        with pytest.raises(ValueError, match="dim is 9. Expected at most 8"):
+        with pytest.raises(ValueError, match="dim is 9.* 8"):
             shared.embed(TEXTS, dim=9)
         plain = build(normalize=False, dim=3)
         assert plain.embed("good").shape == (3,)
@@ -205,12 +205,12 @@ class TestEmbed:
     @pytest.mark.parametrize(
         ("texts", "message"),
         [
-            (["good", ""], "Row 1 of texts is empty"),
-            (["good", " \t"], "Row 1 of texts is empty"),
+            (["good", ""], "Row 1 of texts"),
+            (["good", " \t"], "Row 1 of texts"),
             (["good", None], r"texts\[1\] is None"),
             (None, "texts is None"),
             ([float("nan")], r"texts\[0\] is nan"),
-            ((["good"], ["bad"]), "Expected texts, .* Received: 2 columns"),
+            ((["good"], ["bad"]), "2 columns"),
         ],
     )
     def test_bad_input(self, shared, texts, message):
@@ -253,7 +253,7 @@ class TestPrompts:
     def test_a_model_without_prompts_takes_the_roles(self, shared):
         for role in ("query", "document", "passage", "corpus"):
             np.testing.assert_array_equal(shared.embed("good", role), shared.embed("good"))
-        with pytest.raises(ValueError, match="There is no prompt 'qeury'. Expected query"):
+        with pytest.raises(ValueError, match="prompt is 'qeury'.*query"):
             shared.embed("good", prompt="qeury")
 
     def test_left_out_of_pooling(self, build):
@@ -298,8 +298,8 @@ class TestPrompts:
         ("settings", "message"),
         [
             ({"prompts": {"query": 3}}, r"prompts\['query'\] is 3"),
-            ({"prompts": {"query": "q"}, "default_prompt": "x"}, "Expected one of query"),
-            ({"default_prompt": "x"}, "there are no prompts"),
+            ({"prompts": {"query": "q"}, "default_prompt": "x"}, "default_prompt is 'x'.*query"),
+            ({"default_prompt": "x"}, "default_prompt is 'x'.*None"),
         ],
     )
     def test_bad_settings(self, build, settings, message):
@@ -335,7 +335,7 @@ class TestFit:
         expected = shared.evaluate_similarity(columns, scores)
         for form in (pairs, pd.DataFrame(pairs), np.array(pairs)):
             assert shared.evaluate_similarity(form, scores) == expected
-        with pytest.raises(ValueError, match="pairs has 3 columns of texts. Expected two"):
+        with pytest.raises(ValueError, match="pairs has 3 columns"):
             shared.evaluate_similarity((*columns, columns[0]), scores)
 
     @pytest.mark.slow
@@ -480,14 +480,14 @@ class TestFit:
     @pytest.mark.parametrize(
         ("x", "y", "message"),
         [
-            ((["a"], ["b", "c"]), None, "equally many .* Received: 1 anchors, 2 positives"),
-            (["a", "b"], [0.5, 0.1], "one column of texts, so y must be their vectors"),
-            ((["a"], ["b"]), [float("nan")], "Row 0 has no label: it is nan"),
-            ((["a"], ["b"]), ["x"], "y is of type string"),
+            ((["a"], ["b", "c"]), None, "1 anchors, 2 positives"),
+            (["a", "b"], [0.5, 0.1], r"y.shape is \(2,\)"),
+            ((["a"], ["b"]), [float("nan")], "Row 0 .*nan"),
+            ((["a"], ["b"]), ["x"], "y .*string"),
             ((["a"], ["b"]), [0.1, 0.2], "1 texts, 2 labels"),
-            ((["a", "b"], ["c", "d"], [["e"], ["f", "g"]]), None, "Row 1 of the last column has 2"),
-            ([["a", "b"], ["c"]], None, "Row 1 of x has 1 entries, row 0 has 2"),
-            ((["a", ""], ["b", "c"]), None, "Row 1 of anchors is empty"),
+            ((["a", "b"], ["c", "d"], [["e"], ["f", "g"]]), None, "Row 1 of the last column"),
+            ([["a", "b"], ["c"]], None, "Row 1 of x .*1 .*2"),
+            ((["a", ""], ["b", "c"]), None, "Row 1 of anchors"),
             ((["a", "d"], ["b", None]), None, r"positives\[1\] is None"),
         ],
     )
@@ -497,7 +497,7 @@ class TestFit:
 
     def test_accumulation_says_that_it_adds_no_negatives(self, build, caplog):
         build().compile(gradient_accumulation_steps=2)
-        assert "adds no negatives" in warnings(caplog)[0]
+        assert "negatives" in warnings(caplog)[0]
 
 
 class TestServed:

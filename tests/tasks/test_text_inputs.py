@@ -64,7 +64,7 @@ def test_case_22_bytes_that_are_not_utf8_are_refused_where_they_can_be_seen(clas
     preprocessor = classifier.preprocessor
     wrong = "caf\xe9".encode("latin-1")
     for texts in (["good", wrong], np.array([b"good", wrong]), tf.constant([b"good", wrong])):
-        with pytest.raises(ValueError, match=r"texts\[1\] is not UTF-8 at byte 3"):
+        with pytest.raises(ValueError, match=r"texts\[1\].*byte 3"):
             preprocessor(texts)
     # In a graph nobody can be told: there such a byte reads as U+FFFD, which is documented.
     in_graph = tf.data.Dataset.from_tensors([wrong]).map(lambda x: preprocessor(x)["token_ids"])
@@ -90,17 +90,13 @@ def test_case_23_no_texts_give_no_rows(classifier):
 
 @pytest.mark.slow(except_for="^Bert")
 def test_case_24_unequal_lengths_are_refused_with_both(classifier):
-    with pytest.raises(
-        ValueError, match="equally many texts and second texts. Received: 3 texts, 2 second"
-    ):
+    with pytest.raises(ValueError, match="3 texts, 2 second"):
         classifier.predict((TEXTS, TEXTS[:2]))
     with pytest.raises(ValueError, match="3 texts, 2 labels"):
         classifier.fit(TEXTS, [0, 1])
     with pytest.raises(ValueError, match="3 texts, 4 sample_weight"):
         classifier.evaluate(TEXTS, [0, 1, 2], sample_weight=[1.0, 1.0, 1.0, 1.0])
-    with pytest.raises(
-        ValueError, match=r"Expected texts or \(texts, second texts\), .* Received: 3 columns"
-    ):
+    with pytest.raises(ValueError, match=r"\(texts, second texts\).*3 columns"):
         classifier.predict((TEXTS, TEXTS, TEXTS))
 
 
@@ -203,9 +199,9 @@ def test_case_22_and_25_in_every_task(others, name):
 @pytest.mark.matrix
 def test_case_24_in_every_task(others):
     qa, tagger = others["SpanQA"], others["TokenClassifier"]
-    with pytest.raises(ValueError, match="Received: 2 questions, 1 contexts"):
+    with pytest.raises(ValueError, match="2 questions, 1 contexts"):
         qa.answer(question=["a", "b"], context=["c"])
-    with pytest.raises(ValueError, match="Received 2 texts, but spans for 1"):
+    with pytest.raises(ValueError, match="2 texts.* 1"):
         tagger.fit(["a", "b"], [[]])
     with pytest.raises(ValueError, match=r"texts is 'abc'"):
         tagger.predict("abc")

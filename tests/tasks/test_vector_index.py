@@ -256,7 +256,7 @@ class TestAdding:
             with pytest.raises(ValueError):
                 index.add(bad)
         monkeypatch.setattr(index.embedder, "vector", self.vector_without_b)
-        with pytest.raises(ValueError, match=r"vectors\[0\] has a number that is NaN"):
+        with pytest.raises(ValueError, match=r"vectors\[0\] .*NaN"):
             index.add(["b"])
         assert (len(index), index.texts) == (1, ["a"])
 
@@ -304,7 +304,7 @@ class TestFiles:
     def test_a_file_of_others_with_a_name_of_ours_is_kept(self, tmp_path, name, content):
         index = VectorIndex.build(Embedder(), ["a", "b"], keep_texts=name != "texts.jsonl")
         (tmp_path / name).write_text(content)
-        with pytest.raises(ValueError, match=f"holds {name}, which is not of an index that was"):
+        with pytest.raises(ValueError, match=f"holds {name}"):
             index.save(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         index.save(tmp_path / "saved")  # as the error says
@@ -324,7 +324,7 @@ class TestFiles:
     )
     def test_another_embedder_is_refused(self, embedder, reason, tmp_path):
         VectorIndex.build(Embedder(), ["a", "b"]).save(tmp_path / "index")
-        with pytest.raises(ValueError, match=f"is the index of another embedder: {reason}. Build"):
+        with pytest.raises(ValueError, match=f"another embedder: {reason}"):
             VectorIndex.load(tmp_path / "index", embedder)
 
     def test_an_embedder_that_learned_more_is_another(self, tmp_path):
@@ -335,7 +335,7 @@ class TestFiles:
         with pytest.raises(ValueError, match="of another embedder"):
             VectorIndex.load(tmp_path / "index", embedder)
         for call in (lambda: index.add(["c"]), lambda: index.save(tmp_path / "index")):
-            with pytest.raises(ValueError, match="has changed since the index was built.*Build"):
+            with pytest.raises(ValueError, match="embedder has changed"):
                 call()
         assert len(index) == 2
         embedder.seed = 0
@@ -354,7 +354,7 @@ class TestFiles:
         assert index.search("a")  # it is not asked: nothing said that the weights changed
         embedder.backbone.weights_version += 1
         for call in (lambda: index.search("a"), lambda: index.evaluate(["a"], [0])):
-            with pytest.raises(ValueError, match="has changed since the index was built.*Build"):
+            with pytest.raises(ValueError, match="embedder has changed"):
                 call()
 
     @pytest.mark.parametrize("name", ["vectors.safetensors", "texts.jsonl", "encoder_zoo.json"])
@@ -364,10 +364,10 @@ class TestFiles:
         content = bytearray(path.read_bytes())
         content[-5] ^= 1
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is damaged or changed|not readable as JSON"):
+        with pytest.raises(ValueError, match="is damaged or changed|JSON"):
             VectorIndex.load(tmp_path, Embedder())
         path.write_bytes(content[: len(content) // 2])
-        with pytest.raises(ValueError, match="is cut off|not readable as JSON"):
+        with pytest.raises(ValueError, match="is cut off|JSON"):
             VectorIndex.load(tmp_path, Embedder())
         path.unlink()
         with pytest.raises(ValueError, match="file not found|holds no index"):
@@ -376,23 +376,23 @@ class TestFiles:
     @pytest.mark.parametrize(
         "change, message",
         [
-            (lambda a: {**a, "vectors": a["vectors"][0]}, r"Expected {'vectors': \('int8', 2\)"),
-            (lambda a: {**a, "vectors": a["vectors"][:0]}, "nothing empty"),
+            (lambda a: {**a, "vectors": a["vectors"][0]}, r"{'vectors': \('int8', 2\)"),
+            (lambda a: {**a, "vectors": a["vectors"][:0]}, r"vectors.shape is \(0,"),
             (
                 lambda a: {**a, "vectors": a["vectors"].astype("float32")},
-                r"Expected {'vectors': \('int8', 2\)",
+                r"{'vectors': \('int8', 2\)",
             ),
-            (lambda a: {**a, "more": a["ranges"]}, r"Expected {'vectors': \('int8', 2\)"),
-            (lambda a: {**a, "ranges": a["ranges"][:, :3]}, r"ranges has the shape \(2, 3\). Exp"),
-            (lambda a: {**a, "signs": a["signs"][:, :3]}, r"signs has the shape \(1, 3\). Expecte"),
+            (lambda a: {**a, "more": a["ranges"]}, r"{'vectors': \('int8', 2\)"),
+            (lambda a: {**a, "ranges": a["ranges"][:, :3]}, r"ranges.shape is \(2, 3\)"),
+            (lambda a: {**a, "signs": a["signs"][:, :3]}, r"signs.shape is \(1, 3\)"),
             (
                 lambda a: {**a, "fingerprint": a["fingerprint"][:1]},
-                r"fingerprint has the shape \(1, 24\). Expected",
+                r"fingerprint.shape is \(1, 24\)",
             ),
             (lambda a: {**a, "ranges": a["ranges"] * np.inf}, "NaN or infinite"),
             (
                 lambda a: {**a, "ranges": a["ranges"][::-1]},
-                "the least number of dimension 0",
+                "ranges of dimension 0",
             ),
             (lambda a: {**a, "fingerprint": a["fingerprint"] * np.inf}, "of another embedder"),
             (
@@ -412,10 +412,10 @@ class TestFiles:
     @pytest.mark.parametrize(
         "lines, message",
         [
-            ('"a"\n', "1 documents and vectors of 2"),
-            ('"a"\n["b"]\n', "line 2 is no text in JSON"),
-            ('"a\n"b"\n', "line 1 is no text in JSON"),
-            ('"a"\n"\\ud800"\n', "line 2 has the lone surrogate"),
+            ('"a"\n', "1 documents.* 2"),
+            ('"a"\n["b"]\n', "line 2 .*JSON"),
+            ('"a\n"b"\n', "line 1 .*JSON"),
+            ('"a"\n"\\ud800"\n', "line 2 .*surrogate"),
         ],
     )
     def test_texts_that_were_made_up_are_refused(self, lines, message, tmp_path):
@@ -428,14 +428,14 @@ class TestFiles:
         VectorIndex.build(Embedder(), ["a", "b"]).save(tmp_path)
         manifest = json.loads((tmp_path / "encoder_zoo.json").read_text())
         (tmp_path / "encoder_zoo.json").write_text(json.dumps({**manifest, "precision": "int2"}))
-        with pytest.raises(ValueError, match="precision is 'int2'. Expected 'float32' or 'int8'"):
+        with pytest.raises(ValueError, match="precision is 'int2'"):
             VectorIndex.load(tmp_path, Embedder(), verify=False)
 
     def test_other_folders_are_refused(self, tmp_path):
         with pytest.raises(FileNotFoundError):
             VectorIndex.load(tmp_path / "none", Embedder())
         for folder in (tmp_path, CHECKPOINTS / "Bert_Model"):
-            with pytest.raises(ValueError, match="holds no index: expected the folder of an index"):
+            with pytest.raises(ValueError, match="holds no index"):
                 VectorIndex.load(folder, Embedder())
 
     def test_a_failed_save_leaves_the_older_one(self, tmp_path, monkeypatch):
@@ -475,15 +475,19 @@ class TestErrors:
     @pytest.mark.parametrize(
         "documents, options, message",
         [
-            ([], {}, "documents is empty. Expected one or more texts."),
-            (["a", " \n"], {}, r"documents\[1\] is empty. Expected some text"),
-            ("a text", {}, "documents is 'a text'. Expected a list.*load_index"),
+            ([], {}, "documents is empty"),
+            (["a", " \n"], {}, r"documents\[1\] is empty"),
+            ("a text", {}, "documents is 'a text'.*load_index"),
             (["a", None], {}, "None"),
-            (["a"], {"precision": "int4"}, "precision is 'int4'. Expected 'float32' or 'int8' or"),
-            (["a"], {"engine": "annoy"}, "engine is 'annoy'. Expected 'faiss' or 'hnsw', or None"),
-            (["a"], {"engine": "faiss", "precision": "int8"}, "engine='faiss' searches in float32"),
-            (["a"], {"dim": 0}, "dim is 0. Expected an integer of 1 or more"),
-            (["a"], {"keep_texts": 1}, "keep_texts is 1. Expected True or False"),
+            (["a"], {"precision": "int4"}, "precision is 'int4'"),
+            (["a"], {"engine": "annoy"}, "engine is 'annoy'"),
+            (
+                ["a"],
+                {"engine": "faiss", "precision": "int8"},
+                "precision is 'int8'.*engine='faiss'",
+            ),
+            (["a"], {"dim": 0}, "dim is 0"),
+            (["a"], {"keep_texts": 1}, "keep_texts is 1"),
         ],
     )
     def test_documents(self, documents, options, message):
@@ -495,15 +499,15 @@ class TestErrors:
     @pytest.mark.parametrize(
         "given, texts, message",
         [
-            (VALID[0], None, r"vectors has the shape \(24,\)"),
-            (VALID[:0], None, r"vectors has the shape \(0, 24\)"),
-            (VALID.astype(int), None, "the type int64. Expected .N, D. floating-point numbers"),
-            (np.ones((2, 30)), None, "vectors are 30 wide. Expected at most 24"),
-            (VALID * [[1], [np.nan], [1]], None, r"vectors\[1\] has a number that is NaN or inf"),
-            (VALID * [[1], [1], [np.inf]], None, r"vectors\[2\] has a number that is NaN or inf"),
-            (VALID * [[1], [1], [1e30]], None, r"vectors\[2\] has a number beyond 1e\+17"),
-            (VALID, ["a", "b"], "There are 2 texts for 3 vectors."),
-            (VALID, ["a", "b \udcff", "c"], r"texts\[1\] has the lone surrogate '\\udcff' at char"),
+            (VALID[0], None, r"vectors .*\(24,\)"),
+            (VALID[:0], None, r"vectors .*\(0, 24\)"),
+            (VALID.astype(int), None, "vectors .*int64"),
+            (np.ones((2, 30)), None, r"vectors.shape\[1\] is 30.* 24"),
+            (VALID * [[1], [np.nan], [1]], None, r"vectors\[1\] .*NaN"),
+            (VALID * [[1], [1], [np.inf]], None, r"vectors\[2\] .*NaN"),
+            (VALID * [[1], [1], [1e30]], None, r"vectors\[2\] .*1e\+17"),
+            (VALID, ["a", "b"], "2 texts for 3 vectors"),
+            (VALID, ["a", "b \udcff", "c"], r"texts\[1\] .*'\\udcff'"),
             (VALID, [], "texts is empty."),
         ],
     )
@@ -524,10 +528,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         "queries, options, message",
         [
-            ("", {}, r"queries\[0\] is empty. Expected some text"),
-            (["q", " "], {}, r"queries\[1\] is empty. Expected some text"),
-            ("q", {"top_k": 0}, "top_k is 0. Expected an integer of 1 or more"),
-            ("q", {"candidates": 3}, "candidates=3 is for a reranker. Pass reranker=..., too."),
+            ("", {}, r"queries\[0\] is empty"),
+            (["q", " "], {}, r"queries\[1\] is empty"),
+            ("q", {"top_k": 0}, "top_k is 0"),
+            ("q", {"candidates": 3}, "candidates is 3.*reranker="),
         ],
     )
     def test_queries(self, queries, options, message):
@@ -555,9 +559,9 @@ class TestErrors:
     def test_the_answer_of_a_reranker_is_checked(self, answer):
         index = VectorIndex.build(Embedder(), ["a", "b", "c"])
         reranker = SimpleNamespace(rank=lambda query, texts, top_k=None: answer)
-        with pytest.raises(ValueError, match="The reranker answered .* Expected dicts"):
+        with pytest.raises(ValueError, match="reranker .*'index'.*'score'"):
             index.search("q", reranker=reranker)
-        with pytest.raises(ValueError, match="The reranker answered .* Expected dicts"):
+        with pytest.raises(ValueError, match="reranker .*'index'.*'score'"):
             index.evaluate(["q"], [[0]], reranker=reranker)
 
     @pytest.mark.parametrize(
@@ -580,19 +584,19 @@ class TestErrors:
         embedder.embed = lambda texts, *a, **o: embed(texts) if len(texts) > 1 else vectors
         asks = [index.search, index.add, lambda texts: VectorIndex.build(embedder, texts)]
         for ask in asks[:2] if np.shape(vectors) == (1, 8) else asks:  # which may be narrower
-            with pytest.raises(ValueError, match="The embedder made vectors of the shape"):
+            with pytest.raises(ValueError, match="The embedder made vectors"):
                 ask(["q"])
         assert len(index) == 2
 
     def test_a_reranker_without_texts(self):
         index = VectorIndex.build(Embedder(), ["a"], keep_texts=False)
-        with pytest.raises(ValueError, match="A reranker reads texts, and this index holds vector"):
+        with pytest.raises(ValueError, match="reranker reads texts"):
             index.search("q", reranker=Reranker())
 
     def test_faiss_that_is_not_installed(self, monkeypatch):
         hide(monkeypatch, engines.faiss)
         embedder = Embedder()
-        with pytest.raises(ImportError, match="need the package faiss-cpu: `pip install faiss-cp"):
+        with pytest.raises(ImportError, match="pip install faiss-cpu"):
             VectorIndex.build(embedder, ["a"], engine="faiss")
         assert embedder.calls == []
 
@@ -622,13 +626,13 @@ class TestWithATask:
 def test_exports_that_cannot_be(monkeypatch, tmp_path):
     index = VectorIndex.build(Embedder(), ["a"])
     index.embedder.preprocessor = None
-    with pytest.raises(ValueError, match="has no preprocessor, so it cannot take text"):
+    with pytest.raises(ValueError, match="no preprocessor"):
         index.export(tmp_path / "1")
     index.embedder.preprocessor = object()
     monkeypatch.setattr(index_export, "MAX_BYTES", 10)
-    with pytest.raises(ValueError, match="The vectors in float32 take 0.0 GB. An export holds at"):
+    with pytest.raises(ValueError, match="vectors in float32.*GB"):
         index.export(tmp_path / "1")
     monkeypatch.setattr(index_export.keras.config, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match="whose embedder is on the backend 'jax'. Save both"):
+    with pytest.raises(ValueError, match="backend 'jax'.*KERAS_BACKEND=tensorflow"):
         index.export(tmp_path / "1")
     assert list(tmp_path.iterdir()) == []

@@ -61,7 +61,7 @@ class TestClasses:
             ez.ZeroShotClassifier(nli(tiny, labels))
 
     def test_are_asked_of_an_encoder_alone(self):
-        with pytest.raises(ValueError, match="There are no classes"):
+        with pytest.raises(ValueError, match="no classes"):
             ez.ZeroShotClassifier.from_preset("bert_nano_en_uncased")
 
     def test_are_those_of_a_classifier(self, tiny):
@@ -133,8 +133,8 @@ class TestAnswers:
         ("labels", "options", "message"),
         [
             ("sports", {}, "labels is 'sports'"),
-            ([], {}, "Expected a list of names, none empty"),
-            (["a", " "], {}, "Expected a list of names, none empty"),
+            ([], {}, r"labels is \[\]"),
+            (["a", " "], {}, r"labels is \['a', ' '\]"),
             (["a", "a"], {}, "labels has 'a' twice"),
             (["a"], {}, r"labels is \['a'\].*multi_label=True"),
             (
@@ -142,7 +142,7 @@ class TestAnswers:
                 {"hypothesis_template": "About sports."},
                 "hypothesis_template is 'About sports.'",
             ),
-            (LABELS, {"hypothesis_template": "{} or {}"}, "hypothesis_template is"),
+            (LABELS, {"hypothesis_template": "{} or {}"}, "hypothesis_template is '{} or {}'"),
             (LABELS, {"threshold": 0.3}, "threshold is 0.3.*multi_label"),
             (LABELS, {"multi_label": "yes"}, "multi_label is 'yes'"),
         ],
