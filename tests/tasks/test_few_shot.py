@@ -139,16 +139,16 @@ class TestFit:
     @pytest.mark.parametrize(
         ("texts", "labels", "received"),
         [
-            (TEXTS[:3], ["x"] * 3, "3 texts, all of the class 'x'"),
-            (TEXTS[:1], ["y"], "1 text, all of the class 'y'"),
-            ([], [], "0 texts"),
+            (TEXTS[:3], ["x"] * 3, "3, all of the class 'x'"),
+            (TEXTS[:1], ["y"], "1, all of the class 'y'"),
+            ([], [], "0"),
         ],
     )
     def test_of_one_class_is_an_error_also_where_labels_are_given(
         self, tiny, texts, labels, received
     ):
         classifier = classifier_of(tiny, labels=["x", "y"])
-        with pytest.raises(ValueError, match=rf"texts of two classes or more: .* {received}\."):
+        with pytest.raises(ValueError, match=rf"texts is {received}\."):
             classifier.fit(texts, labels)
 
     def test_comes_before_answers(self, tiny):

@@ -234,7 +234,7 @@ class TestExamples:
     @pytest.mark.parametrize(
         ("settings", "message"),
         [
-            ({"query_marker": "[X]"}, r"query_marker is '\[X\]', which the tokenizer does not"),
+            ({"query_marker": "[X]"}, r"query_marker is '\[X\]'"),
             ({"prompts": {"search": "a"}}, "prompts is 'search'"),
             ({"query_length": 2}, "query_length is 2"),
         ],

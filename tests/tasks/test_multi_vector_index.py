@@ -385,7 +385,7 @@ class TestFiles:
             MultiVectorIndex.load(tmp_path, Model(), verify=False)
         (tmp_path / "encoder_zoo.json").write_text(json.dumps(manifest))
         (tmp_path / "texts.jsonl").write_text('"a"\n')
-        with pytest.raises(ValueError, match="1 documents and vectors of 2"):
+        with pytest.raises(ValueError, match="1 documents.* 2"):
             MultiVectorIndex.load(tmp_path, Model(), verify=False)
 
 
