@@ -396,7 +396,7 @@ def test_other_formats_say_what_exists(model, tmp_path):
         lambda: model.export(tmp_path / "m.tflite", "litert"),
         lambda: model.export(tmp_path / "m.xml", "openvino"),
     ):
-        with pytest.raises(ValueError, match=r"LSTM over them\. Call export\('served/1'\)"):
+        with pytest.raises(ValueError, match=r"LSTM .*export\('served/1'\)"):
             export()
     assert not list(tmp_path.iterdir())
 
