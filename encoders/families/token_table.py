@@ -1,4 +1,4 @@
-"""A table of tokens' vectors in place of an encoder, and a tokenizer as its tokenizer.json has it.
+"""A table of tokens' vectors in place of an encoder.
 
 Comment letters: B batch, L sequence, V vocabulary, D width, N texts.
 """
@@ -7,35 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-import json
 from collections.abc import Mapping
-from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults
-from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.reading import field_of, parse_json, reading
-from encoder_zoo.common.wording import shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
 from encoder_zoo.encoders.layers import initializer
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
-from encoder_zoo.encoders.tokenizers.library import check_growth, decoded, tokenizers
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
-
-
-# Of errors where the library fails at texts, such as at a pattern that backtracks without end.
-TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
+    pass
 
 
 class _Rows(keras.layers.Layer):
@@ -141,175 +125,3 @@ TokenTable.family = dataclasses.replace(
     learning_rate=5e-3,
     weight_decay=0.0,
 )
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class FileTokenizer(ConfigFromSignature):
-    """Tokenizes by the library `tokenizers`, as a tokenizer.json says, without special tokens.
-
-    It takes every file that the library reads. In TensorFlow's graphs, of datasets and exports, a
-    `BertTokenizer` of the same steps does the work, which WordPiece alone has.
-
-    Args:
-        tokenizer_json: contents of the file.
-        keeps_unknown: whether unknown words are tokens.
-
-    Attributes:
-        tokenizer_json, keeps_unknown: as given.
-        unknown_id: of unknown words; None if there are none.
-
-    Raises:
-        ValueError: If tokenizer.json cannot be read, or if texts are tokenized in a graph of
-            TensorFlow and the model of tokenizer.json is not WordPiece.
-
-    Example:
-        >>> model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "cat": 2}}
-        >>> file = {"version": "1.0", "model": {**model, "unk_token": "<unk>"}, "added_tokens": []}
-        >>> file["pre_tokenizer"] = {"type": "Whitespace"}
-        >>> tokenizer = FileTokenizer(json.dumps(file), keeps_unknown=False)
-        >>> tokenizer.tokenize(np.array([b"a black cat"])).to_list()
-        [[1, 2]]
-    """
-
-    # What preprocessors ask tokenizers for.
-    uses_segments = False
-    library_is_equal = True
-    model_max_length = None
-    first_column = 0
-    truncation_side = "right"
-    pad_token_id = 0
-    mask_token = ""
-    added_tokens = special_tokens = ()
-
-    def __init__(self, tokenizer_json: str, keeps_unknown: bool = True):
-        self.tokenizer_json = tokenizer_json
-        self.keeps_unknown = keeps_unknown
-        with reading("tokenizer.json"):
-            contents = parse_json(tokenizer_json, "tokenizer.json")
-            check_growth(field_of(contents, "normalizer", (dict, NoneType), "tokenizer.json", None))
-            contents |= {"truncation": None, "padding": None}
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(contents))
-            model = contents["model"]
-            unknown = model.get("unk_id")
-            if unknown is None and model.get("unk_token") is not None:
-                unknown = self._library.token_to_id(model["unk_token"])
-        self.unknown_id = unknown
-
-    @classmethod
-    def from_files(cls, files: Mapping[str, Any]) -> Self:
-        """Return the tokenizer of the arguments that a preset's files hold."""
-        return cls(**files)
-
-    def __copy__(self) -> FileTokenizer:
-        return self
-
-    def __deepcopy__(self, memo: dict) -> FileTokenizer:
-        return self
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Return V."""
-        return self._library.get_vocab_size()
-
-    def get_vocabulary(self) -> list[str]:
-        """Return the tokens in the order of their ids."""
-        tokens = sorted(self._library.get_vocab().items(), key=lambda item: item[1])
-        return [token for token, _ in tokens]
-
-    def to_files(self) -> dict[str, str]:
-        """Return {name of a file: contents} for a preset."""
-        return {"tokenizer.json": self.tokenizer_json}
-
-    def ids_of(self, texts: list[str], first: int | None = None) -> tuple[np.ndarray, ...]:
-        """Return the ids of all tokens, (T,) int32, how many each text has, (N,) int64, and whether
-        it has more than are read, (N,) bool.
-
-        Args:
-            texts: N.
-            first: so many of each text, of which unknown ones may be left out; None: all.
-        """
-        with reading(TEXTS, EXPECTED):
-            found = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        rows = [encoding.ids for encoding in found]
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        longer = np.zeros(len(rows), bool) if first is None else lengths > first
-        if longer.any():
-            rows, lengths = [row[:first] for row in rows], np.minimum(lengths, first)
-        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(lengths.sum()))
-        if self.keeps_unknown or self.unknown_id is None:
-            return ids, lengths, longer
-        known = ids != self.unknown_id
-        of_texts = np.repeat(np.arange(len(rows)), lengths)
-        return ids[known], np.bincount(of_texts[known], minlength=len(rows)), longer
-
-    def tokenize(self, texts: Any, first: int | None = None) -> Any:
-        """Return the ids of texts (N,), ragged (N, None) int32.
-
-        Args:
-            texts: in memory, or in a graph.
-            first: so many of each text, of which unknown ones may be left out; None: all.
-        """
-        if array_ops.is_symbolic_tensor(texts):
-            ids = self._in_graphs.tokenize(texts)[:, :first]
-            if self.keeps_unknown or self.unknown_id is None:
-                return ids
-            return array_ops.ragged.boolean_mask(ids, ids != self.unknown_id)
-        ids, lengths, _ = self.ids_of(texts_in_memory(texts), first)
-        return array_ops.RaggedTensor.from_row_lengths(array_ops.constant(ids), lengths)
-
-    @property
-    def graph(self) -> TokenizerGraph:
-        """The graph of the rules in TensorFlow, made when it is first used."""
-        return self._in_graphs.graph
-
-    @functools.cached_property
-    def _in_graphs(self) -> BertTokenizer:
-        """The same steps as a tokenizer with a graph."""
-        from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
-
-        file = json.loads(self.tokenizer_json)
-        vocabulary = dict(file["model"].get("vocab", ()))
-        added = {token["content"] for token in file.get("added_tokens") or ()}
-        if file["model"].get("type") != "WordPiece" or not added <= {*vocabulary}:
-            raise ValueError(
-                f"tokenizer.json holds the model {shown(file['model'].get('type'))}, or added "
-                "tokens outside of its vocabulary. Graphs of TensorFlow (datasets, exports) "
-                "tokenize static embeddings by WordPiece only: pass texts in memory."
-            )
-        names = {name: argument_defaults(BertTokenizer)[name] for name in SPECIAL_TOKENS}
-        names["unknown_token"] = file["model"]["unk_token"]
-        for role, token in names.items():
-            if token not in (added or vocabulary) and role != "unknown_token":
-                # It gets one that hardly stands in a text.
-                names[role] = f"[no {role}]"
-                vocabulary[names[role]] = len(vocabulary)
-        file["model"]["vocab"] = vocabulary
-        ends = {"cls": names["start_token"], "sep": names["end_token"]}
-        ends = {key: [token, vocabulary[token]] for key, token in ends.items()}
-        file["post_processor"] = {"type": "BertProcessing", **ends}
-        config = {SPECIAL_TOKENS[role][0]: token for role, token in names.items()}
-        files = {"tokenizer.json": file, "tokenizer_config.json": config}
-        # The library finds the file's special tokens in texts.
-        options = {"special_tokens_in_text": bool(added)}
-        return BertTokenizer.from_files(TokenizerFiles("tokenizer.json", files), **options)
-
-    def tokenize_with_offsets(self, texts: Any) -> tuple:
-        """Return ids, starts and ends of the tokens of texts (N,), ragged (N, None) int32."""
-        texts = texts_in_memory(texts)
-        with reading(TEXTS, EXPECTED):
-            found = self._library.encode_batch(texts, add_special_tokens=False)
-        left_out = None if self.keeps_unknown else self.unknown_id
-        rows = [
-            [(i, *o) for i, o in zip(e.ids, e.offsets, strict=True) if i != left_out] for e in found
-        ]
-        flat = np.array(list(itertools.chain.from_iterable(rows)), np.int32).reshape(-1, 3)
-        lengths = [len(row) for row in rows]
-        return tuple(
-            array_ops.RaggedTensor.from_row_lengths(array_ops.constant(column), lengths)
-            for column in np.ascontiguousarray(flat.T)
-        )
-
-
-def texts_in_memory(texts: Any) -> list[str]:
-    """Return texts (N,) as strings."""
-    return texts if isinstance(texts, list) else decoded(texts)

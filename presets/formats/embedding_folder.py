@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
@@ -151,6 +150,8 @@ def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
     Raises:
         ValueError: If sentence-transformers does not read the activation of a layer.
     """
+    from encoder_zoo.encoders.families.token_table import TokenTable  # it needs Keras
+
     is_static = isinstance(task.backbone, TokenTable)
     kinds = [theirs.STATIC] if is_static else ["Transformer", "Pooling"]
     kinds += ["Dense"] * len(task.dense_layers) + ["Normalize"] * task.normalize

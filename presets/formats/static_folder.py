@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.wording import invalid, shown
-from encoder_zoo.encoders.families.token_table import FileTokenizer, TokenTable
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
@@ -26,6 +26,8 @@ from encoder_zoo.presets.formats.sentence_transformers import STATIC, Module, em
 
 if TYPE_CHECKING:
     import keras
+
+    from encoder_zoo.encoders.family import Family
 
 TOKENIZER = "tokenizer.json"
 MODEL_TYPE = "model2vec"
@@ -91,7 +93,12 @@ class StaticCheckpoint(Checkpoint):
             a mapping beyond the table.
     """
 
-    family = TokenTable.family
+    @property
+    def family(self) -> Family:
+        """Return the family of a `TokenTable`."""
+        from encoder_zoo.encoders.families.token_table import TokenTable  # it needs Keras
+
+        return TokenTable.family
 
     def __init__(self, files: FolderFiles, settings: dict, module: Module):
         self.settings = settings

@@ -21,8 +21,9 @@ from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_a
 from encoder_zoo.common.weights_lock import reads_weights, weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.families.token_table import FileTokenizer, TokenTable, texts_in_memory
+from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.tasks import losses

@@ -16,7 +16,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.families.token_table import FileTokenizer, texts_in_memory
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated

@@ -11,8 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-
-ABSENT = float("-inf")  # the score that marks a column without a text
+from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 
 
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):

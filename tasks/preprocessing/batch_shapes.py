@@ -20,6 +20,7 @@ from encoder_zoo.common.lazy import array_ops, keras
 from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool
+ABSENT = float("-inf")  # the score that marks a column without a text
 PACKED_TOKENS = "packed_tokens"  # (S, L) int32, see `encode_packed`; no row for each example
 
 

@@ -26,8 +26,9 @@ from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.base.classes import labels_from_config, sigmoid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
-from encoder_zoo.tasks.losses.ranking import ABSENT, RankingLoss
+from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
+from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.inputs import as_column

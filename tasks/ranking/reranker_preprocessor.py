@@ -13,8 +13,7 @@ from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
-from encoder_zoo.tasks.losses.ranking import ABSENT
-from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT, pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given

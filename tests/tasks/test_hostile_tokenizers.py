@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import encoder_zoo as ez
-from encoder_zoo.encoders.families.token_table import FileTokenizer
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.encoders.tokenizers.library import check_growth
 
 MODEL = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1}, "unk_token": "<unk>"}
