@@ -17,6 +17,7 @@ from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.bulk.columns import array_column, nulls, pa
 from encoder_zoo.tasks.bulk.rows import Paths, files_of, parquet, rows_of
@@ -105,10 +106,9 @@ def answer_files(
         The files of the answers, in order.
 
     Raises:
-        ValueError: "a.jsonl, row 3 (line 4) ..." for a row that cannot be answered, "... holds
-            answers of another run: columns is ['text'] there, ['body'] now. ...", "a.jsonl was
-            changed while it was read. ..."
-        FileNotFoundError: "texts/*.txt: there is no such file."
+        ValueError: If a row cannot be answered, the folder holds answers of another run, or a file
+            was changed while it was read.
+        FileNotFoundError: If no file matches a path.
 
     Example:
         >>> import pytest
@@ -124,11 +124,9 @@ def answer_files(
         ['00000.parquet']
     """
     if pathlib.Path(folder).suffix in (".parquet", ".jsonl", ".csv"):
-        raise ValueError(
-            f"folder is {os.fspath(folder)!r}, the name of a file. Expected a folder, such as "
-            f"{pathlib.Path(folder).stem!r}: the answers are several files in it, which "
-            "pandas.read_parquet(folder) opens as one table."
-        )
+        expected = f"a folder such as {pathlib.Path(folder).stem!r} for several files"
+        opened = "pandas.read_parquet(folder) opens them as one table"
+        raise invalid("folder", os.fspath(folder), f"{expected}; {opened}")
     task_method = TaskMethod(task, columns, method, options)
     run = Run.begun(pathlib.Path(folder), task_method, files_of(paths), _names(keep), shard_rows)
     shards = [AnswerShard.of(run, number) for number in range(-(-run.rows // shard_rows))]
@@ -145,7 +143,7 @@ def answer_files(
                     collections.deque(mine, maxlen=0)
             if left[-1] is shards[-1] and next(rows, None) is not None:
                 raise ValueError(
-                    f"The files have more than {run.rows} rows, which {run.folder} is of. Write to "
+                    f"The files have more rows than the {run.rows} of {run.folder}. Write to "
                     "another folder."
                 )
         if progress:
@@ -325,8 +323,8 @@ class BatchAnswers:
         for each key, of vectors "embedding", of entities "entities".
 
     Raises:
-        ValueError: "classify cannot be called like that: ...", "Row 3 of 'text' is 7 (int). ...",
-            "The batch has a column 'label', ..."
+        ValueError: If the method cannot be called with these arguments, a row is not text, or the
+            batch has a column with the name of an answer.
 
     Example:
         >>> import pytest

@@ -39,8 +39,8 @@ def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
     In a pattern `**` stands for any number of folders.
 
     Raises:
-        FileNotFoundError: "texts/*.txt: there is no such file."
-        ValueError: "a.doc is of no kind that is read here. Expected .txt, .csv, ..."
+        FileNotFoundError: If no file matches a path.
+        ValueError: If a file is of an unknown kind.
     """
     found = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
@@ -75,8 +75,7 @@ def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Seq
         The location of each row, for errors, and its values.
 
     Raises:
-        ValueError: "a.jsonl, row 3 (line 4): ..." for a row that cannot be read, "a.csv has no
-            column 'text'. It has id, body."
+        ValueError: If a row cannot be read, or a column is missing.
 
     Example:
         >>> import tempfile
@@ -102,8 +101,8 @@ def _reader_of(path: pathlib.Path) -> Callable:
     packed = path.suffix.lower() == ".gz"
     if _kind(path) not in READERS or (packed and is_parquet(path.with_suffix(""))):
         raise ValueError(
-            f"{path} is of no kind that is read here. Expected {', '.join(READERS)}; all but the "
-            "last may end in .gz as well."
+            f"{path} is of an unknown kind. Expected {', '.join(READERS)}; all but the last may "
+            "end in .gz as well."
         )
     return READERS[_kind(path)]
 

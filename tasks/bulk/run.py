@@ -60,7 +60,7 @@ def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str
         keep: of the columns that are copied.
 
     Raises:
-        ValueError: "a.jsonl, row 3 (line 4) of 'text' is 7 (int). ...", "There is no text ..."
+        ValueError: If a row is not text, there is no text, or a column has values of several types.
     """
     counts, without_text, sample, schemas = [], 0, None, []
     largest = {}  # column: (integer, its location)
@@ -111,9 +111,8 @@ def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) ->
     """Raise an error if a column, whose type all rows and files decide, cannot hold an integer."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
-            f"{location} of {name!r} is {value}, which {kind} of the whole column cannot hold. "
-            "Expected integers up to 2**53 beside floats, and up to 2**63 beside integers. Write "
-            "the column as texts."
+            f"{location} of {name!r} is {value}, which {kind} of the column cannot hold. Expected "
+            "integers up to 2**53 with floats, else up to 2**63; or write the column as texts."
         )
 
 
@@ -178,7 +177,8 @@ class Run:
         """Return the run that the folder holds, which must be this one, or a new one.
 
         Raises:
-            ValueError: "... holds answers of another run: ...", and see `scan` and `InputFiles`.
+            ValueError: As for `scan` and `InputFiles`, or if the folder holds answers of another
+                run.
         """
         files = InputFiles(paths)
         settings = {
@@ -248,8 +248,8 @@ def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]
     again = [name for name in sample.column_names if name in names]
     if again or len(set(names)) < len(names):
         raise ValueError(
-            f"The answers have columns {', '.join(sample.column_names)} of their own. keep is "
-            f"{keep}: expected other names, each once."
+            f"keep is {keep}. Expected each name once, and none of the answers: "
+            f"{', '.join(sample.column_names)}."
         )
     columns = pa.schema([("file", pa.string()), ("row", pa.int64())])
     fields = [*columns, *scanned.kept, *sample.schema]

@@ -40,8 +40,8 @@ class TaskMethod:
         options: further arguments of the method.
 
     Raises:
-        ValueError: "classify cannot be called like that: ...", "... has no method clasify."
-        ImportError: "This needs the package pyarrow: `pip install pyarrow`."
+        ValueError: If the task has no such method, or it cannot be called with these arguments.
+        ImportError: If pyarrow is not installed.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
         location: of the row, for the error.
 
     Raises:
-        ValueError: "Row 3 of 'text' is 7 (int). Expected a text, or a list of texts."
+        ValueError: If the value is neither a text nor a list of texts.
 
     Example:
         >>> has_text(["a", ["b"]], ["x", "y"], "Row 0"), has_text([None], ["x"], "Row 0")

@@ -10,7 +10,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.lazy import LazyModule
-from encoder_zoo.common.wording import shown, with_type
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.tasks.base.confidence import answers_at_scores, best_threshold
 from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.display.picture import Picture
@@ -45,8 +45,8 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
         (1 + metrics,) axes of matplotlib, the loss first: `axes[0].figure.savefig("curves.png")`.
 
     Raises:
-        ValueError: "Expected the history of fit ..."
-        ImportError: where matplotlib is not installed.
+        ValueError: If `history` is not the history of `fit`.
+        ImportError: If matplotlib is not installed.
 
     Example:
         >>> axes = learning_curves({"loss": [0.7, 0.4], "val_loss": [0.6, 0.5]})
@@ -55,7 +55,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
     """
     values = getattr(history, "history", history)
     if not isinstance(values, Mapping) or "loss" not in values:
-        raise ValueError(f"Expected the history of fit, with its losses. Received: {history!r}")
+        raise invalid("history", history, "the history of fit, with its losses")
     names = [name for name in values if not name.startswith("val_") and name != "learning_rate"]
     names.sort(key=lambda name: name != "loss")
     axes = _axes(len(names))
@@ -111,8 +111,8 @@ def thresholds(
         two classes the second one's.
 
     Raises:
-        ValueError: "Thresholds are of several labels a text, of two classes or of entities. ..."
-        ImportError: where matplotlib is not installed.
+        ValueError: If the model has no thresholds.
+        ImportError: If matplotlib is not installed.
 
     Example:
         >>> import encoder_zoo as ez
@@ -222,10 +222,7 @@ def class_report(report: ClassReport) -> Picture:
         accuracy                           1.000         2
     """
     if not isinstance(report, Mapping) or "per_class" not in report:
-        raise ValueError(
-            "class_report draws the result of evaluate_classes(x, y). Received: "
-            f"{with_type(report)}."
-        )
+        raise invalid("report", report, "the result of evaluate_classes(x, y)")
     means = {name: report[name] for name in ("micro", "macro", "weighted") if name in report}
     rows = [
         (name, *(f"{row[key]:.3f}" for key in COLUMNS[:3]), str(row["support"]))
@@ -274,8 +271,9 @@ def confusion_matrix(
         Axes of matplotlib: `axes.figure.savefig("confusion.png")`.
 
     Raises:
-        ValueError: "3 true labels, but 2 predicted.", "Label 'ham' is not among labels ..."
-        ImportError: where matplotlib is not installed.
+        ValueError: If there are more true labels than predicted ones, or fewer, a label is not
+            among `labels`, or `normalize` is unknown.
+        ImportError: If matplotlib is not installed.
 
     Example:
         >>> axes = confusion_matrix(["ham", "spam"], [{"label": "ham"}, {"label": "ham"}])
@@ -283,9 +281,7 @@ def confusion_matrix(
         ['1', '0', '1', '0']
     """
     if normalize not in (None, *SUMS):
-        raise ValueError(
-            f"normalize is {normalize!r}. Expected 'true', 'predicted', 'all' or None."
-        )
+        raise invalid("normalize", normalize, "'true', 'predicted', 'all' or None")
     true, predicted, things = _labels_of(true, predicted)
     counts, labels = _counts(true, predicted, labels)
     values = counts
@@ -314,12 +310,7 @@ NO_ANSWER = "no answer"  # of a classifier that abstains, or to a row without te
 
 
 def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
-    """Return the true and the predicted labels, and what has them: "texts" or "words".
-
-    Raises:
-        ValueError: "Row 1 has 3 true tags, but 2 predicted. ...", "Row 0 holds an answer of
-            extract_entities. ..."
-    """
+    """Return the true and the predicted labels, and what has them: "texts" or "words"."""
     rows = [plain(true), [*predicted] if isinstance(predicted, list) else plain(predicted)]
     rows = [row.tolist() if isinstance(row, np.ndarray) else list(row) for row in rows]
     true, predicted = rows
@@ -336,9 +327,8 @@ def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
         if not are_tags or len(pair[0]) != len(pair[1]):
             raise ValueError(
                 f"Row {i} of true and predicted is {shown(pair[0])} and {shown(pair[1])}. Expected "
-                "one label for each text; or a tag for each word in both, such as those of "
-                "TokenClassifier.predict_tags. For entities see evaluate_entities, for several "
-                "labels a text evaluate_classes."
+                "one label for each text, or a tag for each word in both, as predict_tags returns. "
+                "See evaluate_entities for entities, evaluate_classes for several labels a text."
             )
     return [tag for row in true for tag in row], [tag for row in predicted for tag in row], "words"
 
@@ -350,7 +340,7 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
     labels = sorted({*true, *predicted}) if labels is None else list(labels)
     for label in (*true, *predicted):
         if label not in labels:
-            raise ValueError(f"Label {label!r} is not among labels {labels}.")
+            raise invalid("A label", label, f"one of labels={labels}")
     pairs = collections.Counter(zip(true, predicted, strict=True))
     return np.array([[pairs[a, b] for b in labels] for a in labels]), labels
 
@@ -381,7 +371,7 @@ def errors(
         top_k: how many mistakes.
 
     Raises:
-        ValueError: "errors is of one label for each text. Received: ..."
+        ValueError: If the model does not give one label for each text.
 
     Example:
         >>> import encoder_zoo as ez
@@ -393,14 +383,13 @@ def errors(
     """
     if hasattr(classifier, "evaluate_entities"):
         raise ValueError(
-            f"errors is of one label for each text. Received: a {type(classifier).__name__}. See "
-            "its evaluate_entities(x, y), and entities(texts, found, true=...), which marks what "
-            "is wrong or missed."
+            f"errors shows one label for each text, not those of {type(classifier).__name__}. Use "
+            "its evaluate_entities(x, y), or entities(texts, found, true=...)."
         )
     if classifier.problem_type != "single_label_classification":
         raise ValueError(
-            "errors is of one label for each text. Received: a classifier with problem_type="
-            f"{classifier.problem_type!r}."
+            f"errors shows one label for each text. Expected a classifier with problem_type="
+            f"'single_label_classification', not {classifier.problem_type!r}."
         )
     texts = [column.numpy().tolist() for column in classifier.preprocessor.texts_of(x)]
     scores = classifier.predict_proba(x)

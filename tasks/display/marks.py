@@ -12,6 +12,7 @@ import numpy as np
 
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -55,8 +56,8 @@ def entities(
             sentences in words, either may be tags, one for each word.
 
     Raises:
-        ValueError: "2 texts, but entities of 1.", "2 words, but 3 tags.",
-            "Entity ... is not in the text ...", "Entities overlap: ..."
+        ValueError: If there are more texts than results, or fewer, an entity is not in its text,
+            or entities overlap.
         TypeError: If a model is passed in place of texts.
 
     Example:
@@ -72,8 +73,8 @@ def entities(
     """
     if not isinstance(texts, str | list | tuple) and hasattr(texts, "extract_entities"):
         raise TypeError(
-            f"entities draws texts and what was found in them. Received: a {type(texts).__name__}. "
-            "Call entities(texts, model.extract_entities(texts))."
+            f"texts is a {type(texts).__name__}. Call entities(texts, "
+            "model.extract_entities(texts))."
         )
     if isinstance(texts, str):
         texts, found, true = [texts], [found], None if true is None else [true]
@@ -109,7 +110,7 @@ def answer(
             has a green line below; in a terminal it is a line of its own.
 
     Raises:
-        ValueError: "Answer ... is not in the text ..."
+        ValueError: If an answer is not in the text.
 
     Example:
         >>> best = {"text": "Anna", "start": 0, "end": 4, "score": 0.7}
@@ -227,7 +228,7 @@ def marked(text: str, marks: list[Mark]) -> Picture:
         marks: ordered by start; of one start the longest first.
 
     Raises:
-        ValueError: "Entities overlap: ..."
+        ValueError: If entities overlap.
     """
     html, plain = _marked(text, 0, len(text), marks)
     return Picture(PARAGRAPH.format(html), plain)
@@ -300,7 +301,7 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
         explanations: the result of `explain` of a task, or a part of it.
 
     Raises:
-        ValueError: "Expected the result of explain ..."
+        ValueError: If `explanations` is not the result of `explain`.
 
     Example:
         >>> words = [{"part": 0, "text": "Good", "start": 0, "end": 4, "attribution": 1.5},
@@ -315,9 +316,7 @@ def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
     if isinstance(explanations, Mapping) and "words" in explanations:
         return _drawn(explanations)
     if isinstance(explanations, Mapping | str) or not isinstance(explanations, Sequence):
-        raise ValueError(
-            f"Expected the result of explain, or a list of such. Received: {explanations!r:.80}"
-        )
+        raise invalid("explanations", explanations, "the result of explain, or a list of such")
     pictures = [explanation(some) for some in explanations if some != []]
     if not pictures:
         return Picture("<p>Nothing to explain.</p>", "Nothing to explain.")
@@ -417,8 +416,7 @@ def attention(
         attends to most.
 
     Raises:
-        ValueError: "layer=7; expected -2 to 1.", "head=2; expected 0 to 1.",
-            "The model has no preprocessor ..."
+        ValueError: If the layer or the head does not exist, or the model has no preprocessor.
         TypeError: If a backbone is passed, which has no tokenizer.
 
     Example:
@@ -449,17 +447,17 @@ def _checked(model: Task, layer: int, head: int | None) -> int:
     """Return the layer's index from 0, or raise an error."""
     if isinstance(model, Backbone):
         raise TypeError(
-            f"attention needs a task, which has a tokenizer. Received: a {type(model).__name__}. "
-            "Pass a task such as MaskedLM.from_preset(source)."
+            f"model is a {type(model).__name__}, which has no tokenizer. Pass a task such as "
+            "MaskedLM.from_preset(source)."
         )
     backbone = model.backbone
     if getattr(model, "preprocessor", None) is None:
-        raise ValueError("The model has no preprocessor; pass a task made by from_preset.")
+        raise ValueError("The model has no preprocessor. Pass a task made by from_preset.")
     count = len(backbone.blocks)
     if not -count <= layer < count:
-        raise ValueError(f"layer={layer}; expected {-count} to {count - 1}.")
+        raise invalid("layer", layer, f"{-count} to {count - 1}")
     if head is not None and not 0 <= head < backbone.num_heads:
-        raise ValueError(f"head={head}; expected 0 to {backbone.num_heads - 1}, or None for all.")
+        raise invalid("head", head, f"0 to {backbone.num_heads - 1}, or None for all")
     return layer % count
 
 

@@ -70,7 +70,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
         document: a text.
 
     Raises:
-        ValueError: "query is ['a', 'b']. Expected one text."
+        ValueError: If `query` is not one text.
 
     Example:
         >>> import re

@@ -69,7 +69,7 @@ class Picture:
             title: a line above the picture.
 
         Raises:
-            ValueError: "... is there and was not written by encoder_zoo ..."
+            ValueError: If another program wrote the file that exists there.
         """
         title = in_html(title)
         heading = f"<h1>{title}</h1>" if title else ""

@@ -82,12 +82,10 @@ are read from its features |
         of `{"start", "end", "label"}`, words and tags, or texts and labels.
 
     Raises:
-        ValueError: "Row 3 has no annotation that is understood. It has the keys 'text', 'meta'.
-            ...", "Row 3: the span from 7 to 40 is outside of the text, ...", "Row 3: the span from
-            4 to 8 is 'nce ', but its text is 'Nice'. ...", "Row 3 has 2 annotations that differ.
-            ...", "Rows 3 and 7 are of one text, ...", "The rows may be read for spans or labels.
-            ...", and as of `read_conll`.
-        ImportError: for .spacy files without spaCy.
+        ValueError: If a file is damaged or of an unknown kind, a row has no annotation that is
+            understood, a span does not fit its text, a text has several annotations that differ,
+            or the kind of annotations is not clear.
+        ImportError: If the source is a .spacy file and spaCy is not installed.
 
     Example:
         >>> texts, spans = read_annotations([{"text": "In Rome", "label": [[3, 7, "LOC"]]}])
@@ -186,7 +184,7 @@ def _check_unpacked(content: bytes, name: str) -> None:
         if size > most:
             raise ValueError(
                 f"{name} has {len(content)} bytes, and more than {most} when it is unpacked. "
-                "Expected a file of spaCy; divide a large one into several."
+                "Divide a large file of spaCy into several."
             )
 
 
@@ -196,7 +194,7 @@ def _check_unpacked(content: bytes, name: str) -> None:
 def _read_brat(path: pathlib.Path, kinds: tuple[Kind, ...]) -> Annotations:
     """Return the texts and spans of a pair of files, or of all of a folder and those in it."""
     if "spans" not in kinds:
-        raise ValueError(f"{path.name} holds brat's spans. Received: kind={kinds[0]!r}.")
+        raise invalid("kind", kinds[0], f"'spans', which {path.name} of brat holds")
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path.with_suffix(".txt")]
     if path.is_dir() and not any(file.with_suffix(".ann").is_file() for file in files):
         found = ", ".join(sorted(file.name for file in path.iterdir())[:5])
@@ -238,8 +236,8 @@ def _spans_of_brat(path: pathlib.Path, text: str) -> tuple[list[dict], int]:
         # brat ends a part at each line break.
         if any(text[a[1] : b[0]].strip() for a, b in itertools.pairwise(parts)):
             raise ValueError(
-                f"{where}: {quoted!r:.60} is of {len(parts)} parts, {bounds}. A span has one start "
-                "and one end: annotate its parts as spans of their own, or leave it out."
+                f"{where}: {quoted!r:.60} has {len(parts)} parts, {bounds}. Annotate its parts as "
+                "spans of their own, or leave it out."
             )
         span = {"start": parts[0][0], "end": parts[-1][1], "label": label, "text": quoted}
         spans += checked_spans([span], text, where)
@@ -278,9 +276,8 @@ def read_conll(
         Words and tags, which `TokenClassifier.fit` takes.
 
     Raises:
-        ValueError: "train.conll, line 7: ['Rome'] has no tag in addition to the word.",
-            "train.conll, line 9 has 3 columns, line 8 has 2. ...", "train.conll holds no words.",
-            "train.conll: column 0 holds numbers of words, ..."
+        ValueError: If the file has no words, a line lacks a column or has more columns than the
+            line before, or the columns do not hold words and tags.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.1.
 
@@ -316,8 +313,8 @@ def read_conll(
             if len(cells) != before[1]:
                 raise ValueError(
                     f"{path.name}, line {number} has {len(cells)} columns, line {before[0]} has "
-                    f"{before[1]}. Expected as many: words with spaces need tabs between columns; "
-                    "of columns that differ from sentence to sentence column=... is counted from 0."
+                    f"{before[1]}. Put tabs between columns if words have spaces. If the number "
+                    "differs between sentences, count column=... from 0."
                 )
     found = [sentence for sentence in sentences if sentence]
     if not found:
@@ -354,7 +351,7 @@ def write_conll(
     """
     if len(words) != len(tags):
         raise ValueError(
-            f"There are {len(words)} sentences and {len(tags)} lists of tags. Expected one list of "
+            f"words has {len(words)} sentences, tags has {len(tags)} lists. Expected one list of "
             "tags for each sentence."
         )
     blocks = []
@@ -419,10 +416,10 @@ def _word_and_tag(line: str, cells: list[str], columns: tuple[int, int]) -> tupl
     for column in columns:
         if not -len(cells) <= column < len(cells):
             raise ValueError(
-                f"{line}: there is no column {column} in {shown(cells)}. Expected a word and its "
-                "tags, between tabs or spaces; column=... says which of them is the tag."
+                f"{line} has no column {column}: {shown(cells)}. Expected words and tags between "
+                "tabs or spaces, and the tag in column=...."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:
-        raise ValueError(f"{line}: {shown(cells)} has no tag in addition to the word.")
+        raise ValueError(f"{line} has no tag: {shown(cells)}. Expected a word and a tag.")
     return cells[word], cells[tag]

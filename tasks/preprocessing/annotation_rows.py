@@ -19,7 +19,7 @@ import numpy as np
 
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.reading import field_of, reading
-from encoder_zoo.common.wording import shown, with_type
+from encoder_zoo.common.wording import invalid, shown, with_type
 from encoder_zoo.tasks.preprocessing.columns import (
     is_doc,
     is_span,
@@ -133,7 +133,7 @@ def annotations_of(
         text_key: the key of the text, where it is not known.
 
     Raises:
-        ValueError: see `read_annotations`.
+        ValueError: As for `read_annotations`.
     """
     if isinstance(rows, Annotations):
         return rows
@@ -190,7 +190,7 @@ def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
         return rows
     if not hasattr(rows, "__len__"):
         raise ValueError(
-            f"A {type(rows).__name__} is read only once. Expected a dataset in memory: "
+            f"A {type(rows).__name__} can be read only once. Pass a dataset in memory: "
             "Dataset.from_list(list(dataset), features=dataset.features)."
         )
     rows = unformatted(rows)
@@ -238,11 +238,7 @@ def _task_of(row: object) -> tuple | None:
 
 
 def _once(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Return a row, or that it repeats the first one of its text.
-
-    Raises:
-        ValueError: "Rows 3 and 7 are of one text, with annotations that differ. ..."
-    """
+    """Return a row, or that it repeats the first one of its text."""
     if first[0] == number:
         return row
     for found in KINDS:
@@ -309,8 +305,7 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
         if kind and getattr(last, kind) is None:
             has = next(k for k in KINDS if getattr(last, k) is not None)
             raise ValueError(
-                f"Row {number} has {kind}, row {other} has {has}. Expected one kind of annotations "
-                "in all rows."
+                f"Row {number} has {kind}, row {other} has {has}. Expected one kind in all rows."
             )
     seen = _seen(_records(rows, None)[number])
     there = [kind for kind in KINDS if getattr(row, kind) is not None]
@@ -340,7 +335,7 @@ def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
         if len(labels) != 1:
             raise ValueError(
                 f"Row {number} has {f'the labels {labels}' if labels else 'no label'}. Expected "
-                'one for each text; any number is for problem_type="multi_label_classification".'
+                'one, unless problem_type="multi_label_classification".'
             )
     return [label for _, [label] in y]
 
@@ -415,7 +410,7 @@ def _text_in(row: dict, number: int, text_key: str | None) -> tuple[str, str] | 
         if isinstance(row.get(key), str):
             return key, row[key]
         if is_missing(row.get(key, "")):
-            raise ValueError(f"Row {number} has no text: {key!r} is {row[key]!r}.")
+            raise invalid(f"Row {number}: {key!r}", row[key], "a text")
     return None
 
 
@@ -432,8 +427,8 @@ def _tags_in(row: dict, count: int, number: int, only: bool) -> tuple[str, list]
     others = [k for k, v in row.items() if k not in WORDS and _are_tags(v, count)]
     if not known and len(others) > 1:
         raise ValueError(
-            f"Row {number} has tags in {' and '.join(map(repr, others))}. Pass words and tags by "
-            f"themselves: fit(x['tokens'], x[{others[0]!r}])."
+            f"Row {number} has tags in {' and '.join(map(repr, others))}. Choose one: "
+            f"fit(x['tokens'], x[{others[0]!r}])."
         )
     for key in (known or others)[:1]:
         return key, list(row[key])
@@ -583,7 +578,7 @@ def _of_results(results: list[dict], text: str, number: int) -> Row:
     choices = [field_of(value, "choices", list, where) for value in others]
     for label in (label for of_one in choices for label in of_one):
         if not isinstance(label, str):
-            raise ValueError(f"{where}: 'choices' has {shown(label)}. Expected names of classes.")
+            raise invalid(f"{where}: a label in 'choices'", label, "the name of a class")
     if len(spans) + len(choices) < len(values):
         kinds = sorted({str(r.get("type")) for r in results} - {"labels", "choices"})
         raise ValueError(
@@ -614,7 +609,7 @@ def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | N
         if chosen:
             return texts[chosen[0]]
     raise ValueError(
-        f"Row {number} has under data {', '.join(map(repr, data))}. Name the text: "
+        f"Row {number} has {', '.join(map(repr, data))} under data. Name the text: "
         "read_annotations(..., text_key=...)."
     )
 
@@ -636,9 +631,8 @@ def checked_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
         row: its number, or the name of its file, for errors.
 
     Raises:
-        ValueError: "Row 3: the span from 7 to 40 is outside of the text, which has 20 characters,
-            or empty. ...", "Row 3: the span from 4 to 8 is 'nce ', but its text is 'Nice'. ...",
-            "Row 3: the span from 0 to 4 has 2 labels. ..."
+        ValueError: If a span is empty or outside of the text, has another text there, or does not
+            have the name of one label.
 
     Example:
         >>> checked_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
@@ -658,23 +652,21 @@ def _checked_span(span: object, text: str, row: str) -> dict:
         [label] = label
     if not all(isinstance(v, numbers.Integral) for v in (start, end)):
         raise ValueError(
-            f"{row}: a span starts at {shown(start)} and ends at {shown(end)}. Expected numbers "
-            "of characters."
+            f"{row}: a span starts at {shown(start)} and ends at {shown(end)}. Expected integers."
         )
     where = f"{row}: the span from {shown(start)} to {shown(end)}"
     if isinstance(label, list | tuple):
         raise ValueError(f"{where} has {len(label)} labels: {shown(label)}. Expected one.")
     if not isinstance(label, str) or not label:
         raise ValueError(
-            f"{where} has the label {shown(label)}. Expected a name; export the names of labels, "
-            "not their numbers."
+            f"{where} has the label {shown(label)}. Export labels as names, not as numbers."
         )
     quoted = span.get("text")
     quoted = quoted if isinstance(quoted, str) else None
     if not 0 <= start < end <= len(text):
         raise ValueError(
-            f"{where} is outside of the text, which has {len(text)} characters, or empty. Expected "
-            f"0 <= start < end <= length.{_offset_advice(text, start, end, quoted)}"
+            f"{where} is outside of the text, or empty. Expected 0 <= start < end <= {len(text)}."
+            f"{_offset_advice(text, start, end, quoted)}"
         )
     if quoted is not None and not _same(text[start:end], quoted):
         raise ValueError(

@@ -29,9 +29,8 @@ def check_each(
         index: (N,) int, of the unit; None for 0 to N - 1.
 
     Raises:
-        ValueError: in memory, such as "Row 1 has 9 tokens."
-        tf.errors.InvalidArgumentError: when a graph runs, such as "Row 1 of the batch has 9
-            tokens."
+        ValueError: If a value in memory is wrong.
+        tf.errors.InvalidArgumentError: If a value is wrong when a graph runs.
 
     Example:
         >>> import tensorflow as tf
@@ -79,8 +78,8 @@ def check_no_iterator(values, name: str) -> None:
     """Raise a ValueError for an iterator, which can be read only once."""
     if isinstance(values, Iterator):
         raise ValueError(
-            f"{name} is a {type(values).__name__}, which can be read only once. Expected a list, "
-            "an array or a column: list(...) makes one of it."
+            f"{name} is a {type(values).__name__}, which can be read only once. Pass a list, an "
+            "array or a column, such as list(...) of it."
         )
 
 
@@ -92,7 +91,7 @@ def check_one_each(x, y) -> None:
         y: their labels, or a dict of columns of them.
 
     Raises:
-        ValueError: "Expected one label for each text. Received: 3 texts, 2 labels."
+        ValueError: If there are more texts than labels, or fewer.
 
     Example:
         >>> check_one_each((["a", "b"], ["c", "d"]), [0, 1])
@@ -102,7 +101,7 @@ def check_one_each(x, y) -> None:
     counts = [v.shape[0] if hasattr(v, "shape") else len(v) for v in (texts, y)]
     if counts[0] != counts[1]:
         raise ValueError(
-            "Expected one label for each text. Received: {} texts, {} labels.".format(*counts)
+            "There are {} texts and {} labels. Expected one label for each text.".format(*counts)
         )
 
 

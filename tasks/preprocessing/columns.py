@@ -107,7 +107,7 @@ def plain(values):
         ({'text': ['good', 'bad'], 'stars': [5, 1]}, (['good', 'bad'], [5, 1]))
 
     Raises:
-        ValueError: "The table has several columns 'text'. Rename them."
+        ValueError: If columns of a table have the same name.
     """
     if isinstance(values, tuple):
         return tuple(map(plain, values))
@@ -231,8 +231,7 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
         by_name: the argument that names the columns of texts, in words; None: there is none.
 
     Raises:
-        ValueError: "The column 'source' holds one value that is repeated, no texts, such as 'web'.
-            It would be taken for negatives. Pass the columns by themselves: fit((x['q'], x['d']))."
+        ValueError: If a column that would be read as texts holds other values.
 
     Example:
         >>> table = {"q": ["a b", "c d", "e f"], "d": ["g h", "i j", "k l"], "source": ["web"] * 3}
@@ -251,8 +250,8 @@ def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None
             scores = f", x[{name!r}]" if other.startswith("numbers") else ""
             named = f" Or, if these are texts, name the columns: {by_name}." if by_name else ""
             raise ValueError(
-                f"The column {name!r} holds {other}. It would be taken for {kind}. Pass the "
-                f"columns by themselves: fit({texts}{scores}).{named}"
+                f"The column {name!r} holds {other}. It would be read as {kind}. Choose the "
+                f"columns: fit({texts}{scores}).{named}"
             )
 
 

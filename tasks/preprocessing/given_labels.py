@@ -90,16 +90,13 @@ class Numbers(NamedTuple):
             counts: not used.
 
         Raises:
-            ValueError: "y is of type string. Expected labels, numbers.", "y has the shape (2, 3).
-                Expected one label for each text."
+            ValueError: If `y` does not have one finite number for each text.
         """
         values = as_numbers(check_given(y), "y", f"{self.name}s, numbers")
         if len(values.shape) == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if len(values.shape) != 1:
-            raise ValueError(
-                f"y has the shape {values.shape}. Expected one {self.name} for each {self.of}."
-            )
+            raise invalid("The shape of y", values.shape, f"one {self.name} for each {self.of}")
         if not self.finite:
             return values
         right = array_ops.math.is_finite(values)
@@ -139,29 +136,23 @@ class Index(NamedTuple):
             counts: (N,) int64, the number of things that each example has.
 
         Raises:
-            ValueError: "y has values of type string. Expected the index of the right choice ...",
-                "Row 1 has the label 2, but 2 choices: labels are indices, ...", "Expected one label
-                for each question. Received: 3 labels for 2 questions."
+            ValueError: If `y` does not have one index of a choice for each question.
         """
         check_no_iterator(y, "y")
         labels = array_ops.convert_to_tensor(plain(check_given(y)))
         if not array_ops.as_dtype(labels.dtype).is_integer:
-            raise ValueError(
-                f"y has values of type {labels.dtype.name}. Expected {self.expected}, an integer "
-                "from 0 on."
-            )
+            expected = f"{self.expected}, an integer from 0 on"
+            raise invalid("The type of y", labels.dtype.name, expected)
         rank = array_ops.TensorShape(labels.shape).rank
         if rank == 2 and labels.shape[1] == 1:
             labels, rank = labels[:, 0], 1
         if rank not in (1, None):
-            raise ValueError(
-                f"y has the shape {tuple(labels.shape)}. Expected one label for each {self.of}."
-            )
+            expected = f"one label for each {self.of}"
+            raise invalid("The shape of y", tuple(labels.shape), expected)
         sizes = labels.shape[0], counts.shape[0]
         if None not in sizes and sizes[0] != sizes[1]:
             raise ValueError(
-                f"Expected one label for each {self.of}. Received: {sizes[0]} labels for "
-                f"{sizes[1]} {self.of}s."
+                f"y has {sizes[0]} labels for {sizes[1]} {self.of}s. Expected one for each."
             )
         labels = array_ops.cast(labels, array_ops.int64)
         right = (labels >= 0) & (labels < counts)
@@ -179,8 +170,8 @@ def check_given(y, x=None, none_is_answer: bool = False):
         none_is_answer: of questions: whether a row may be None, and texts are not looked at.
 
     Raises:
-        ValueError: "Row 2 has no label: it is nan (1 of 4 rows). Drop such rows: ...";
-            `tf.errors.InvalidArgumentError` inside `tf.data`.
+        ValueError: If a label is missing.
+        tf.errors.InvalidArgumentError: If a label is missing inside of `tf.data`.
 
     Example:
         >>> check_given(["good", None, "bad"])
@@ -219,7 +210,7 @@ def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
         single: whether the dataset is of single examples, not of batches.
 
     Raises:
-        ValueError: see `check_given`.
+        ValueError: If a label is missing.
     """
     try:
         check_given(y)

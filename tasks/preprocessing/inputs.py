@@ -132,8 +132,8 @@ class Inputs:
             names: of a table's columns, in the order declared; None: see `columns`.
 
         Raises:
-            ValueError: as of `columns`; "Row 3 of texts is empty. ...", "Row 1 of choices has no
-                text. ...", "Expected equally many queries and texts. Received: 1 queries, 2 texts."
+            ValueError: As for `columns`, or if a text is empty, or the columns have different
+                numbers of rows.
         """
         found = self._found(x, names)
         owner = self._columns[0].one or self._columns[0].name
@@ -146,7 +146,7 @@ class Inputs:
                     kinds[i] = f"lists of {kinds[i]}"
             given = ", ".join(f"{n} {kind}" for n, kind in zip(counts, kinds, strict=True))
             raise ValueError(
-                f"Expected equally many {', '.join(kinds[:-1])} and {kinds[-1]}. Received: {given}."
+                f"x has {given}. Expected equally many {', '.join(kinds[:-1])} and {kinds[-1]}."
             )
         return read
 
@@ -160,9 +160,8 @@ class Inputs:
             x, names: as of `read`.
 
         Raises:
-            ValueError: "Expected (queries, texts), ... Received: ...", "There is no column 'txt'.
-                ...", "The table has the columns ...", "The column 'id' holds identifiers, no texts:
-                ...", "Row 1 has no 'context'. ..."
+            ValueError: If a column is missing, cannot be chosen by its name, or does not hold
+                texts, or a row lacks a column.
         """
         return tuple(values for _, _, values in self._found(x, names))
 
@@ -174,7 +173,7 @@ class Inputs:
             names: as of `read`.
 
         Raises:
-            ValueError: "There is no column 'txt'. ...", "The table has the columns ..."
+            ValueError: If a column is missing, or cannot be chosen by its name.
 
         Example:
             >>> Inputs(Text("texts", "text")).names_in(["body"])
@@ -270,18 +269,14 @@ def _holds_rows(x) -> bool:
 
 
 def _transposed(rows, name: str) -> list[list]:
-    """Return the columns of rows that are equally long.
-
-    Raises:
-        ValueError: "Row 3 of x has 2 entries, row 0 has 3. ..."
-    """
+    """Return the columns of rows that are equally long."""
     for i, row in enumerate(rows):
         if not isinstance(row, ROWS):
             raise invalid(f"Row {i} of {name}", row, "a list or tuple, as in row 0")
         if len(row) != len(rows[0]):
             raise ValueError(
-                f"Row {i} of {name} has {len(row)} entries, row 0 has {len(rows[0])}. Expected "
-                "equally many in every row."
+                f"Row {i} of {name} has {len(row)} entries, row 0 has {len(rows[0])}. Expected as "
+                "many in every row."
             )
     return [list(column) for column in zip(*rows, strict=True)]
 
@@ -308,13 +303,13 @@ def as_column(x, name: str = "texts") -> array_ops.Tensor:
     """Return a checked (N,) string tensor from a list, array, column or tensor of texts.
 
     Raises:
-        ValueError: "contexts is 'A cat.' (str); expected a list, array or tensor of texts"
+        ValueError: If the texts are not a list, array or tensor.
     """
     from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
     texts = as_text_tensor(single_column(plain(x)), name)
     if len(texts.shape) == 0:
-        raise ValueError(f"{name} is {with_type(x)}; expected a list, array or tensor of texts")
+        raise invalid(name, x, "a list, array or tensor of texts")
     return texts
 
 
@@ -322,7 +317,7 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
     """Return texts (N,), or raise an error for one without any character but white space.
 
     Raises:
-        ValueError: "Row 1 of texts is empty. Expected some text: leave it out, ..."
+        ValueError: If a text is empty or only white space.
 
     Example:
         >>> import tensorflow as tf
@@ -344,8 +339,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
         owner: that each list belongs to, such as "question", for errors.
 
     Raises:
-        ValueError: "Row 1 of choices is 'a' (str). Expected a list of texts for each question.",
-            "Row 1 of choices has no text. ...", "Row 1 of choices has an empty text. ..."
+        ValueError: If a row is not a list of texts, or is empty, or has an empty text.
 
     Example:
         >>> as_text_lists([["a"], []], "choices", "question")

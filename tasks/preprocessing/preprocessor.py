@@ -17,6 +17,7 @@ import numpy as np
 from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_signature
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.origin import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
@@ -105,7 +106,7 @@ class Preprocessor(ConfigFromSignature):
                 much to check as for `Task.from_preset`.
 
         Raises:
-            TypeError: "... got an unknown argument 'max_length'. Did you mean 'sequence_length'?"
+            TypeError: If an argument is unknown.
 
         Example:
             >>> from encoder_zoo import SequenceClassifierPreprocessor
@@ -126,21 +127,19 @@ class Preprocessor(ConfigFromSignature):
         """Take labels and lengths from the task; a task calls this when it is built.
 
         Raises:
-            ValueError: if tokenizer or sequence length do not fit the task's backbone.
+            ValueError: If the tokenizer or the sequence length does not fit the task's backbone.
         """
         backbone = task.backbone
         if self.tokenizer.vocabulary_size > backbone.vocabulary_size:
             raise ValueError(
-                f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, but the backbone has "
-                f"embeddings for {backbone.vocabulary_size}: they are not from the same preset. "
-                "from_preset(..., added_tokens=[...]) of a task adds tokens to both."
+                f"The tokenizer has {self.tokenizer.vocabulary_size} tokens, the backbone has "
+                f"embeddings for {backbone.vocabulary_size}. Take both from the same preset, and "
+                "add tokens with from_preset(..., added_tokens=[...]) of a task."
             )
         check_tokenizer(backbone, self.tokenizer)
         if (self.sequence_length or 0) > backbone.max_sequence_length:
-            raise ValueError(
-                f"sequence_length={self.sequence_length} is more than the backbone takes. "
-                f"Expected at most {backbone.max_sequence_length}."
-            )
+            expected = f"at most {backbone.max_sequence_length}, the maximum of the backbone"
+            raise invalid("sequence_length", self.sequence_length, expected)
         self.num_segments = 1 + backbone.input_ranges(1)["segment_ids"][1]
         limits = self.given_length or self.tokenizer.model_max_length, backbone.max_sequence_length
         self.max_sequence_length = min(filter(None, limits))
@@ -285,17 +284,13 @@ def as_weights(sample_weight) -> array_ops.Tensor:
     """Check sample weights, (B,) or (B, 1), and return them as float32, (B,).
 
     Raises:
-        ValueError: "sample_weight is of type complex128. Expected ...", "sample_weight has the
-            shape (3, 2). Expected ...", "Row 3 has the weight -1.0. Expected a number of 0 or
-            more."
+        ValueError: If the weights are not one number of 0 or more for each text.
     """
     expected = "a number of 0 or more for each text"
     weights = as_numbers(sample_weight, "sample_weight", expected)
     rank = array_ops.TensorShape(weights.shape).rank
     if rank not in (None, 1) and not (rank == 2 and weights.shape[1] == 1):
-        raise ValueError(
-            f"sample_weight has the shape {tuple(weights.shape)}. Expected {expected}."
-        )
+        raise invalid("The shape of sample_weight", tuple(weights.shape), expected)
     weights = given = array_ops.reshape(weights, [-1])
     right = array_ops.math.is_finite(given) & (given >= 0)
     expected = ". Expected a number of 0 or more."
@@ -306,7 +301,7 @@ def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     """Return numbers as float32, in their shape.
 
     Raises:
-        ValueError: "y is of type string. Expected scores, numbers.", "y has None. ..."
+        ValueError: If a value is not a number.
     """
     check_no_iterator(values, name)
     values = plain(values)
@@ -315,7 +310,7 @@ def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
     values = array_ops.convert_to_tensor(values)
     dtype = array_ops.as_dtype(values.dtype)
     if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
-        raise ValueError(f"{name} is of type {values.dtype.name}. Expected {expected}.")
+        raise invalid(f"The type of {name}", values.dtype.name, expected)
     return array_ops.cast(values, "float32")
 
 
@@ -337,7 +332,7 @@ def check_same_count(examples: dict) -> None:
         given = examples[name].shape[0] if name in examples else count
         if given != count and None not in (count, given):
             raise ValueError(
-                f"Expected one of `{name}` for each text. Received: {count} texts, {given} {name}."
+                f"There are {count} texts and {given} {name}. Expected one of {name} for each text."
             )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.wording import with_type
+from encoder_zoo.common.wording import invalid
 
 ROW = 2**32  # more than the characters of any text: keys `row * ROW + offset` sort by row
 
@@ -51,7 +51,7 @@ def as_word_tensor(x) -> array_ops.RaggedTensor:
     """Return checked strings, ragged (N, None), from lists of words or a tensor padded with "".
 
     Raises:
-        ValueError: "words[1] is 'Rome' (str); expected a list of words"
+        ValueError: If an example is not a list of words.
     """
     from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
@@ -61,7 +61,7 @@ def as_word_tensor(x) -> array_ops.RaggedTensor:
         return array_ops.RaggedTensor.from_tensor(x, padding="")
     for i, row in enumerate(x):
         if not is_list(row):
-            raise ValueError(f"words[{i}] is {with_type(row)}; expected a list of words")
+            raise invalid(f"words[{i}]", row, "a list of words")
     rows = [as_text_tensor(row, name=f"words[{i}]") for i, row in enumerate(x)]
     lengths = array_ops.constant([row.shape[0] for row in rows], array_ops.int64)
     return array_ops.RaggedTensor.from_row_lengths(array_ops.concat(rows, axis=0), lengths)

@@ -62,7 +62,7 @@ class PretrainingCorpus:
         manifest: the contents of its `corpus.json`.
 
     Raises:
-        ValueError: "... is not complete: it has 3 files so far. ...", "... is damaged or changed"
+        ValueError: If the corpus is not complete, or is damaged or changed.
 
     Example:
         >>> import tempfile
@@ -122,10 +122,9 @@ class PretrainingCorpus:
                 gzip is in one part. All parts have the same other arguments, but for `folder`.
 
         Raises:
-            FileNotFoundError: "... is not there."
-            ValueError: "... belongs to another corpus: ...", "... is not text in UTF-8: ...", "...
-                was changed while it was read. ...", "... is of files that were written at another
-                time. ..."
+            FileNotFoundError: If a file does not exist.
+            ValueError: If the folder belongs to another corpus, or a file is not text in UTF-8 or
+                was changed during or after the reading.
         """
         source = Texts(TextFiles(paths, part), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -153,7 +152,7 @@ class PretrainingCorpus:
                 them.
 
         Raises:
-            ValueError: "... belongs to another corpus: ...", "Document 3 is or holds 7. ..."
+            ValueError: If the folder belongs to another corpus, or a document is not text.
         """
         source = Texts(CorpusDocuments(documents), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -178,8 +177,7 @@ class PretrainingCorpus:
             verbose: 0 is silent; otherwise progress and speed are printed.
 
         Raises:
-            ValueError: "Expected parts 0 to 3 of 4, each once. ...", "... are of different corpora:
-                ...", "... is damaged or changed: ..."
+            ValueError: If a part is missing, given twice, of another corpus, damaged or changed.
 
         Example:
             >>> import tempfile
@@ -208,7 +206,7 @@ class PretrainingCorpus:
         """Read every file and compare it with its checksum.
 
         Raises:
-            ValueError: "... is damaged or changed: ..."
+            ValueError: If a file is damaged or changed.
         """
         for entry in self.manifest["shards"]:
             with self._opened(entry) as file:
@@ -219,7 +217,7 @@ class PretrainingCorpus:
         """Raise a ValueError for a tokenizer that is not the corpus's.
 
         Raises:
-            ValueError: "... was made with another tokenizer ..."
+            ValueError: If the corpus was made with another tokenizer.
         """
         if self.manifest["tokenizer"] != described_tokenizer(tokenizer):
             raise ValueError(
@@ -266,8 +264,8 @@ class Parts:
         corpora: the parts, in any order.
 
     Raises:
-        ValueError: "... is no part ...", "Part 1 of 4 is missing. ...", "... and ... are of
-            different corpora: ..."
+        ValueError: If a folder is not a part, or a part is missing, given twice, or of another
+            corpus.
     """
 
     start = (0, 0)  # number of the shard among all, and of its document
@@ -276,7 +274,7 @@ class Parts:
     def __init__(self, corpora: Sequence[PretrainingCorpus]):
         for corpus in corpora:
             if corpus.manifest.get(PART) is None:
-                raise ValueError(f"{corpus.folder} is no part: it was made without `part`.")
+                raise ValueError(f"{corpus.folder} is no part. Make it with `part`.")
         corpora = sorted(corpora, key=lambda corpus: corpus.manifest[PART])
         for corpus in corpora[1:]:
             _check_same_corpus(corpora[0], corpus)
@@ -323,5 +321,5 @@ def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
     if found != [(i, count) for i in range(count)]:
         shown = ", ".join(f"{i} of {n}" for i, n in found)
         raise ValueError(
-            f"Expected parts 0 to {count - 1} of {count}, each once. Received: {shown}."
+            f"The parts are {shown}. Expected parts 0 to {count - 1} of {count}, each once."
         )

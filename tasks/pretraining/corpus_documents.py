@@ -42,7 +42,7 @@ class TextFiles:
             blank line, or with a file that is packed by gzip.
 
     Raises:
-        FileNotFoundError: "... is not there."
+        FileNotFoundError: If a file does not exist.
 
     Example:
         >>> import tempfile
@@ -80,7 +80,7 @@ class TextFiles:
         """Yield the documents from a position on.
 
         Raises:
-            ValueError: "... is not text in UTF-8: line ..."
+            ValueError: If a file is not text in UTF-8.
         """
         self._check_place(position)
         if tuple(position) >= self._end:
@@ -163,8 +163,7 @@ class CorpusDocuments:
             position: how many documents come before, and their checksum where there are some.
 
         Raises:
-            ValueError: "Document 3 is 7 (int). Expected ...", "The documents are others than
-                before, among the first 3. ..."
+            ValueError: If a document is not text, or differs from the one that was read before.
         """
         done, found, number = position[0], hashlib.sha256(), -1
         for number, document in enumerate(self._documents):

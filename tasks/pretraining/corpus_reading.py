@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM, Plan
 from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples
 from encoder_zoo.tasks.pretraining.corpus_writing import Shard
@@ -125,7 +126,7 @@ class CorpusBatches(TrainingData):
 
     def check(self) -> None:
         if not self.plan.shuffle:
-            raise ValueError("A corpus is read shuffled. Received: shuffle=False.")
+            raise invalid("shuffle", self.plan.shuffle, "True for a corpus")
         length = self.task.preprocessor.max_sequence_length
         tokens = self.total_steps * self.plan.batch_size * length
         logger.info(
@@ -201,8 +202,8 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
     """Raise a ValueError if a corpus is not for this task.
 
     Raises:
-        ValueError: "This task's preprocessor is None. ...", and see
-            `PretrainingCorpus.check_tokenizer`.
+        ValueError: If the task has no preprocessor or `dynamic=False`, or the corpus was made with
+            another tokenizer.
     """
     if not hasattr(preprocessor, "corpus_examples"):
         raise ValueError(
@@ -210,7 +211,7 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
             "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."
         )
     if not preprocessor.dynamic:
-        raise ValueError("dynamic=False needs texts in memory. Received: a corpus.")
+        raise invalid("dynamic", preprocessor.dynamic, "True for a corpus")
     corpus.check_tokenizer(preprocessor.tokenizer)
 
 
@@ -252,7 +253,7 @@ def read_examples(
         first segment, "slot_sizes": examples of each slot}`, and "labels" of pairs.
 
     Raises:
-        ValueError: "The corpus holds the id 70000 ..."
+        ValueError: If the corpus holds an id that the model does not have.
     """
     start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
     parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []

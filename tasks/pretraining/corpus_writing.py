@@ -63,7 +63,7 @@ class Shard:
         """Read the shard in a file, checked but for the ids; its tokens are mapped into memory.
 
         Raises:
-            ValueError: "... is no shard of a corpus: ...", and see `SafetensorsFile`.
+            ValueError: As for `SafetensorsFile`, or if the file is no shard of a corpus.
         """
         path, file = file.name, SafetensorsFile(file)
         offsets = dict.fromkeys(("sentences", "documents"), "uint32")
@@ -154,7 +154,7 @@ def read_manifest(folder: pathlib.Path) -> dict:
     """Return the contents of `corpus.json`, checked; {} if there is none.
 
     Raises:
-        ValueError: "...: ... Expected ...", "... is damaged or changed"
+        ValueError: If the manifest is damaged or changed.
     """
     if not folder.is_dir():
         return {}
@@ -281,7 +281,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
     """Write a corpus, or the rest of one.
 
     Raises:
-        ValueError: "... belongs to another corpus: ...", "There is no text in it."
+        ValueError: If the folder belongs to another corpus, or the documents hold no text.
     """
     manifest = _begun(folder, source, shard_tokens)
     if manifest["complete"]:
@@ -342,8 +342,7 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
             else "It cannot be continued: delete that folder."
         )
         raise ValueError(
-            f"{folder} is of files that were written at another time. {cure} Or write to another "
-            "folder."
+            f"{folder} is of files that were changed since. {cure} Or write to another folder."
         )
     return found
 

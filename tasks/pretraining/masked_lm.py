@@ -122,18 +122,18 @@ def make_masked_lm_head(
         activation, layer_norm_epsilon: instead of the family's.
 
     Raises:
-        ValueError: "The head of bart has no layer before the output projection. ..."
+        ValueError: If the family's head has no layer that the arguments would change.
     """
     hidden = None
     if record.hidden:
         width = backbone.embeddings.token_embedding.output_dim
         hidden = make_hidden(record.hidden, backbone, width, dtype, activation, layer_norm_epsilon)
     elif activation or layer_norm_epsilon:
-        raise ValueError(
-            f"The head of {backbone.family.name} has no layer before the output projection. "
-            f"Received: head_activation={activation!r}, "
-            f"head_layer_norm_epsilon={layer_norm_epsilon!r}."
-        )
+        name, value = "head_activation", activation
+        if not activation:
+            name, value = "head_layer_norm_epsilon", layer_norm_epsilon
+        expected = f"None: the head of {backbone.family.name} has only the output projection"
+        raise invalid(name, value, expected)
     axes = record.tied_bias_axes
     tied = record.tied_bias is not None
     head = MaskedLMHead(backbone.vocabulary_size, hidden, axes, tied, name="head", dtype=dtype)
@@ -176,7 +176,7 @@ def check_head_representable(task: keras.Model) -> None:
         task: with a `MaskedLMHead`, and `head_activation` and `head_layer_norm_epsilon`.
 
     Raises:
-        ValueError: "head_activation is 'relu', for which the Hugging Face format has no field: ..."
+        ValueError: If the Hugging Face format has no field for a setting of the head.
     """
     if task.head.hidden is None:
         return
@@ -184,11 +184,11 @@ def check_head_representable(task: keras.Model) -> None:
     for name in ("activation", "layer_norm_epsilon"):
         found, expected = getattr(task, f"head_{name}"), getattr(default, name)
         if found != expected:
-            raise ValueError(
-                f"head_{name} is {found!r}, for which the Hugging Face format has no field: "
-                f"there it is {expected!r}. If these other numbers are wanted, load the task "
-                f"with from_preset(..., head_{name}={expected!r}) and save that; or save with "
-                'format="keras_hub".'
+            raise invalid(
+                f"head_{name}",
+                found,
+                f"{expected!r}, for which the Hugging Face format has no other field. Save with "
+                f'format="keras_hub", or load with from_preset(..., head_{name}={expected!r})',
             )
 
 
@@ -367,7 +367,7 @@ class MaskedLM(Task):
         if name not in encoded:
             raise ValueError(
                 f"A MaskedLM of {self.backbone.family.name} predicts by a stream of its own, which "
-                "Distillation does not run. Expected another objective, or another family."
+                "Distillation does not run. Use another objective or family."
             )
         return token_logits(self.backbone, self.head, encoded[name], inputs.get("mask_positions"))
 

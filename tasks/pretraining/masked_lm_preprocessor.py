@@ -129,7 +129,7 @@ class MaskedLMPreprocessor(Preprocessor):
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is not None:
-            raise ValueError("MaskedLM makes its labels from the texts. Received: labels as y.")
+            raise ValueError("MaskedLM makes its labels from the texts. Leave out y.")
         examples = super().encode(x, sample_weight=sample_weight)
         if not self.dynamic:
             ids = examples["token_ids"]

@@ -16,6 +16,7 @@ import numpy as np
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, validate_arguments
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
@@ -64,7 +65,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         "sentence_order", as the task says, and its label 0 for pairs in order.
 
     Raises:
-        ValueError: "Pretraining learns from pairs of segments ..."
+        ValueError: If `pack_texts` is True.
 
     Source: Devlin et al. 2019, section 3.1 and appendix A; Lan et al. 2020, section 3.1.
 
@@ -109,8 +110,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is None:
             raise ValueError(
-                "Pretraining learns from a PretrainingCorpus, or from pairs (first, second) with "
-                "labels: 0 for segments in order, 1 for others. Received: no labels."
+                "The labels are missing. Expected a PretrainingCorpus, or pairs (first, second) "
+                "with labels y: 0 for segments in order, 1 for others."
             )
         examples = super().encode(x, sample_weight=sample_weight)
         examples["labels"] = self.encode_labels(y)
@@ -121,10 +122,8 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
         names = list(LABELS) if self.objective == "sentence_order" else None
         labels = class_indices(y, names, 2)
         if len(labels.shape) == 2:
-            raise ValueError(
-                "Expected one label for each pair: 0 for segments in order, 1 for others. "
-                f"Received: labels of the shape {tuple(labels.shape)}."
-            )
+            expected = "one label for each pair: 0 for segments in order, 1 for others"
+            raise invalid("The shape of y", tuple(labels.shape), expected)
         return labels
 
     def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
@@ -160,7 +159,7 @@ def sentence_order_pairs(
         `(first, second), labels`, as `fit` takes them; the labels are "in_order" and "swapped".
 
     Raises:
-        ValueError: "documents[0] is a text; expected a list of its sentences"
+        ValueError: If a document is a text and not a list of sentences.
 
     Source: Lan et al. 2020, ALBERT, section 3.1, inter-sentence coherence loss.
 
@@ -171,7 +170,7 @@ def sentence_order_pairs(
     """
     for i, document in enumerate(documents):
         if isinstance(document, str | bytes):
-            raise ValueError(f"documents[{i}] is a text; expected a list of its sentences")
+            raise invalid(f"documents[{i}]", document, "a list of its sentences")
     pairs = [
         (document[i], document[i + 1])
         for document in documents
@@ -223,7 +222,7 @@ class Pretraining(Task):
         segments are swapped.
 
     Raises:
-        ValueError: "... has no second head ...", "Pretraining reads the pooler's output. ..."
+        ValueError: If the family has no second head, or the backbone has no pooler.
 
     Source: Devlin et al. 2019, section 3.1 and appendix A.2; Lan et al. 2020, ALBERT, section 3.1.
 

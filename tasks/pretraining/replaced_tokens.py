@@ -17,6 +17,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.model_configuration import LAYER_STATES
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, validate_arguments
 from encoder_zoo.common.weights_lock import share_weights_lock
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
@@ -399,14 +400,15 @@ def weights_of_losses(sample_weight) -> tuple:
             (B, M), the generator's alone; or None.
 
     Raises:
-        ValueError: "sample_weight of prepared inputs has the shape (8,). ..."
+        ValueError: If `sample_weight` does not have a weight for each token.
     """
     if isinstance(sample_weight, Mapping):
         return sample_weight["generator"], sample_weight["detection"]
     if sample_weight is not None and len(sample_weight.shape) < 2:
-        raise ValueError(
-            f"sample_weight of prepared inputs has the shape {tuple(sample_weight.shape)}. "
-            "Expected weights of tokens, which preprocessor(texts, sample_weight=...) returns."
+        raise invalid(
+            "The shape of sample_weight",
+            tuple(sample_weight.shape),
+            "a weight for each token, as from preprocessor(texts, sample_weight=...)",
         )
     return sample_weight, None
 
@@ -435,17 +437,18 @@ def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbon
         depth: share of its blocks; there is one at least.
 
     Raises:
-        ValueError: "generator_size=0.3 makes a width of 77 ..."
+        ValueError: If `size` does not make a width that is a multiple of the heads.
     """
     sizes = ("hidden_dim", "num_heads", "intermediate_dim")
     hidden_dim, num_heads, intermediate_dim = (
         max(1, round(size * getattr(backbone, name))) for name in sizes
     )
     if not 0 < size <= 1 or hidden_dim % num_heads:
-        raise ValueError(
-            f"generator_size={size} makes a width of {hidden_dim} with {num_heads} heads of a "
-            f"backbone of width {backbone.hidden_dim}. Expected a share up to 1 that leaves a "
-            "multiple of the heads, such as 0.25."
+        raise invalid(
+            "generator_size",
+            size,
+            "a share up to 1, such as 0.25, that makes the width a multiple of the heads, not "
+            f"{hidden_dim} for {num_heads} heads",
         )
     arguments = {
         **{n: value for n, value in backbone.get_config().items() if n not in LAYER_STATES},

@@ -13,6 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import is_span, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_given
@@ -80,7 +81,7 @@ def find_spans(
         ([[5.0]], [[1]], [[1]])
     """
     if max_answer_length < 1:
-        raise ValueError(f"max_answer_length={max_answer_length}; expected at least 1 token.")
+        raise invalid("max_answer_length", max_answer_length, "at least 1 token")
     masked = array_ops.where(
         is_context[:, None], array_ops.cast(logits, array_ops.float32), IMPOSSIBLE
     )
@@ -143,7 +144,7 @@ def split_examples(x, y) -> tuple:
         Questions (N,) and contexts (N,), string tensors, and the answers or None.
 
     Raises:
-        ValueError: as of `Inputs.read`; "Row 1 has no 'answers'. ..."
+        ValueError: As for `Inputs.read`, or if a row has no answers.
     """
     x, y = plain(x), y if isinstance(y, list) else plain(y)
     texts = INPUTS.read(x)
@@ -153,8 +154,8 @@ def split_examples(x, y) -> tuple:
         for i, example in enumerate(x):
             if "answers" not in example:
                 raise ValueError(
-                    f"Row {i} has no 'answers'. Expected them in all rows, or in none; a question "
-                    "without an answer has an empty list of them."
+                    f"Row {i} has no 'answers'. Expected them in all rows or in none, as an empty "
+                    "list where there is no answer."
                 )
         y = [example["answers"] for example in x]
     return (*texts, y)
@@ -175,7 +176,7 @@ def answer_lists(y) -> list[list[dict]]:
             lists; None or an empty list where there is no answer.
 
     Raises:
-        ValueError: "The answers are missing. ...", "Example 3: {'text': 7, ...} is no answer. ..."
+        ValueError: If the answers are missing, or one does not have a text and its start.
 
     Example:
         >>> answer_lists([{"text": ["a", "b"], "answer_start": [3, 7]}, None])
@@ -204,8 +205,8 @@ def _answers(answers, number: int) -> list[dict]:
             or not isinstance(answer.get("answer_start"), numbers.Integral)
         ):
             raise ValueError(
-                f"Example {number}: {answer!r} is no answer. Expected a dict with text, a string, "
-                "and answer_start, an integer; or an empty list where there is no answer."
+                f"Example {number}: {shown(answer)} is no answer. Expected a dict with text, a "
+                "string, and answer_start, an integer; or an empty list without an answer."
             )
     return list(answers)
 
@@ -218,9 +219,7 @@ def _as_dict(answer):
 def _rows(columns: dict, number: int) -> list[dict]:
     texts, starts = columns["text"], columns.get("answer_start")
     if np.shape(starts) != np.shape(texts):
-        raise ValueError(
-            f"Example {number}: expected one answer_start for each text. Received: {columns!r}."
-        )
+        raise invalid(f"Example {number}: answer_start", starts, f"one for each text of {texts!r}")
     return [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=True)]
 
 
@@ -238,9 +237,8 @@ def check_answers(y, contexts: array_ops.Tensor) -> tuple[array_ops.Tensor, arra
         the last.
 
     Raises:
-        ValueError: "Example 3: the answer 'cat' does not stand at character 7 of its context:
-            there is 'dog a bird'. It stands at 12. ..."; `tf.errors.InvalidArgumentError` inside
-            `tf.data`.
+        ValueError: If an answer does not stand at its place in the context.
+        tf.errors.InvalidArgumentError: If an answer is wrong inside of `tf.data`.
     """
     as_tensors = isinstance(y, dict) and array_ops.is_tensor(y["text"])
     answers = _answer_tensors(y) if as_tensors else _answer_columns(y, contexts)
@@ -283,7 +281,10 @@ def _answer_columns(
     """Return texts and first characters of answers in memory, each ragged (N, None)."""
     answers = answer_lists(y)
     if len(answers) != len(contexts):
-        raise ValueError(f"Received {len(contexts)} questions, but answers of {len(answers)}.")
+        raise ValueError(
+            f"There are {len(contexts)} questions, but answers of {len(answers)}. Expected a list "
+            "for each question."
+        )
     given = [answer for row in answers for answer in row]
     starts = [min(max(int(answer["answer_start"]), -1), 2**31 - 1) for answer in given]
     texts = array_ops.constant([answer["text"] for answer in given], array_ops.string)

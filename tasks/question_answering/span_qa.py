@@ -18,6 +18,7 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import with_padding_mask
@@ -107,7 +108,7 @@ class SpanQA(Task):
         `evaluate_answers` measures.
 
     Raises:
-        ValueError: "The family 'bert' has no head with a beam. ..."
+        ValueError: If `beam` is True and the family has no head with a beam.
 
     Source: Devlin et al. 2019, sections 4.2 and 4.3; of the beam, Yang et al. 2019, XLNet, the code
     released with it.
@@ -357,9 +358,8 @@ class SpanQA(Task):
             None for no answer; the share is among the spans of all passages.
 
         Raises:
-            ValueError: "Example 3: the context is empty.", "Example 3: the question has ...",
-                "top_k is 0. Expected ...", "max_answer_length is 0. Expected ...", "Expected at
-                least one passage. ..."
+            ValueError: If a context is empty, a question is too long, there is no passage, or
+                `top_k` or `max_answer_length` is less than 1.
 
         Source: of passages, Clark and Gardner 2018, Simple and Effective Multi-Paragraph Reading
         Comprehension, section 3.2: their spans are ranked by scores that were not normalized. Those
@@ -368,7 +368,7 @@ class SpanQA(Task):
         question, context = plain(text_of(question)), plain(text_of(context))
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several and not len(context):
-            raise ValueError("Expected at least one passage. Received: none.")
+            raise invalid("context", context, "at least one passage")
         if single:
             question = [question] * (len(context) if several else 1)
         context = context if several else [context] * len(question)
@@ -432,7 +432,7 @@ class SpanQA(Task):
             windows the words are those of the answer's window. For a list a list of such.
 
         Raises:
-            ValueError: "explain takes one context for a question. ..."
+            ValueError: If there are several contexts for a question.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
@@ -481,15 +481,18 @@ class SpanQA(Task):
             of `squad_v2_scores`, in which the `best_..._thresh` are for `null_threshold`.
 
         Raises:
-            ValueError: "The answers are missing. ...", "Expected at least one question. ..."
+            ValueError: If there are no questions, or answers are missing.
         """
         questions, contexts, answers = split_examples(x, y)
         texts = [text.decode() for text in contexts.numpy()]
         if not texts:
-            raise ValueError("Expected at least one question. Received: none.")
+            raise ValueError("x is empty. Expected at least one question.")
         right = [[a["text"] for a in given] for given in answer_lists(answers)]
         if len(right) != len(texts):
-            raise ValueError(f"Received {len(texts)} questions, but answers of {len(right)}.")
+            raise ValueError(
+                f"There are {len(texts)} questions, but answers of {len(right)}. Expected a list "
+                "for each question."
+            )
         found = search(self, questions, contexts, 1, max_answer_length, batch_size)
         found = answer_ranking.null_beside_best(found) if self.beam else found
         best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)

@@ -15,6 +15,7 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
@@ -124,9 +125,8 @@ class SpanQAPreprocessor(Preprocessor):
         self.marks_answers = bool(getattr(task, "beam", None))  # others' tasks may have none
         if self.marks_answers and self.tokenizer.first_column:
             raise ValueError(
-                "A beam reads the start token behind the texts, as XLNet's tokenizer has it. "
-                f"Received: a {type(self.tokenizer).__name__}, which has it before them. Leave out "
-                "beam."
+                f"A beam needs the start token after the texts, and {type(self.tokenizer).__name__}"
+                " has it before them. Leave out beam, or use XLNet."
             )
         self._limit_rows()
 
@@ -138,11 +138,9 @@ class SpanQAPreprocessor(Preprocessor):
     def _limit_rows(self) -> None:
         self.max_sequence_length = min(self.max_sequence_length, self.window_length)
         if self._longest_question < 1:
-            raise ValueError(
-                f"Examples of {self.max_sequence_length} tokens have no room for a question and "
-                f"its context. Expected at least {self._specials + 1 + MIN_CONTEXT} as "
-                "sequence_length and window_length."
-            )
+            least = self._specials + 1 + MIN_CONTEXT
+            expected = f"at least {least}, for a question and its context"
+            raise invalid("sequence_length or window_length", self.max_sequence_length, expected)
         if self.doc_stride != DOC_STRIDE:  # the default is half of a window that is smaller
             check_stride(self.doc_stride, (self.max_sequence_length - self._specials) // 2)
 
@@ -153,8 +151,7 @@ class SpanQAPreprocessor(Preprocessor):
         """Tokenize questions (N,) and contexts (N,), and divide the contexts into windows.
 
         Raises:
-            ValueError: "Example 3: the context is empty.", "Example 3: the question has 38 tokens,
-                which leaves no room for its context ..."
+            ValueError: If a context is empty, or a question leaves no room for its context.
         """
         question_ids = self.tokenizer.tokenize(array_ops.strings.strip(questions))
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(contexts)

@@ -37,7 +37,7 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
         `{"text", "answer_start"}`, empty for a question without one. `SpanQA.fit` takes these.
 
     Raises:
-        ValueError: "... is no SQuAD file. Expected a list of paragraphs ..."
+        ValueError: If the file is not in the format of SQuAD.
 
     Example:
         >>> import json, pathlib, tempfile
@@ -262,7 +262,8 @@ def _percent(values: Sequence[float]) -> float:
 def _check_count(predictions: Sequence[str], answers: Sequence) -> None:
     if len(predictions) != len(answers):
         raise ValueError(
-            f"Received {len(predictions)} predictions, but answers of {len(answers)} questions."
+            f"There are {len(predictions)} predictions, but answers of {len(answers)} questions. "
+            "Expected one prediction for each question."
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
@@ -291,7 +292,7 @@ def _tags_of_types(names: Sequence[str]) -> np.ndarray:
 def _outside(names: Sequence[str]) -> int:
     index = outside_index(names)
     if index is None:
-        raise ValueError(f"Spans need a tag O for text outside of them. Received: {names}.")
+        raise invalid("labels", names, "a tag O for text outside of spans")
     return index
 
 

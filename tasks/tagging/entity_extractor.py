@@ -241,8 +241,8 @@ class EntityExtractor(Task):
                 `allow_nonfinite` of the checks.
 
         Raises:
-            ValueError: "...: span_mode is 'token_level'. Models that score single words ...", and
-                as of `Task.from_preset`.
+            ValueError: As for `Task.from_preset`, or if the model scores single words instead of
+                spans.
         """
         return super().from_preset(source, **arguments)
 
@@ -292,9 +292,9 @@ class EntityExtractor(Task):
         loss = super().resolve_loss(loss, default)
         if function_of(loss) is not None:
             raise ValueError(
-                f"{name_of(loss)} is a mean over all spans, and the spans of a text are padded to "
-                "those of the longest text of a batch. Expected ez.SpanFocalLoss(), or a loss that "
-                "returns the sum over the spans of each text."
+                f"{name_of(loss)} is a mean over spans, which would count the padding of texts "
+                "with fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum "
+                "over the spans of each text."
             )
         return loss
 
@@ -444,8 +444,8 @@ class EntityExtractor(Task):
             alone.
 
         Raises:
-            ValueError: "There are no labels to look for. ...", "labels has 'person' twice. ...",
-                "Text 0: its labels take 530 of the 510 tokens that the model reads, ..."
+            ValueError: If there are no labels, a label occurs more than once, or the labels leave
+                no room for a text.
         """
         if isinstance(texts, str) or is_doc(texts):
             # A single text has a single set of labels.
@@ -687,8 +687,8 @@ def label_sets(
         Two ragged (N, None) strings.
 
     Raises:
-        ValueError: "There are no labels to look for. ...", "labels has 'person' twice. ...",
-            "labels[1] is ''. ...", "Expected a list of labels for each text. ..."
+        ValueError: If there are no labels, a label is empty or occurs more than once, or there are
+            more lists of labels than texts, or fewer.
 
     Example:
         >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
@@ -708,8 +708,8 @@ def label_sets(
     several = not isinstance(labels, Mapping) and _is_set(next(iter(labels)))
     if several and len(labels) != count:
         raise ValueError(
-            f"Expected a list of labels for each text. Received: {count} texts, {len(labels)} "
-            "lists of labels."
+            f"There are {count} texts and {len(labels)} lists of labels. Expected one list for "
+            "each text."
         )
     for i, given in enumerate(labels if several else ()):
         if not _is_set(given):

@@ -24,6 +24,7 @@ from encoder_zoo.common.validation import (
     SpecialToken,
     validate_arguments,
 )
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.tasks.base.classes import label_indices
 from encoder_zoo.tasks.preprocessing.checks import check_each
@@ -142,10 +143,8 @@ class EntityExtractorPreprocessor(Preprocessor):
         own = gliner.SEPARATOR if gliner.SEPARATOR in known else tokenizer.end_token
         self.separator = separator or own
         if self.label_marker not in known:
-            raise ValueError(
-                f"label_marker is {self.label_marker!r}, which the vocabulary lacks. Expected one "
-                "of its tokens; added_tokens=[...] of from_preset adds one."
-            )
+            expected = "a token of the vocabulary; from_preset(added_tokens=[...]) adds one"
+            raise invalid("label_marker", self.label_marker, expected)
 
     @classmethod
     def arguments_from_files(cls, preset, tokenizer) -> dict:

@@ -14,6 +14,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.confidence import ScoredLabels
 from encoder_zoo.tasks.tagging.entities import Transitions, best_sequences, scores_of
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
@@ -72,7 +73,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         needs `mode="max"`.
 
     Raises:
-        ValueError: "Unknown average 'mean'. Expected one of micro, macro, weighted."
+        ValueError: If `average` is unknown.
 
     Source: Tjong Kim Sang and De Meulder 2003, section 2.3, and its script conlleval.
 
@@ -87,7 +88,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         # Keras's callbacks look a metric up by the name that they monitor.
         super().__init__(**{"name": "f1", **kwargs})
         if average not in AVERAGES:
-            raise ValueError(f"Unknown average {average!r}. Expected one of {', '.join(AVERAGES)}.")
+            raise invalid("average", average, f"one of {', '.join(AVERAGES)}")
         self.labels = list(labels)
         self.average = average
         self._marks = None
@@ -226,7 +227,7 @@ def score_tags(
         See `score_entities`.
 
     Raises:
-        ValueError: "Sentence 3 has 5 true and 4 predicted tags."
+        ValueError: If a sentence has different numbers of true and predicted tags.
 
     Example:
         >>> scores = score_tags([["B-PER", "O"]], [["B-PER", "B-PER"]])
@@ -234,7 +235,10 @@ def score_tags(
         (0.5, 1.0)
     """
     if len(true) != len(predicted):
-        raise ValueError(f"Received {len(true)} true and {len(predicted)} predicted sentences.")
+        raise ValueError(
+            f"There are {len(true)} true and {len(predicted)} predicted sentences. Expected one "
+            "prediction for each sentence."
+        )
     for row, (right, guess) in enumerate(zip(true, predicted, strict=True)):
         if len(right) != len(guess):
             raise ValueError(

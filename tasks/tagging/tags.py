@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from encoder_zoo.common.wording import invalid
+
 OUTSIDE, INSIDE, BEGIN, END, SINGLE = range(5)
 LETTERS = {
     "B": BEGIN,
@@ -242,7 +244,7 @@ def spans_of_tags(
         (type, first word, word after the last) of every span.
 
     Raises:
-        ValueError: "Unknown scheme 'IO'. Expected one of IOB1, IOB2, IOE1, IOE2, ..."
+        ValueError: If `scheme` is unknown.
 
     Example:
         >>> spans_of_tags(["B-PER", "I-PER", "O", "I-LOC"])
@@ -268,7 +270,7 @@ def span_bounds(
     scheme = OTHER_NAMES.get(scheme, scheme)
     if scheme not in (None, *SCHEMES):
         known = ", ".join((*SCHEMES, *OTHER_NAMES))
-        raise ValueError(f"Unknown scheme {scheme!r}. Expected one of {known} or None.")
+        raise invalid("scheme", scheme, f"one of {known} or None")
     if scheme in ("IOE1", "IOE2"):  # IOB1 and IOB2 from the end
         flipped = np.where(prefixes == END, BEGIN, prefixes)[::-1]
         starts, ends = span_bounds(flipped, types[::-1], f"IOB{scheme[-1]}")

@@ -26,7 +26,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import ForeignName
+from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
@@ -143,7 +143,7 @@ class TokenClassifier(LabelledTask):
         (B, L, C) float32 logits.
 
     Raises:
-        ValueError: if `labels` and `num_classes` disagree.
+        ValueError: If `labels` and `num_classes` disagree.
 
     Source: Devlin et al. 2019, section 5.3.
 
@@ -201,7 +201,7 @@ class TokenClassifier(LabelledTask):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         if crf and head is not None:
-            raise ValueError("crf=True has the family's head. Leave out head=... or crf.")
+            raise ValueError("crf=True uses the family's head. Leave out head=... or crf.")
         self.crf = crf
         self.goes_step_by_step = "a CRF" if crf else None
         self.transitions: TagTransitions | None = None
@@ -460,7 +460,7 @@ class TokenClassifier(LabelledTask):
             them. For a single text its list alone.
 
         Raises:
-            ValueError: "strategy is 'last'. Expected 'simple' or 'first' or ..."
+            ValueError: If `strategy` is unknown.
 
         Source: the strategies are those of transformers' `TokenClassificationPipeline`.
         """
@@ -560,11 +560,11 @@ class TokenClassifier(LabelledTask):
             For every list of words as many tags; a word without a token has the tag O.
 
         Raises:
-            ValueError: "Expected lists of words. Received texts: ..."
+            ValueError: If `words` are texts and not lists of words.
         """
         words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
         if not is_words(words) and len(words):
-            raise ValueError(f"Expected lists of words. Received texts: {words[0]!r}, ...")
+            raise invalid("words[0]", words[0], "a list of words")
         tokens, logits = self._token_logits(words, batch_size)
         counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
         by_all, allowed = self.preprocessor.label_all_tokens, self._allowed()

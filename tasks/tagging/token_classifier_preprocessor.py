@@ -184,8 +184,8 @@ class TokenClassifierPreprocessor(Preprocessor):
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
-                "Words need tags, and texts spans {start, end, label}. "
-                f"Received: {'words with spans' if words else 'texts with tags'}."
+                f"The labels of {'words are spans' if words else 'texts are tags'}. Expected tags "
+                "for words, and spans {start, end, label} for texts."
             )
         labels = token_labels.check_labels(x, y, self.labels, self._most_classes)
         if words:

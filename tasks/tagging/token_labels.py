@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, keras, tf
-from encoder_zoo.common.wording import invalid, with_type
+from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
 from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column
 from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
@@ -51,10 +51,9 @@ def check_spans(
         {"start", "end", "label"}, ragged (N, None) int32.
 
     Raises:
-        ValueError: "Example 3: the span from 7 to 40 is outside of the text, which has 20
-            characters, or empty. ...", "Example 3: the spans from 0 to 4 and from 0 to 9
-            overlap.", "Example 3: unknown label 'DOG'. ..."; `tf.errors.InvalidArgumentError`
-            inside `tf.data`.
+        ValueError: If a span is empty or outside of its text, overlaps another one, or has an
+            unknown label.
+        tf.errors.InvalidArgumentError: If a span is wrong inside of `tf.data`.
     """
     start, end, kind = located_spans(y, texts, _types(labels))
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
@@ -181,7 +180,9 @@ def _types(labels: Sequence[str] | None) -> list[str]:
 def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
     """Return starts and ends, ragged (N, None) int32, and the list of all labels."""
     if len(y) != len(texts):
-        raise ValueError(f"Received {len(texts)} texts, but spans for {len(y)}.")
+        raise ValueError(
+            f"There are {len(texts)} texts, but spans for {len(y)}. Expected a list for each text."
+        )
     _check_types(y)
     counts = array_ops.constant([len(spans) for spans in y], array_ops.int64)
     start, end, label = ([span[name] for spans in y for span in spans] for name in SPAN)
@@ -195,13 +196,12 @@ def _check_types(y: Sequence[Sequence]) -> None:
         for span in spans:
             if not isinstance(span, dict) or not set(SPAN) <= set(span):
                 raise ValueError(
-                    f"Example {example}: {span!r} is no span. Expected a dict with start, end and "
-                    "label, or these three in a tuple."
+                    f"Example {example}: {shown(span)} is no span. Expected a dict with start, end "
+                    "and label, or a tuple of these."
                 )
-            if not all(isinstance(span[name], int | np.integer) for name in ("start", "end")):
-                raise ValueError(
-                    f"Example {example}: the span {span} does not start and end at integers."
-                )
+            for name in ("start", "end"):
+                if not isinstance(span[name], int | np.integer):
+                    raise invalid(f"Example {example}: {name}", span[name], "an integer")
 
 
 def _ragged_spans(y: dict) -> tuple:
@@ -230,7 +230,7 @@ def label_lists(y) -> list[list]:
             of an example may be the value of "entities" or "spans", as in spaCy and Prodigy.
 
     Raises:
-        ValueError: "Example 3: its labels are None (NoneType). Expected a list ..."
+        ValueError: If the labels of an example are not a list.
 
     Example:
         >>> label_lists({"start": [[0], []], "end": [[4], []], "label": [[b"LOC"], []]})
@@ -243,14 +243,11 @@ def label_lists(y) -> list[list]:
         return _lists_of_columns(y)
     y = _plain(y)
     if not is_list(y):
-        raise ValueError(f"The labels are {with_type(y)}. Expected a list for every example.")
+        raise invalid("y", y, "a list for every example")
     rows = [_of_example(_plain(row)) for row in y]
     for i, row in enumerate(rows):
         if not is_list(row):
-            raise ValueError(
-                f"Example {i}: its labels are {with_type(row)}. Expected a list of tags, or of "
-                "spans."
-            )
+            raise invalid(f"Example {i} of y", row, "a list of tags or of spans")
     return [[_as_label(_plain(value)) for value in row] for row in rows]
 
 
@@ -258,7 +255,7 @@ def span_lists(y) -> list[list[dict]]:
     """Return the spans of every example, as `label_lists` does.
 
     Raises:
-        ValueError: "Example 3: 'B-PER' is no span. Expected a dict with start, end and label, ..."
+        ValueError: If a label is not a span.
     """
     rows = label_lists(y)
     _check_types(rows)
@@ -315,13 +312,14 @@ def _of_documents(documents: Sequence, y) -> tuple:
 
 def _lists_of_columns(y: dict) -> list[list[dict]]:
     if not set(SPAN) <= set(y):
-        raise ValueError(f"Expected spans as {{start, end, label}}. Received: {sorted(y)}.")
+        raise invalid("The keys of y", sorted(y), "start, end and label")
     texts = zip(*(label_lists(y[name]) for name in SPAN), strict=True)
     try:
         return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]
     except ValueError:
-        words = "Expected as many starts as ends and labels for every text."
-        raise ValueError(words) from None
+        raise ValueError(
+            "y has different numbers of start, end and label for a text. Expected as many of each."
+        ) from None
 
 
 def _plain(value):
@@ -354,8 +352,8 @@ def learn_labels(y: Iterable) -> list[str]:
         Tags, O first; spans give IOB2.
 
     Raises:
-        ValueError: "Example 0, label 1 is 0. Expected to learn from names of tags only, ...", "The
-            tags are numbers, such as 3, and have no names. ..."
+        ValueError: If there are no tags, the tags are numbers, or names of tags are mixed with
+            other labels.
 
     Example:
         >>> learn_labels([["O", "B-PER"], ["I-PER"]])
@@ -387,14 +385,13 @@ def learn_labels(y: Iterable) -> list[str]:
         return all_tags(class_name(span["label"]) for span in values)
     if kind == "number" or (kind == "name" and all(value.isdecimal() for value in values)):
         raise ValueError(
-            f"The tags are numbers, such as {max(values)}, and have no names: which of them is "
-            'outside of entities is not known. Pass labels=["O", "B-PER", ...] in the order of the '
-            "numbers to from_preset, or num_classes=... for numbers without names. Of a dataset of "
-            "Hugging Face fit(dataset) reads the names from its features."
+            f"The tags are numbers without names, such as {max(values)}. Pass "
+            'labels=["O", "B-PER", ...] in the order of the numbers, or num_classes=..., to '
+            "from_preset; or call fit(dataset) with a Hugging Face dataset that has the names."
         )
     learned = sorted_tags(map(class_name, values))
     if learned == ["O"]:
-        raise ValueError(f"Every tag is {values[0]!r}. Pass labels=[...] with the others.")
+        raise ValueError(f"Every tag is {values[0]!r}. Pass all tags as labels=[...].")
     return learned
 
 
@@ -431,8 +428,8 @@ def check_tags(
         Ragged (N, None) int32.
 
     Raises:
-        ValueError: "Example 3 has 7 words but 6 tags.", "Example 3, word 2: unknown tag 'B-ORG'.
-            ..."; `tf.errors.InvalidArgumentError` inside `tf.data`.
+        ValueError: If an example has more words than tags, or fewer, or a tag is unknown.
+        tf.errors.InvalidArgumentError: If a tag is wrong inside of `tf.data`.
     """
     if array_ops.is_symbolic_tensor(word_counts):
         y = check_given(_ragged_tags(y, word_counts))
@@ -440,7 +437,10 @@ def check_tags(
     else:
         y = label_lists(check_given(y))
         if len(y) != len(word_counts):
-            raise ValueError(f"Received {len(word_counts)} examples, but tags for {len(y)}.")
+            raise ValueError(
+                f"There are {len(word_counts)} examples, but tags for {len(y)}. Expected a list "
+                "for each example."
+            )
         counts, given = (
             array_ops.constant([*map(len, y)], array_ops.int64),
             [tag for row in y for tag in row],

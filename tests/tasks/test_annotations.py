@@ -142,7 +142,7 @@ REFUSED = {
     "no text": ({"id": 1, "label": TRIPLES}, "'id', 'label'"),
     "GLiNER": ({"tokenized_text": ["Ann"], "ner": [[0, 0, "PER"]]}, "'tokenized_text', 'ner'"),
     "not a row": (7, "int.* 7|7.* int"),
-    "text is missing": ({"text": None, "label": []}, "Row 1 .*'text' is None"),
+    "text is missing": ({"text": None, "label": []}, "Row 1.*'text' is None"),
     "numbers of labels": (
         {"text": TEXT, "annotations": [{"label": 2, "start_offset": 0, "end_offset": 3}]},
         "label.* 2",

@@ -169,7 +169,7 @@ def test_a_file_that_changes_while_it_is_tokenized_is_no_part(
     with pytest.raises(ValueError, match=f"{paths[number].name} was changed"):
         make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
     assert len(written) == 2
-    with pytest.raises(ValueError, match="another time.*delete"):
+    with pytest.raises(ValueError, match="changed since.*delete"):
         make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
     make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
     os.utime(paths[0], ns=(0, 10**9))
@@ -408,7 +408,7 @@ def test_parts_that_do_not_belong_together_are_refused(tokenizer, tmp_path):
     manifest["tokenizer"]["sha256"] = "0" * 64
     (words / "corpus.json").write_text(json.dumps({**manifest, "sha256": digest(manifest)}))
     for others, message in (
-        ([], r"0 to 1 of 2.* 0 of 2\."),
+        ([], r" 0 of 2\..* 0 to 1 of 2"),
         ([first], "0 of 2, 0 of 2"),
         ([part("of3", part=(1, 3))], "0 of 2, 1 of 3"),
         ([whole], "whole .*`part`"),

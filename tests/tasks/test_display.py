@@ -351,7 +351,7 @@ def test_a_confusion_matrix_counts_true_labels_down():
     pyplot.close("all")
     with pytest.raises(ValueError, match="1 true.* 2 predicted"):
         ez.display.confusion_matrix(["a"], ["a", "b"])
-    with pytest.raises(ValueError, match="'b' .*labels"):
+    with pytest.raises(ValueError, match="'b'.*labels"):
         ez.display.confusion_matrix(["a"], ["b"], labels=["a"])
 
 

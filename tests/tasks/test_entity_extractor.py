@@ -141,13 +141,13 @@ def test_labels_of_each_text_and_descriptions(model):
             r"labels is \{.*\}",
         ),  # they are read in an order
         ([None], r"labels\[0\] is None"),
-        ([["a"], "b"], "1 texts, 2 lists"),
+        ([["a"], "b"], "1 texts.*2 lists"),
         (["\ud800"], r"labels\[0\] has the lone surrogate"),
         (["a", "b", "a"], "labels has 'a' twice"),
         (["a", " "], r"labels\[1\] is ' '"),
         (["a", 3], r"labels\[1\] is 3"),
         ({"a": "x", "b": "x"}, "descriptions of labels has 'x' twice"),
-        ([["a"], ["b"]], "Expected a list of labels for each text. Received: 1 texts, 2 lists"),
+        ([["a"], ["b"]], "1 texts.*2 lists"),
         (["a <<ENT>>"], "has '<<ENT>>' inside"),
         (["long " * 600], "Text 0: its labels take 2402 of the 510 tokens"),
     ],
@@ -161,10 +161,10 @@ def test_wrong_labels_are_refused(model, labels, message):
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 4)], r"Example 0: \(0, 4\) is no span. Expected a dict with start, end and label"),
-        ([{"start": 0, "end": 4}], "Example 0: .* is no span"),
-        (["B-PER"], "Example 0: 'B-PER' is no span"),
-        ([(0.5, 4, "p")], "does not start and end at integers"),
+        ([(0, 4)], r"Example 0: \(0, 4\).*span"),
+        ([{"start": 0, "end": 4}], "Example 0: {'start': 0, 'end': 4}.*span"),
+        (["B-PER"], "Example 0: 'B-PER'.*span"),
+        ([(0.5, 4, "p")], r"Example 0: start is 0\.5"),
         ([(-3, 4, "p")], "the span from -3 to 4 is outside of the text, which has 12 characters"),
         ([(0, 40, "p")], "the span from 0 to 40 is outside"),
         ([(4, 5, "p")], "the span from 4 to 5, which has no word"),
@@ -180,12 +180,12 @@ def test_wrong_spans_are_refused(spans, message):
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (["Anna"], None, "The labels are missing. Expected y: for every text a list of spans"),
-        (["Anna", "Bob"], [[]], "Received 2 texts, but spans for 1"),
+        (["Anna"], None, "The labels are missing"),
+        (["Anna", "Bob"], [[]], "2 texts.*spans for 1"),
         (["Anna"], [[(0, 40, "person")]], "Example 0: the span from 0 to 40 is outside"),
         (["Anna"], [[(4, 0, "person")]], "Example 0: the span from 4 to 0 is outside"),
         (["Anna"], [[(0, 4, None)]], "Row 0 has no label"),
-        ("Anna", [[]], "x is 'Anna'. Expected texts, not"),
+        ("Anna", [[]], "x is 'Anna'"),
     ],
 )
 def test_wrong_spans_are_neither_evaluated_nor_tuned_on(model, x, y, message):
@@ -208,9 +208,9 @@ def test_labels_of_a_model_are_names_that_differ():
 
 def test_labels_that_are_learned():
     prepares = ez.EntityExtractor.from_preset(FOLDERS / "bert", labels=["p", "q"]).preprocessor
-    with pytest.raises(ValueError, match="Text 1: its labels have 'q' twice. Expected each once"):
+    with pytest.raises(ValueError, match="Text 1: its labels have 'q' twice"):
         prepares.encode((["Anna", "Bob"], [["p"], ["q", "p", "q"]]), [[], [(0, 3, "q")]])
-    with pytest.raises(ValueError, match="The label 'a<<ENT>>' has '<<ENT>>' inside"):
+    with pytest.raises(ValueError, match="'a<<ENT>>'"):
         prepares.encode(["Anna"], [[(0, 4, "a<<ENT>>")]], labels=["a<<ENT>>"])
     names = [str(i) for i in range(30)]  # integers name labels; of so many some are drawn
     examples = prepares.encode(["Anna", "Bob"], [[(0, 4, 7)], [(0, 3, 29)]], labels=names)
@@ -478,7 +478,7 @@ def test_thresholds_of_labels_choose_among_their_own(tunable):
     assert all(e["score"] > given[e["label"]] for row in several for e in row)
     with pytest.raises(ValueError, match="thresholds is 'persn'"):
         tunable.extract_entities(TEXTS, threshold={"persn": 0.4})
-    with pytest.raises(ValueError, match="Expected a number from 0 to 1, or a dict of labels"):
+    with pytest.raises(ValueError, match="threshold.*dict"):
         tunable.extract_entities(TEXTS, threshold={"person": 4})
 
 

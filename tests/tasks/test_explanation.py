@@ -242,9 +242,9 @@ class TestTexts:
                 assert "".join(word["text"] for word in words) == text.replace(" ", "")
 
     def test_refusals(self, sentiment):
-        with pytest.raises(ValueError, match="label is 'good'. Expected one of .'negative', 'pos"):
+        with pytest.raises(ValueError, match="label is 'good'"):
             sentiment.explain("Great!", label="good")
-        with pytest.raises(ValueError, match="method is 'lime'. Expected 'integrated_gradients'"):
+        with pytest.raises(ValueError, match="method is 'lime'"):
             sentiment.explain("Great!", method="lime")
 
     @pytest.mark.slow
@@ -341,7 +341,7 @@ class TestAnswers:
     def test_one_context(self, reader):
         several = reader.explain(["Who?", "Who sees Rome?"], "Anna sees Rome.", "gradient_x_input")
         assert [row["texts"][0] for row in several] == ["Who?", "Who sees Rome?"]
-        with pytest.raises(ValueError, match="explain takes one context for a question"):
+        with pytest.raises(ValueError, match="explain.*context"):
             reader.explain("Who?", ["Anna.", "Rome."])
 
 

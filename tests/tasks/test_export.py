@@ -387,10 +387,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            ({"path": "m", "format": "h5"}, "format is 'h5'. Expected one of tf_saved_model"),
+            ({"path": "m", "format": "h5"}, "format is 'h5'"),
             ({"path": "m.pb", "format": "onnx"}, r"path is 'm.pb'.*\.onnx"),
             ({"path": "m.bin", "format": "openvino"}, r"path is 'm.bin'.*\.xml"),
-            ({"path": "m", "strategy": "last"}, "strategy is 'last'. Expected 'simple' or"),
+            ({"path": "m", "strategy": "last"}, "strategy is 'last'"),
         ],
     )
     def test_arguments(self, tasks, arguments, message):
@@ -399,7 +399,7 @@ class TestErrors:
 
     def test_no_preprocessor(self, tasks, tmp_path):
         task = ez.SpanQA(tasks["Bert SpanQA"].backbone)
-        with pytest.raises(ValueError, match="has no preprocessor, so it cannot take text"):
+        with pytest.raises(ValueError, match="preprocessor"):
             task.export(tmp_path / "1")
 
     def what_to_do(self, task, path, monkeypatch, format="tf_saved_model") -> str:
@@ -502,7 +502,7 @@ class TestIdsModels:
         runtime = pytest.importorskip("onnxruntime")
         task = load("Bert SequenceClassifier")
         task.quantize("int8")
-        with pytest.raises(ValueError, match="LiteRT takes no quantized task"):
+        with pytest.raises(ValueError, match="LiteRT.*quantized"):
             task.export(tmp_path / "model.tflite", format="litert")
         task.export(tmp_path / "model.onnx", format="onnx")
         inputs = ids_of(task, 3, 30)
@@ -613,7 +613,7 @@ class TestOnTorch:
 
     def test_a_tokenizer_of_another_model_is_kept(self, tasks, tmp_path):
         (tmp_path / "tokenizer.json").write_text("{}")
-        with pytest.raises(ValueError, match="was not written with model.tflite: it is kept"):
+        with pytest.raises(ValueError, match="tokenizer.json.*model.tflite"):
             tasks["Bert SequenceClassifier"].export(tmp_path / "model.tflite", "litert")
         assert (tmp_path / "tokenizer.json").read_text() == "{}"
         assert len(list(tmp_path.iterdir())) == 1

@@ -182,11 +182,11 @@ def test_what_is_no_path(path):
 @pytest.mark.parametrize(
     "keys, value, message",
     [
-        ((0, "annotations"), {"result": []}, "'annotations' is {'result': []}. Expected a list"),
+        ((0, "annotations"), {"result": []}, "'annotations' is {'result': []}"),
         ((0, "annotations", 0), 5, "5 has no 'was_cancelled'"),
-        ((0, "annotations", 0, "result"), "x", "'result' is 'x'. Expected a list"),
+        ((0, "annotations", 0, "result"), "x", "'result' is 'x'"),
         ((0, "annotations", 0, "result", 0), None, "None has no 'type'"),
-        ((0, "annotations", 0, "result", 0, "value"), [3, 7], "'value' is [3, 7]. Expected an obj"),
+        ((0, "annotations", 0, "result", 0, "value"), [3, 7], "'value' is [3, 7]"),
         ((0, "annotations", 0, "result", 0, "value", "start"), None, "a span starts at None"),
     ],
 )

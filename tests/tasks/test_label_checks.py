@@ -53,12 +53,12 @@ CASES = {
     "rows": (class_indices, ([[1, 0], [1, 1]],) * 2, (None, 2), "Row 1 is .*Expected a 1 among"),
     "several": (multi_label_targets, ([[1, 1], [0, 2]],) * 2, (None, 2), r"Row 1 is \[0, 2\]\."),
     "targets": (regression_targets, ([1.0, NAN],) * 2, (1,), "Row 1 has no label: it is nan"),
-    "weights": (as_weights, ([1.0, NAN],) * 2, (), "Row 1 has the weight nan. Expected a number"),
+    "weights": (as_weights, ([1.0, NAN],) * 2, (), "Row 1 has the weight nan"),
     "tag": (
         check_tags,
         ([["O"], ["O", "B-DOG"]], tf.ragged.constant([["O"], ["O", "B-DOG"]])),
         (COUNTS, TAGS, 3),
-        r"Example 1, word 1: unknown tag 'B-DOG'. Expected one of \['O', 'B-LOC', 'I-LOC'\].",
+        r"Example 1, word 1: unknown tag 'B-DOG'",
     ),
     "tags": (
         check_tags,
@@ -82,7 +82,7 @@ CASES = {
         check_spans,
         spans([(3, 7, "LOC")], [(0, 4, "PER")]),
         (TEXTS, TAGS),
-        r"Example 1: unknown label 'PER'. Expected one of \['LOC'\].",
+        r"Example 1: unknown label 'PER'",
     ),
     "answer": (
         check_answers,

@@ -141,7 +141,7 @@ def test_only_means_have_parts(build):
     with pytest.raises(ValueError, match=r"a TextEmbedder with pooling=\['mean', 'max'\]"):
         build(pooling=["mean", "max"]).embed(chunks)
     sparse = ez.SparseEncoder.from_preset("bert_nano_en_uncased")
-    with pytest.raises(ValueError, match="Received: a SparseEncoder"):
+    with pytest.raises(ValueError, match="SparseEncoder"):
         sparse.chunks(["a"], 3, late=True)
     chunks = build().chunks(DOCUMENTS, 3, late=True)
     tokens = ez.LateInteraction.from_preset("bert_nano_en_uncased", dim=16)

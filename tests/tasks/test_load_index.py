@@ -37,7 +37,7 @@ def test_every_kind_opens(make, name, tmp_path):
         assert type(loaded) is type(index) is getattr(ez, EMBEDDERS[name])
         assert loaded.search(["a b", "p"]) == index.search(["a b", "p"])
         assert (loaded.texts, loaded.prompt, repr(loaded)) == (DOCUMENTS, "document", repr(index))
-    with pytest.raises(ValueError, match=f"holds a {EMBEDDERS[name]}. Pass the embedder that it"):
+    with pytest.raises(ValueError, match=f"{EMBEDDERS[name]}.*embedder"):
         ez.load_index(tmp_path / "index")
     for other in EMBEDDERS.keys() - {name}:
         with pytest.raises(ValueError, match=f"holds a {EMBEDDERS[name]}, and a {other} has a"):
@@ -55,7 +55,7 @@ def test_words_and_several_indexes_open(make, tmp_path):
     loaded = ez.load_index(tmp_path / "hybrid", [embedder, None])
     assert loaded.search("c d") == hybrid.search("c d")
     for wrong in (None, embedder):
-        with pytest.raises(ValueError, match="holds a HybridIndex. Expected a list of embedders"):
+        with pytest.raises(ValueError, match="holds a HybridIndex"):
             ez.load_index(tmp_path / "hybrid", wrong)
     with pytest.raises(ValueError, match="holds a BM25Index, and a TextEmbedder has a VectorIndex"):
         ez.load_index(tmp_path / "words", embedder)
@@ -76,7 +76,7 @@ def test_other_folders_are_refused(make, tmp_path):
     with pytest.raises(ValueError, match="holds no index"):
         ez.load_index(tmp_path, embedder)
     (tmp_path / "encoder_zoo.json").write_text('{"format": 1, "task": "tree_index", "files": {}}')
-    with pytest.raises(ValueError, match="holds a tree_index. Expected vector_index, multi_vector"):
+    with pytest.raises(ValueError, match="holds a tree_index"):
         ez.load_index(tmp_path, embedder)
 
 

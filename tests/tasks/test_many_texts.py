@@ -260,7 +260,7 @@ def test_rows_behind_those_that_are_said_to_be_all_are_not_left_out(tmp_path):
     description = {**json.loads((out / "_answers.json").read_text()), "rows": [3]}
     (out / "_answers.json").write_text(json.dumps({**description, "sha256": digest(description)}))
     shard.unlink()
-    with pytest.raises(ValueError, match="more than 3 rows"):
+    with pytest.raises(ValueError, match="more rows than the 3"):
         ez.answer_files(Reversing(), path, out, verbose=0)
 
 
@@ -327,7 +327,7 @@ def test_another_run_is_refused(tmp_path):
         file.write("41,more,x\r\n")
     with pytest.raises(ValueError, match="answers of another run: files is"):
         ez.answer_files(Reversing(), path, out)
-    with pytest.raises(ValueError, match="holds other files. Expected an empty folder"):
+    with pytest.raises(ValueError, match="holds other files"):
         ez.answer_files(Reversing(), path, tmp_path)
     (out / "_answers.json").write_text("{}")
     with pytest.raises(ValueError, match="_answers.json is damaged"):
@@ -352,12 +352,12 @@ def test_another_run_is_refused(tmp_path):
             b'{"text": "a"}\n{"text\n',
             r"row 1 \(line 2\) is not readable as JSON: Invalid",
         ),
-        ("a.jsonl", b'{"text": "a"}\n[1]\n', r"row 1 \(line 2\) is \[1\]\. Expected a JSON object"),
-        ("a.jsonl", b'{"txt": "a"}\n', r"row 0 \(line 1\) has no 'text', but txt\. Expected it in"),
+        ("a.jsonl", b'{"text": "a"}\n[1]\n', r"row 1 \(line 2\) is \[1\]"),
+        ("a.jsonl", b'{"txt": "a"}\n', r"row 0 \(line 1\) has no 'text', but txt"),
         (
             "a.csv",
             b"id,text\n1,a\n2\n",
-            r"row 1 \(line 3\) has 1 fields\. Expected 2, as the first",
+            r"row 1 \(line 3\) has 1 fields",
         ),
         (
             "a.csv",
@@ -368,7 +368,7 @@ def test_another_run_is_refused(tmp_path):
         ("a.txt", b"a\n\xff\n", r"a\.txt, line 2 is not text in UTF-8"),
         ("a.txt.gz", gzip.compress(b"a\n" * 99, mtime=0)[:-9], r"a\.txt\.gz is damaged or cut off"),
         ("a.parquet", b"PAR1PAR1", r"a\.parquet, row 0 cannot be read as Parquet"),
-        ("a.doc", b"a", r"a\.doc is of no kind that is read here\. Expected \.txt, \.csv"),
+        ("a.doc", b"a", r"a\.doc.*\.txt, \.csv"),
     ],
 )
 def test_a_row_that_cannot_be_answered_is_named_before_any_work(tmp_path, name, content, message):
@@ -425,19 +425,19 @@ def test_arguments_are_checked_before_any_work(tmp_path):
         ({"method": "clasify"}, "Reversing has no method clasify"),
         ({"topk": 3}, "classify cannot be called like that: got an unexpected .*'topk'"),
         ({"method": "compare"}, "compare cannot be called like that: missing .*'second'"),
-        ({"top_k": 0}, "top_k is 0. Expected an integer of 1"),
+        ({"top_k": 0}, "top_k is 0"),
         ({"keep": ["row"]}, "keep is"),
         ({"keep": ["no"]}, "has no 'no', but id, text, b"),
-        ({"columns": 7}, "columns is 7. Expected the name of a column"),
+        ({"columns": 7}, "columns is 7"),
     ):
         with pytest.raises(ValueError, match=message):
             ez.answer_files(task, path, tmp_path / "out", **arguments)
     with pytest.raises(FileNotFoundError, match=r"none\*\.txt: there is no such file"):
         ez.answer_files(task, tmp_path / "none*.txt", tmp_path / "out")
     mixed = written(tmp_path, "jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
-    with pytest.raises(ValueError, match="'n' holds int and str. Expected one type"):
+    with pytest.raises(ValueError, match="'n' holds int and str"):
         ez.answer_files(task, mixed, tmp_path / "out", keep=["n"])
-    with pytest.raises(ValueError, match="answers have columns label, score of their own"):
+    with pytest.raises(ValueError, match="keep is .*label, score"):
         path = written(tmp_path, "csv", [{"text": "a", "label": 1}])
         ez.answer_files(task, path, tmp_path / "out", keep=["label"])
 
@@ -463,7 +463,7 @@ def test_batches_of_any_table_get_the_answers_columns():
         assert [found[name] for name in ("text", "label")] == [given["text"], expected["label"]]
         assert list(found) == list(expected)
     assert opened == [1]
-    with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6. Expected a text"):
+    with pytest.raises(ValueError, match=r"Row 0 of 'text' is 6"):
         answers({"text": [6, 7]})
 
 
@@ -701,9 +701,7 @@ def test_a_single_column_is_kept_by_its_name_and_a_file_is_no_folder(tmp_path):
     answer = ez.answer_files(Reversing(), path, tmp_path / "out", keep="id", verbose=0)
     assert parquet.read_table(answer[0]).column("id").to_pylist() == [7]
     for name in ("out.parquet", "out.jsonl", "out.csv"):
-        with pytest.raises(
-            ValueError, match="the name of a file. Expected a folder, such as 'out'"
-        ):
+        with pytest.raises(ValueError, match="folder is .*'out'"):
             ez.answer_files(Reversing(), path, tmp_path / name, verbose=0)
         assert not (tmp_path / name).exists()
     with pytest.raises(ValueError, match="other than 'file' and 'row'"):

@@ -186,7 +186,7 @@ def test_a_text_without_mask_is_refused(tokenizer):
 
 
 def test_labels_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="makes its labels from the texts"):
+    with pytest.raises(ValueError, match="labels.* y"):
         small_model(tokenizer).fit(["the cat"], [1])
 
 
@@ -201,7 +201,7 @@ def test_roberta_fills_in_words_with_their_space(golden):
 
 def test_predicting_on_raw_text_is_refused_with_what_to_do(golden):
     model = ez.MaskedLM.from_preset(golden("Bert_ForMaskedLM").folder)
-    with pytest.raises(ValueError, match=r"masked at random\. Use fill_mask"):
+    with pytest.raises(ValueError, match="fill_mask"):
         model.predict(["the cat sat"])
 
 

@@ -134,9 +134,9 @@ def test_properties(seed):
         ),
         (([], PASSAGES, []), "queries is empty"),
         ((["0 q"], PASSAGES), "There are 1 queries and 6 documents"),
-        ((["0 q"], PASSAGES, [0], 0), "num_negatives is 0. Expected an integer of 1 or more."),
-        ((["0 q"], PASSAGES, [0], 9), "No query has 9 negatives. Expected more documents, a sm"),
-        ((["0 q"], PASSAGES, [0], 1, -1), "skip_top is -1. Expected an integer of 0 or more"),
+        ((["0 q"], PASSAGES, [0], 0), "num_negatives is 0"),
+        ((["0 q"], PASSAGES, [0], 9), "No query has 9 negatives"),
+        ((["0 q"], PASSAGES, [0], 1, -1), "skip_top is -1"),
     ],
 )
 def test_errors(arguments, message):

@@ -158,13 +158,13 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("x", "message"),
         [
-            ((["a"], ["b"]), "Row 0 of choices is 'b'.*Expected a list of texts"),
+            ((["a"], ["b"]), "Row 0 of choices is 'b'"),
             ((["a"], "b"), "choices is 'b'.*Expected a list of texts for each question"),
             ((["a", "b"], [["c"], []]), "Row 1 of choices has no text"),
             ((["a"], [["c", " "]]), "Row 0 of choices has an empty text"),
             ((["a"], [["c", None]]), "Row 0 of choices has None"),
-            ((["a"], [["c"], ["d"]]), "Received: 1 questions, 2 lists of choices"),
-            ((["a"], [["c"]], ["d", "e"]), "Received: 1 questions, 1 lists of choices, 2 contexts"),
+            ((["a"], [["c"], ["d"]]), "1 questions, 2 lists of choices"),
+            ((["a"], [["c"]], ["d", "e"]), "1 questions, 1 lists of choices, 2 contexts"),
             (["a"], r"Expected \(questions, lists of choices\) or"),
         ],
     )
@@ -175,11 +175,11 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("y", "message"),
         [
-            ([1, 4, 0], "Row 1 has the label 4, but 4 choices: labels are indices, from 0 on"),
+            ([1, 4, 0], "Row 1 has the label 4"),
             ([1, -1, 0], "Row 1 has the label -1"),
-            (["b", "a", "a"], "y has values of type string. Expected the index"),
-            ([1, 3], "Expected one label for each question. Received: 2 labels for 3 questions"),
-            (None, "The labels are missing. Expected y: the index of the right choice"),
+            (["b", "a", "a"], "type of y is 'string'"),
+            ([1, 3], "2 labels for 3 questions"),
+            (None, "The labels are missing"),
         ],
     )
     def test_of_labels(self, model, y, message):
@@ -187,7 +187,7 @@ class TestErrors:
             model.fit((QUESTIONS, CHOICES), y, verbose=0)
 
     def test_of_a_backbone_without_the_pooler_that_the_head_reads(self, tiny):
-        with pytest.raises(ValueError, match="model for multiple choice reads the pooler"):
+        with pytest.raises(ValueError, match="pooler"):
             ez.MultipleChoice(tiny.backbone(get_family("bert"), pooler=False))
 
 

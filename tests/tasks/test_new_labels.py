@@ -70,9 +70,9 @@ def test_it_learns_the_new_label(golden):
 
 def test_labels_of_a_fit_that_failed_are_forgotten(golden):
     task = ez.SequenceClassifier.from_preset(golden("Bert_Model").folder)
-    with pytest.raises(ValueError, match="one label for each text. Received: 3 texts, 2 labels"):
+    with pytest.raises(ValueError, match="3 texts.*2 labels"):
         task.fit(["a", "b", "c"], ["x", "y"])
-    with pytest.raises(ValueError, match="one label for each text. Received: 1 texts, 2 labels"):
+    with pytest.raises(ValueError, match="1 texts.*2 labels"):
         task.fit((["a"], ["b"]), ["x", "y"])
     task.compile(run_eagerly=True)
     task.fit(["a", "b"], ["up", "down"], verbose=0)

@@ -36,17 +36,17 @@ WRONG_NUMBERS = [
     (EMPTY_ROW, "padding_mask has no token", "Expected 1 at one token or more."),
 ]
 WRONG_FORMS = [
-    ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids is of type float32. Expected int"),
-    ({**GOOD, "token_ids": IDS > 0}, "token_ids is of type bool. Expected integers"),
-    ({**GOOD, "token_ids": IDS.astype(str)}, "token_ids is of type <U21. Expected integers"),
-    ({**GOOD, "padding_mask": np.ones(IDS.shape)}, "padding_mask is of type float64. Expected boo"),
-    ({**GOOD, "segment_ids": np.ones(IDS.shape)}, "segment_ids is of type float64. Expected int"),
-    ({**GOOD, "padding_mask": np.ones((3, 5), int)}, r"padding_mask has the shape \(3, 5\). Expec"),
-    ({**GOOD, "padding_mask": np.ones((2, 4), int)}, r"padding_mask has the shape \(2, 4\). Expec"),
-    ({"token_ids": IDS[0]}, r"token_ids has the shape \(4,\). Expected \(batch, sequence\)"),
+    ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids is of type float32"),
+    ({**GOOD, "token_ids": IDS > 0}, "token_ids is of type bool"),
+    ({**GOOD, "token_ids": IDS.astype(str)}, "token_ids is of type <U21"),
+    ({**GOOD, "padding_mask": np.ones(IDS.shape)}, "padding_mask is of type float64"),
+    ({**GOOD, "segment_ids": np.ones(IDS.shape)}, "segment_ids is of type float64"),
+    ({**GOOD, "padding_mask": np.ones((3, 5), int)}, r"padding_mask has the shape \(3, 5\)"),
+    ({**GOOD, "padding_mask": np.ones((2, 4), int)}, r"padding_mask has the shape \(2, 4\)"),
+    ({"token_ids": IDS[0]}, r"token_ids has the shape \(4,\)"),
     ({**GOOD, "tokens": IDS}, "takes no input 'tokens'. Did you mean 'token_ids'"),
     ({**GOOD, "attention_mask": IDS}, "takes no input 'attention_mask'. Did you mean 'padding_"),
-    ({**GOOD, "x": IDS}, "takes no input 'x'. Expected some of token_ids, padding_mask, segment_"),
+    ({**GOOD, "x": IDS}, "takes no input 'x'"),
     ({"input_ids": IDS}, "takes no input 'input_ids'. Did you mean 'token_ids'"),
     ({"padding_mask": IDS}, r"inputs is \[\'padding_mask\'\].*token_ids"),
     (TOO_LONG, "token_ids is 17.* 16.*sequence_length"),
@@ -131,7 +131,7 @@ def test_only_token_ids_must_be_there(model):
 
 
 def test_rows_of_different_lengths_are_named(model):
-    with pytest.raises(ValueError, match="token_ids has rows of different lengths"):
+    with pytest.raises(ValueError, match="token_ids has rows"):
         model.predict({"token_ids": [[2, 3], [2, 5, 3]]})
     with pytest.raises(ValueError, match="token_ids is ragged"):
         model.predict({"token_ids": tf.ragged.constant([[2, 3], [2, 5, 3]])})
@@ -192,7 +192,7 @@ def test_a_backbone_passes_over_what_tasks_alone_read(model):
     inputs = {**GOOD, "mask_positions": IDS[:, :1]}
     found, expected = (model.backbone(x)["sequence_output"] for x in (inputs, GOOD))
     np.testing.assert_array_equal(found, expected)
-    with pytest.raises(ValueError, match="SequenceClassifier takes no input 'mask_positions'"):
+    with pytest.raises(ValueError, match="SequenceClassifier.*'mask_positions'"):
         model(inputs)
 
 
@@ -210,7 +210,7 @@ def test_in_a_functional_model(model):
     found = keras.Model(inputs, outputs)({name: GOOD[name] for name in names})
     expected = model.backbone({name: GOOD[name] for name in names})["sequence_output"]
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    with pytest.raises(ValueError, match="token_ids is of type float32. Expected integers"):
+    with pytest.raises(ValueError, match="token_ids is of type float32"):
         model.backbone({"token_ids": keras.Input((None,), name="token_ids")})
 
 
@@ -269,7 +269,7 @@ def test_families_without_segments_take_segment_0_only(tiny, family):
     backbone = tiny.backbone(get_family(family), pooler=False)
     task = ez.TokenClassifier(backbone, num_classes=2)
     task.predict(GOOD, verbose=0)
-    with pytest.raises(ValueError, match="segment_ids has 1 in row 1. Expected .* 0 to 0"):
+    with pytest.raises(ValueError, match="segment_ids has 1 in row 1"):
         task.predict(at_row_1("segment_ids", 1))
 
 

@@ -229,29 +229,29 @@ def test_packed_rows_of_documents_hold_what_rows_of_their_own_hold(tokenizer, co
 
 def test_mistakes_are_named(tokenizer, corpus):
     bert = {"pooler": True, **SMALL}
-    with pytest.raises(ValueError, match="The family 'electra' has no second head for pairs"):
+    with pytest.raises(ValueError, match="'electra'.*second head"):
         ez.Pretraining(ez.ElectraBackbone(20, **SMALL))
     with pytest.raises(ValueError, match="head is 'ForPreTraining'.*'roberta'"):
         ez.Pretraining(ez.RobertaBackbone(20, **bert))
-    with pytest.raises(ValueError, match="reads the pooler's output"):
+    with pytest.raises(ValueError, match="pooler"):
         ez.Pretraining(ez.BertBackbone(20, **SMALL, pooler=False))
-    with pytest.raises(ValueError, match="one in a row: pack_texts and"):
+    with pytest.raises(ValueError, match="pack_texts"):
         ez.PretrainingPreprocessor(tokenizer, pack_texts=True)
     model = pretraining(tokenizer)
-    with pytest.raises(ValueError, match=r"learns from a PretrainingCorpus, or from pairs"):
+    with pytest.raises(ValueError, match="labels.*PretrainingCorpus"):
         model.fit(["the cat"])
-    with pytest.raises(ValueError, match=r"Use save_to_preset, and MaskedLM"):
+    with pytest.raises(ValueError, match="save_to_preset.*MaskedLM"):
         model.predict(["the cat"])
-    with pytest.raises(ValueError, match="A corpus is read shuffled"):
+    with pytest.raises(ValueError, match="shuffle is False"):
         model.fit(corpus, shuffle=False)
     with pytest.raises(ValueError, match="Received y with a dataset"):
         model.fit(corpus, [1])
-    with pytest.raises(ValueError, match="dynamic=False needs texts in memory"):
+    with pytest.raises(ValueError, match="dynamic is False"):
         pretraining(tokenizer, dynamic=False).fit(corpus)
     other = ez.BertTokenizer([*TOKENS[:-1], "movie"])
-    with pytest.raises(ValueError, match="was made with another tokenizer"):
+    with pytest.raises(ValueError, match="another tokenizer"):
         pretraining(other).evaluate(corpus)
-    with pytest.raises(ValueError, match="This task's preprocessor is None. A PretrainingCorpus"):
+    with pytest.raises(ValueError, match="preprocessor is None"):
         ez.MaskedLM(model.backbone).fit(corpus)
 
 
@@ -259,8 +259,8 @@ def test_mistakes_are_named(tokenizer, corpus):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([0, 1, 0], "Expected one of `labels` for each text. Received: 2 texts, 3 labels"),
-        ([0], "Received: 2 texts, 1 labels"),
+        ([0, 1, 0], "2 texts and 3 labels"),
+        ([0], "2 texts and 1 labels"),
         ([0.9, 0], "Row 0 "),
         ([0, 2], "Row 1 has the label 2, but there are 2 classes"),
         ([0, -1], "Row 1 has the label -1"),

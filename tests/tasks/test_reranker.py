@@ -137,7 +137,7 @@ class TestBadInput:
         ("x", "y", "message"),
         [
             ((QUERIES, TEXTS), None, "scores are missing"),
-            ((QUERIES, TEXTS), [0, 1], "`labels`"),
+            ((QUERIES, TEXTS), [0, 1], "5 texts.*2 labels"),
             ((QUERIES, TEXTS), [0, 1, 2, 0, 1], "Row 2 .*score 2.0"),
             ((QUERIES, TEXTS), [0, 1, 0, np.nan, 1], "Row 3 .*nan"),
             ((QUERIES, TEXTS), ["a"] * 5, "y .*string"),

@@ -211,7 +211,7 @@ class TestPairs:
         )
 
     def test_unequal_pairs_are_refused_with_both_lengths(self, shared):
-        with pytest.raises(ValueError, match="3 texts, 2 second texts"):
+        with pytest.raises(ValueError, match="3 texts.*2 second texts"):
             shared.predict((["a", "b", "c"], ["d", "e"]))
 
 
@@ -268,7 +268,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "x, y, message",
         [
-            (TEXTS, LABELS[:5], "6 texts, 5 labels"),
+            (TEXTS, LABELS[:5], "6 texts.*5 labels"),
             (TEXTS, ["up"] * 5 + ["sideways"], "Row 5 .*'sideways'"),
             (TEXTS, [0, 1, 2, 0, 1, 0], "Row 2 .*label 2"),
             (TEXTS, [0.5] * 6, "Row 0 .*0.5"),

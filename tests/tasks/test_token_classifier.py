@@ -531,7 +531,7 @@ class TestRefusals:
             ([["Anna"]], [[["O"]]], r"Example 0, word 0: .*\['O'\]"),
             (SENTENCES[3:], [SPANS + SPANS[:1]], "Example 0, word 0: .*{'start': 0"),
             ([TEXT], [[{**SPANS[0], "start": None}]], "Row 0 .*None"),
-            ([TEXT], [[{**SPANS[0], "start": 0.9}]], "Example 0: .* integers"),
+            ([TEXT], [[{**SPANS[0], "start": 0.9}]], r"Example 0: start is 0\.9"),
             ([TEXT], ragged([(20, 99, "LOC")]), "Example 0: .*99"),
             ([TEXT], None, "labels are missing"),
         ],
