@@ -24,6 +24,18 @@ ABSENT = float("-inf")  # the score that marks a column without a text
 PACKED_TOKENS = "packed_tokens"  # (S, L) int32, see `encode_packed`; no row for each example
 
 
+def pack_batch(x: dict, y=None, sample_weight=None):
+    """Return a batch as Keras takes it: inputs alone, with labels, or with labels and weights.
+
+    Example:
+        >>> pack_batch({"a": 1}), pack_batch({"a": 1}, 2)
+        ({'a': 1}, ({'a': 1}, 2))
+    """
+    if y is None:
+        return x
+    return (x, y) if sample_weight is None else (x, y, sample_weight)
+
+
 def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
     """Return a collated batch, filled up to a number of rows or the next multiple of a number.
 
@@ -75,7 +87,7 @@ def mark(batch, count):
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     real = array_ops.range(array_ops.shape(x["token_ids"])[0]) < count
-    return keras.utils.pack_x_y_sample_weight({**x, REAL_ROWS: real}, y, sample_weight)
+    return pack_batch({**x, REAL_ROWS: real}, y, sample_weight)
 
 
 def real_examples(*batch):
@@ -213,7 +225,7 @@ def with_packed_tokens(batch, counts: tuple[int, ...]):
     for sequence, members in zip(tokens, plan.to_list(), strict=False):
         packed = np.concatenate([numbers[i][mask[i]] for i in order[members]])
         sequence[: len(packed)] = packed
-    return keras.utils.pack_x_y_sample_weight({**x, PACKED_TOKENS: tokens}, y, sample_weight)
+    return pack_batch({**x, PACKED_TOKENS: tokens}, y, sample_weight)
 
 
 LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192

@@ -19,6 +19,7 @@ from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.origin import check_tokenizer
+from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import plain
@@ -254,7 +255,7 @@ class Preprocessor(ConfigFromSignature):
             `x`, `(x, y)` or `(x, y, sample_weight)`; x is `{"token_ids", "padding_mask"}` and,
             for families with segments, "segment_ids", each (B, L).
         """
-        return keras.utils.pack_x_y_sample_weight(
+        return pack_batch(
             self.pad(examples, bucketed), examples.get("labels"), examples.get("sample_weight")
         )
 

@@ -13,12 +13,13 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering.answers import (
+    COLUMNS,
     IMPOSSIBLE,
     Candidates,
+    beam_spans,
     context_mask,
     find_spans,
 )
-from encoder_zoo.tasks.question_answering.beam import COLUMNS, beam_spans
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts, SpanQAPreprocessor
 from encoder_zoo.tasks.training.inference import example_outputs, token_outputs_in_graph
 from encoder_zoo.tasks.training.sources import check_preprocessor

@@ -19,6 +19,7 @@ from encoder_zoo.tasks.preprocessing.columns import is_span, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
+COLUMNS = 4  # of a candidate: its start and end position, and the log-probabilities of both
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
 ANSWERS = Labels(
     "for each question its answers, of which one without an answer has an empty list; or examples "
@@ -329,3 +330,48 @@ def without_white_space(
     start = end - array_ops.strings.length(answer, unit="UTF8_CHAR")
     answer = array_ops.strings.regex_replace(answer, f"{_WHITE_SPACE}$", "")
     return start, start + array_ops.strings.length(answer, unit="UTF8_CHAR")
+
+
+def beam_spans(
+    outputs: array_ops.Tensor,
+    columns: array_ops.Tensor,
+    tokens: array_ops.Tensor,
+    max_answer_length: int,
+    n_best: int,
+) -> Candidates:
+    """Return the best spans of every window among the n m of the beam.
+
+    Their scores are the logarithms of their probabilities. The score of "no answer" is its logit,
+    which says how much it exceeds that of the best span.
+
+    Args:
+        outputs: (W, 1 + n m, 4), of `SpanBeam`.
+        columns: (W,) int32, position of the context's first token.
+        tokens: (W, P) bool, tokens of the context that have characters.
+        max_answer_length: in tokens.
+        n_best: how many.
+
+    Source: Yang et al. 2019, XLNet, the code released with it (squad_utils.py), which adds
+    logarithms; the example scripts of transformers add the probabilities themselves.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> spans = [[0.0, 0.0, -1.5, 0.0], [2.0, 1.0, -0.1, -0.2], [1.0, 2.0, -2.0, -0.25]]
+        >>> tokens = tf.ones([1, 3], tf.bool)
+        >>> found = beam_spans(tf.constant([spans]), tf.constant([0]), tokens, 9, 1)
+        >>> [field.numpy().tolist() for field in found]
+        [[[-2.25]], [[1]], [[2]], [-2.25], [-1.5]]
+    """
+    no_answer, spans = outputs[:, 0, 2], outputs[:, 1:]
+    first, last = (array_ops.cast(spans[:, :, i], array_ops.int32) for i in (0, 1))  # (W, n m)
+    inside = context_mask(columns, tokens, first) & context_mask(columns, tokens, last)
+    right = inside & (first <= last) & (last - first < max_answer_length)
+    scores = array_ops.where(right, spans[:, :, 2] + spans[:, :, 3], IMPOSSIBLE)
+    total = array_ops.reduce_logsumexp(scores, axis=1)
+    scores = array_ops.pad(scores, [[0, 0], [0, n_best]], constant_values=2 * IMPOSSIBLE)
+    best, index = array_ops.math.top_k(scores, n_best)
+    first, last = (
+        array_ops.gather(array_ops.pad(values, [[0, 0], [0, n_best]]), index, batch_dims=1)
+        for values in (first, last)
+    )
+    return Candidates(best, first, last, total, no_answer)

@@ -38,13 +38,14 @@ from encoder_zoo.tasks.question_answering.answer_ranking import (
     search_in_graph,
 )
 from encoder_zoo.tasks.question_answering.answers import (
+    COLUMNS,
     NO_LABELS,
     NullThreshold,
     answer_lists,
     holds_answers,
     split_examples,
 )
-from encoder_zoo.tasks.question_answering.beam import COLUMNS, NO_START, Beam, make_span_beam
+from encoder_zoo.tasks.question_answering.beam import NO_START, Beam, make_span_beam
 from encoder_zoo.tasks.question_answering.explained_answers import (
     AnswerExplanation,
     explain_answers,

@@ -24,7 +24,6 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     word_begins,
 )
 from encoder_zoo.tasks.tagging.entities import Transitions, best_tags
-from encoder_zoo.tasks.tagging.entity_metrics import INEXACT, LOST
 from encoder_zoo.tasks.tagging.tags import (
     BEGIN,
     END,
@@ -38,6 +37,8 @@ from encoder_zoo.tasks.tagging.tags import (
 
 logger = logging.getLogger("encoder_zoo")
 
+SPAN_MARKS = "span_marks"  # (B, L) int, an input that the metric of entities reads
+INEXACT, LOST = 1, 2  # marks of spans that no answer can equal; a multiple of LOST for several
 ONLY, FIRST, MIDDLE, LAST = range(4)  # columns of `subword_tags`
 
 

@@ -16,12 +16,12 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.confidence import ScoredLabels
-from encoder_zoo.tasks.tagging.entities import Transitions, best_sequences, scores_of
+from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
+from encoder_zoo.tasks.tagging.crf import best_sequences
+from encoder_zoo.tasks.tagging.entities import Transitions, scores_of
 from encoder_zoo.tasks.tagging.tags import OUTSIDE, begins_span, parse_tags, spans_of_tags
 from encoder_zoo.tasks.training.logit_metrics import by_token
 
-SPAN_MARKS = "span_marks"  # (B, L) int, an input that the metric of entities reads
-INEXACT, LOST = 1, 2  # marks of spans that no answer can equal; a multiple of LOST for several
 AVERAGES = ("micro", "macro", "weighted")
 
 

@@ -50,12 +50,11 @@ from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
 from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entity_metrics, token_labels
-from encoder_zoo.tasks.tagging.alignment import tags_of_tokens
+from encoder_zoo.tasks.tagging.alignment import SPAN_MARKS, tags_of_tokens
+from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.tagging.entities import (
-    CrfLoss,
     Entity,
     Strategy,
-    TagTransitions,
     Transitions,
     above,
     entity_columns,
@@ -269,7 +268,7 @@ class TokenClassifier(LabelledTask):
         return keras.KerasTensor((*inputs["token_ids"].shape, self.num_classes), "float32")
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        return {**super().input_ranges(length), entity_metrics.SPAN_MARKS: (0, 2**16)}
+        return {**super().input_ranges(length), SPAN_MARKS: (0, 2**16)}
 
     def default_loss(self) -> keras.losses.Loss:
         if self.transitions is not None:

@@ -39,6 +39,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, owned, take
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.alignment import (
+    SPAN_MARKS,
     cuts_words,
     labels_of_spans,
     labels_of_words,
@@ -46,7 +47,6 @@ from encoder_zoo.tasks.tagging.alignment import (
     symbol_table,
     words_split_at_symbols,
 )
-from encoder_zoo.tasks.tagging.entity_metrics import SPAN_MARKS
 from encoder_zoo.tasks.tagging.token_labels import warn_misaligned_spans, warn_moved_spans
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import tensorflow as tf
 from processes import printed
 
 import encoder_zoo as ez
+from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.tagging.entities import (
-    CrfLoss,
     Entities,
-    TagTransitions,
     Transitions,
     best_tags,
     entity_columns,
@@ -255,7 +254,7 @@ OF_BACKENDS = """
 import itertools, json
 import keras, numpy as np
 import encoder_zoo as ez
-from encoder_zoo.tasks.tagging.entities import CrfLoss, TagTransitions
+from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 rng, layer = np.random.default_rng(0), TagTransitions(3)
