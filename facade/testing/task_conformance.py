@@ -156,7 +156,7 @@ def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> No
     preprocessor = cls.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
-    with assert_refused(f"takes a {cls.preprocessor_class.__name__}"):
+    with assert_refused(f"Expected {cls.preprocessor_class.__name__}"):
         cls(backbone, preprocessor, **cls.tiny_data().arguments)
 
 

@@ -192,7 +192,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         raise invalid(
             "preprocessor",
             preprocessor,
-            f"a {expected.__name__} with the same tokenizer",
+            f"{expected.__name__}, made with the same tokenizer",
             TypeError,
         )
 

@@ -196,7 +196,7 @@ def set_in_backbone(**sizes):
 def test_sizes_that_a_file_has_no_weights_for_are_refused_at_once(files, tmp_path, change):
     file = edited(files / "checkpoint.keras", tmp_path, change)
     start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ValueError, match=r"bytes of weights.*BertBackbone"):
+    with pytest.raises(ValueError, match=r"bytes of weights"):
         keras.saving.load_model(file)
     assert time.monotonic() - start < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**16  # KiB

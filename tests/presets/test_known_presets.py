@@ -20,7 +20,7 @@ RECORD = RECORDED / "known_presets.json"
 LISTED = {row.source.removeprefix("hf://"): row for row in ez.list_presets()}
 # Why the others do not open.
 REASONS = {
-    "tohoku-nlp/bert-base-japanese": "'BertJapaneseTokenizer', which is not implemented",
+    "tohoku-nlp/bert-base-japanese": "'BertJapaneseTokenizer'",
     "urchade/gliner_base": "gliner_config.json only names its encoder",
     **{
         repository["repository"]: f"model_type is '{repository['model_type']}'"
