@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import keras
 
@@ -158,6 +158,40 @@ def load_tasks(
     return tasks
 
 
+class Asked(NamedTuple):
+    """What a caller of `Task.from_preset` asks for.
+
+    Attributes:
+        added_tokens: List of further tokens.
+        preprocessor: Preprocessor, None for a task of prepared inputs, or `MADE_HERE`.
+        all: Dict of the other arguments.
+        backbone: Dict of those that the backbone takes.
+        texts: Dict of those that the preprocessor takes.
+        task: Dict of those that the task takes.
+    """
+
+    added_tokens: Sequence[str | Mapping]
+    preprocessor: object
+    all: dict
+    backbone: dict
+    texts: dict
+    task: dict
+
+
+class Restored(NamedTuple):
+    """A backbone with the weights of a checkpoint.
+
+    Attributes:
+        backbone: Backbone.
+        used: Set of the names of the tensors that it has.
+        pooler_is_new: Boolean. Whether the checkpoint has no weights for its pooler.
+    """
+
+    backbone: Backbone
+    used: set
+    pooler_is_new: bool
+
+
 def _read_task(
     cls: type[PresetTask],
     checkpoint: Checkpoint,
@@ -165,67 +199,131 @@ def _read_task(
     arguments: dict,
     backbone: Backbone | None = None,
 ) -> PresetTask:
-    """Load a task, with the backbone given, or with that of the checkpoint."""
-    added_tokens = arguments.pop("added_tokens", ())
-    given = _given_preprocessor(cls, arguments)
-    family, settings = checkpoint.family, checkpoint.settings
-    head = cls.head_of(family)
-    for_backbone, for_preprocessor, for_task = _route(cls, family, arguments)
-    other_class = settle_head(checkpoint, cls, for_task)
-
-    for_backbone.setdefault("pooler", head.pooled)
-    tokenizer = _read_tokenizer(checkpoint, added_tokens)
-    if tokenizer is None and given not in (MADE_HERE, None):
-        tokenizer = given.tokenizer
+    """Load a task in stages, with the backbone given or with that of the checkpoint."""
+    asked = divide_arguments(cls, checkpoint.family, arguments)
+    other_class = settle_head(checkpoint, cls, asked.task)
+    tokenizer = read_task_tokenizer(cls, checkpoint, asked)
+    preprocessor = make_preprocessor(cls, checkpoint, asked, tokenizer)
+    checkpoint = with_rows_for(checkpoint, tokenizer)
+    restored = restore_encoder(cls, checkpoint, asked, safeguards, backbone)
+    models = read_further_models(cls, checkpoint, asked, safeguards)
+    asked = asked._replace(task={**asked.task, **models})
+    settings = settings_of_task(cls, checkpoint, asked.task)
+    task = cls(restored.backbone, preprocessor, **settings)
     if tokenizer is not None:
-        tokenizer = _with_added(tokenizer, cls.tokens_to_add(checkpoint, tokenizer, arguments))
-    preprocessor, for_inference = None, {}
+        task.backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
+    task.learning_rate = checkpoint.settings.get("learning_rate", task.learning_rate)
+    of_head = (asked.task, safeguards, restored.pooler_is_new, other_class)
+    used = restored.used | restore_head(checkpoint, task, *of_head)
+    used |= task.load_from_files(checkpoint, asked.task, safeguards.allow_nonfinite) or set()
+    if backbone is None:
+        report_unused(checkpoint, used, cls.__name__)
+    return task
+
+
+def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Asked:
+    """Return the arguments of `from_preset` by who takes them.
+
+    Raises:
+        TypeError: If nothing takes an argument, or if `backbone` or a preprocessor of another task
+            is among them.
+    """
+    arguments = dict(arguments)
+    added_tokens = arguments.pop("added_tokens", ())
+    preprocessor = _given_preprocessor(cls, arguments)
+    return Asked(added_tokens, preprocessor, arguments, *_route(cls, family, arguments))
+
+
+def read_task_tokenizer(
+    cls: type[PresetTask], checkpoint: Checkpoint, asked: Asked
+) -> Tokenizer | None:
+    """Return the tokenizer with all added tokens; None, and a log line, if there is none."""
+    tokenizer = _read_tokenizer(checkpoint, asked.added_tokens)
+    if tokenizer is None and asked.preprocessor not in (MADE_HERE, None):
+        tokenizer = asked.preprocessor.tokenizer
     if tokenizer is None:
         message = "%s has no tokenizer: this %s takes prepared inputs only."
         logger.warning(message, checkpoint.folder.name, cls.__name__)
-    else:
-        stored = _stored_settings(cls, settings)
-        names = [name for name in cls.answer_settings if name in stored]
-        for_inference = {name: from_json_value(stored.pop(name)) for name in names}
-        from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
-        manifest = checkpoint.folder / MANIFEST
-        _check_stored(from_files, cls.preprocessor_class, checkpoint.folder)
-        _check_stored(stored, cls.preprocessor_class, manifest)
-        _check_stored(for_inference, cls, manifest)
-        from_files |= {**stored, **for_preprocessor}
-        preprocessor = cls.preprocessor_class(tokenizer, **from_files)
-        rows = checkpoint.config[family.config_keys["vocabulary_size"]]
-        if tokenizer.vocabulary_size > rows:
-            checkpoint = EnlargedCheckpoint(checkpoint, tokenizer.vocabulary_size)
-    used, new_pooler, is_shared = set(), False, backbone is not None
-    if not is_shared:
-        backbone, used, new_pooler = restore_backbone(
-            checkpoint, for_backbone, safeguards, new_pooler_allowed=True
-        )
-    of_backbone = {name: arguments[name] for name in for_backbone if name in arguments}
-    for name, files in cls.models_in_files(checkpoint, for_task).items():
-        other = open_files(files, safeguards)
-        own = {"added_tokens": added_tokens, **of_backbone}
-        for_task = {**for_task, name: _read_task(cls, other, safeguards, own)}
+        return None
+    return _with_added(tokenizer, cls.tokens_to_add(checkpoint, tokenizer, asked.all))
+
+
+def make_preprocessor(
+    cls: type[PresetTask], checkpoint: Checkpoint, asked: Asked, tokenizer: Tokenizer | None
+) -> object:
+    """Return the preprocessor of the checkpoint's settings and the caller's, or the one given."""
+    if asked.preprocessor is not MADE_HERE:
+        _check_same_tokens(cls, asked.preprocessor, tokenizer, asked.texts)
+        return asked.preprocessor
+    if tokenizer is None:
+        return None
+    from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
+    _check_stored(from_files, cls.preprocessor_class, checkpoint.folder)
+    stored = _stored_settings(cls, checkpoint.settings)
+    stored = {name: v for name, v in stored.items() if name not in cls.answer_settings}
+    _check_stored(stored, cls.preprocessor_class, checkpoint.folder / MANIFEST)
+    return cls.preprocessor_class(tokenizer, **{**from_files, **stored, **asked.texts})
+
+
+def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
+    """Return the checkpoint with an embedding for every token of the tokenizer."""
+    if tokenizer is None:
+        return checkpoint
+    rows = checkpoint.config[checkpoint.family.config_keys["vocabulary_size"]]
+    needed = tokenizer.vocabulary_size
+    return EnlargedCheckpoint(checkpoint, needed) if needed > rows else checkpoint
+
+
+def restore_encoder(
+    cls: type[PresetTask],
+    checkpoint: Checkpoint,
+    asked: Asked,
+    safeguards: Safeguards,
+    shared: Backbone | None = None,
+) -> Restored:
+    """Return the backbone with the checkpoint's weights, or the one that tasks share."""
+    if shared is not None:
+        return Restored(shared, set(), False)
+    arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **asked.backbone}
+    return Restored(*restore_backbone(checkpoint, arguments, safeguards, new_pooler_allowed=True))
+
+
+def read_further_models(
+    cls: type[PresetTask], checkpoint: Checkpoint, asked: Asked, safeguards: Safeguards
+) -> dict[str, PresetTask]:
+    """Return the task's arguments that are models of their own, such as an encoder of queries."""
+    own = {"added_tokens": asked.added_tokens, **asked.backbone}
+    return {
+        name: _read_task(cls, open_files(files, safeguards), safeguards, own)
+        for name, files in cls.models_in_files(checkpoint, asked.task).items()
+    }
+
+
+def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
+    """Return the settings of answers that are saved with the preset, such as thresholds."""
+    stored = _stored_settings(cls, checkpoint.settings)
+    found = {n: from_json_value(stored[n]) for n in cls.answer_settings if n in stored}
+    _check_stored(found, cls, checkpoint.folder / MANIFEST)
+    return found
+
+
+def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict) -> dict:
+    """Return the arguments of the task's constructor, of the checkpoint and of the caller.
+
+    Args:
+        cls: Class of the task.
+        checkpoint: Checkpoint whose head is settled.
+        given: Dict of the caller's arguments for the task, which count more.
+    """
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
-    from_files = cls.arguments_from_files(checkpoint, for_task)
-    arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, for_task)}
-    if "labels" not in for_task and arguments.get("labels", ()) is None:
+    head, settings = cls.head_of(checkpoint.family), checkpoint.settings
+    arguments = cls.arguments_from_files(checkpoint, given)
+    arguments |= cls.checkpoint_arguments(checkpoint.config, head, given)
+    if "labels" not in given and arguments.get("labels", ()) is None:
         names = default_labels(arguments["num_classes"])
         if settings.get("head", {}).get("labels") == names:  # saved here, of classes with names
             arguments["labels"] = names
-    if given is not MADE_HERE:
-        _check_same_tokens(cls, given, tokenizer, for_preprocessor)
-        preprocessor = given
-    task = cls(backbone, preprocessor, **{**built_in, **for_inference, **arguments})
-    if tokenizer is not None:
-        backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
-    task.learning_rate = settings.get("learning_rate", task.learning_rate)
-    used |= restore_head(checkpoint, task, for_task, safeguards, new_pooler, other_class)
-    used |= task.load_from_files(checkpoint, for_task, safeguards.allow_nonfinite) or set()
-    if not is_shared:
-        report_unused(checkpoint, used, cls.__name__)
-    return task
+    return {**built_in, **stored_answers(cls, checkpoint), **arguments}
 
 
 MADE_HERE = object()  # in place of a preprocessor that the caller passes

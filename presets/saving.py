@@ -118,15 +118,15 @@ def save_task(
     backbone, settings = task.backbone, {"task": task.task_name}
     if task.learning_rate != task.default_learning_rate:
         settings["learning_rate"] = task.learning_rate
-    tokenizer = None
+    tokenizer, stored = None, {}
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
         elsewhere = {"tokenizer", *task.settings_in_files}
         names = [n for n in argument_names(type(task.preprocessor)) if n not in elsewhere]
-        settings["preprocessor"] = {
-            **{name: getattr(task.preprocessor, name) for name in names},
-            **{name: as_json_value(getattr(task, name)) for name in task.answer_settings},
-        }
+        stored = {name: getattr(task.preprocessor, name) for name in names}
+    stored |= {name: as_json_value(getattr(task, name)) for name in task.answer_settings}
+    if stored:
+        settings["preprocessor"] = stored
     about = Description(backbone, _usage(task), task.last_evaluation, repository)
     if format == "keras_hub":
         from encoder_zoo.presets.formats import kerashub_models

@@ -312,7 +312,7 @@ class TestDamage:
     def test_a_shard_out_of_the_folder_is_refused(self, folder):
         manifest = json.loads((folder / "corpus.json").read_text())
         self.rewrite(folder, shards=[{**manifest["shards"][0], "file": "../x.safetensors"}])
-        with pytest.raises(ValueError, match="plain file name"):
+        with pytest.raises(ValueError, match="corpus.json is .*x.safetensors"):
             ez.PretrainingCorpus(folder).shard(0)
 
     @pytest.mark.parametrize(

@@ -183,9 +183,9 @@ def test_what_is_no_path(path):
     "keys, value, message",
     [
         ((0, "annotations"), {"result": []}, "'annotations' is {'result': []}"),
-        ((0, "annotations", 0), 5, "5 has no 'was_cancelled'"),
+        ((0, "annotations", 0), 5, "'was_cancelled'"),
         ((0, "annotations", 0, "result"), "x", "'result' is 'x'"),
-        ((0, "annotations", 0, "result", 0), None, "None has no 'type'"),
+        ((0, "annotations", 0, "result", 0), None, "'type'"),
         ((0, "annotations", 0, "result", 0, "value"), [3, 7], "'value' is [3, 7]"),
         ((0, "annotations", 0, "result", 0, "value", "start"), None, "a span starts at None"),
     ],

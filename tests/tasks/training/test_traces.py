@@ -13,7 +13,6 @@ from processes import run
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.core import EncoderBlock
-from encoder_zoo.tasks.preprocessing import tracing
 from encoder_zoo.tasks.training import graphs
 from encoder_zoo.testing import tiny
 
@@ -299,7 +298,7 @@ def trained(name, change=lambda backbone: None):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """A function after which each block is traced by itself."""
-    return lambda: monkeypatch.setattr(tracing, "blocks_traced_once", contextlib.nullcontext)
+    return lambda: monkeypatch.setattr(graphs, "blocks_traced_once", contextlib.nullcontext)
 
 
 @pytest.mark.parametrize(
