@@ -237,8 +237,17 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
 def read_task_tokenizer(
     cls: type[PresetTask], checkpoint: Checkpoint, asked: Asked
 ) -> Tokenizer | None:
-    """Return the tokenizer with all added tokens; None, and a log line, if there is none."""
-    tokenizer = _read_tokenizer(checkpoint, asked.added_tokens)
+    """Return the tokenizer with all added tokens; None, and a log line, if there is none.
+
+    Raises:
+        FileNotFoundError: If the files of the tokenizer are missing, and no preprocessor is given.
+    """
+    try:
+        tokenizer = _read_tokenizer(checkpoint, asked.added_tokens)
+    except FileNotFoundError:  # of a task that was saved without a preprocessor
+        if asked.preprocessor is MADE_HERE:
+            raise
+        tokenizer = None
     if tokenizer is None and asked.preprocessor not in (MADE_HERE, None):
         tokenizer = asked.preprocessor.tokenizer
     if tokenizer is None:

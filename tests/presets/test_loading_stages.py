@@ -100,6 +100,6 @@ def test_settings_of_answers_are_kept_without_a_tokenizer(folder, tmp_path):
     task = CLS.from_preset(folder, preprocessor=None)
     assert task.temperature == 2.0
     task.save_to_preset(tmp_path / "without")
-    again = CLS.from_preset(tmp_path / "without")
+    again = CLS.from_preset(tmp_path / "without", preprocessor=None)
     assert again.preprocessor is None
     assert again.temperature == 2.0 and again.abstain_below == 0.75
