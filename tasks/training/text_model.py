@@ -71,9 +71,6 @@ from encoder_zoo.tasks.training.prepared import checked_arrays
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
 from encoder_zoo.tasks.training.streams import ending_quietly, errors_of_streams
 
-# Arguments of `compile` that Keras's gets unchanged.
-OPTIONS_OF_KERAS = ("loss_weights", "run_eagerly", "steps_per_execution", "auto_scale_loss")
-
 
 @opens_training
 @locks_weights
@@ -248,8 +245,25 @@ class TextModel(keras.Model):
             ValueError: If the loss or a metric has no meaning for this task, a setting does not
                 belong to the given optimizer, or XLA does not compile the model.
         """
-        arguments = {n: value for n, value in locals().items() if n not in ("self", "__class__")}
-        options = {name: arguments.pop(name) for name in OPTIONS_OF_KERAS}
+        arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "metrics": metrics,
+            "weighted_metrics": weighted_metrics,
+            "jit_compile": jit_compile,
+            "learning_rate": learning_rate,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "weight_decay": weight_decay,
+            "warmup": warmup,
+            "layer_decay": layer_decay,
+            "frozen_layers": frozen_layers,
+        }
+        options = {
+            "loss_weights": loss_weights,
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution,
+            "auto_scale_loss": auto_scale_loss,
+        }
         self.distribution.check_devices(self)
         with self.distribution.scope():
             self.recipe.compile(super().compile, arguments, options)

@@ -15,9 +15,9 @@ import encoder_zoo as ez
 from encoder_zoo.common import wording
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
-from tests.tasks.test_documents import Dense, Terms, Tokens
+from tests.tasks.retrieval.test_documents import Dense, Terms, Tokens
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 SYMBOLS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<=", "$eq": "==", "$ne": "!="}
 DAYS = [datetime.date(2024, 1, day) for day in (1, 2, 2, 3)]
 NOON = datetime.datetime(2024, 1, 2, 12)

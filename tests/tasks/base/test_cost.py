@@ -12,7 +12,7 @@ import pytest
 import encoder_zoo as ez
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
-from tests.tasks.test_documents import Dense
+from tests.tasks.retrieval.test_documents import Dense
 
 PRESET = "bert_nano_en_uncased"
 VOCABULARY = "a cat and the tax law of old Rome sing in May".split()
