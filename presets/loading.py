@@ -159,7 +159,7 @@ def load_tasks(
 
 
 class Asked(NamedTuple):
-    """What a caller of `Task.from_preset` asks for.
+    """The request of a caller of `Task.from_preset`.
 
     Attributes:
         added_tokens: List of further tokens.

@@ -131,7 +131,7 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
         found = len(task.predict(data.x, verbose=0))
         assert found == count, f"predict gives {found} outputs for {count} inputs"
     else:
-        with assert_refused("takes prepared inputs"):
+        with assert_refused("prepared inputs"):
             task.predict(data.x, verbose=0)
     if task.text_method:
         answers = getattr(task, task.text_method)(*task.tiny_questions())

@@ -250,14 +250,14 @@ class TestValidationSplit:
         sorted_y = ["bad", "bad", "bad", "good", "good", "poor"]
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             model.fit(TEXTS, sorted_y, validation_split=0.5, verbose=0)
-        (message,) = caplog.messages
+        (message,) = (line for line in caplog.messages if "random weights" not in line)
         assert "'good', 'poor'" in message
 
     @pytest.mark.slow
     def test_nothing_is_said_where_training_sees_all(self, caplog):
         with caplog.at_level(logging.WARNING, "encoder_zoo"):
             moved(2).fit(TEXTS, HALF, validation_split=0.5, verbose=0)
-        assert caplog.messages == []
+        assert not [line for line in caplog.messages if "random weights" not in line]
 
     @pytest.mark.slow
     def test_several_labels(self, caplog):

@@ -173,7 +173,7 @@ def test_a_file_that_changes_while_it_is_tokenized_is_no_part(
         make(tmp_path / "c", paths, tokenizer, 100, verbose=0)
     make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
     os.utime(paths[0], ns=(0, 10**9))
-    with pytest.raises(ValueError, match=r"another time.*PretrainingCorpus\(folder\)"):
+    with pytest.raises(ValueError, match=r"changed since.*PretrainingCorpus\(folder\)"):
         make(tmp_path / "d", paths, tokenizer, 100, verbose=0)
     assert ez.PretrainingCorpus(tmp_path / "d").num_documents == 120
 

@@ -585,7 +585,7 @@ class TestRefusals:
     def test_datasets_of_words_with_spans_and_of_texts_with_tags(self, classifier):
         words = as_slices(tf.ragged.constant(SENTENCES[:1]), ragged([(0, 4, "PER")])).batch(1)
         texts = as_slices([TEXT], tf.ragged.constant(TAGS[:1])).batch(1)
-        for dataset, kind in ((words, "words with spans"), (texts, "texts with tags")):
+        for dataset, kind in ((words, "words are spans"), (texts, "texts are tags")):
             with pytest.raises(ValueError, match=f"{kind}"):
                 first_batch(classifier, dataset)
 
