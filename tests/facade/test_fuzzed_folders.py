@@ -166,7 +166,11 @@ def check(read, path, content, folder) -> None:
         assert any(name in str(error) for name in (path.name, folder.name))
 
 
-@pytest.mark.parametrize("most", [pytest.param(60, marks=pytest.mark.slow), 8])
+QUICK = ["classifier", "changed vector index", "corpus"]
+
+
+@pytest.mark.slow(except_for="^({})-4$".format("|".join(QUICK)))
+@pytest.mark.parametrize("most", [60, 4])
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_damaged_folder_is_read_or_refused_by_name(kind, most, tmp_path):
     whole, damaged = tmp_path / "whole", tmp_path / "damaged"
