@@ -117,7 +117,7 @@ def labels_of_spans(
     spans: dict[str, array_ops.RaggedTensor],
     names: Sequence[str],
     all_tokens: bool,
-) -> tuple[array_ops.Tensor, array_ops.Tensor]:
+) -> tuple[array_ops.Tensor, array_ops.Tensor, array_ops.Tensor]:
     """Return labels of tokens from spans of characters.
 
     A token is in a span if they share a character. The rest of a word that a span cuts counts as a
@@ -131,7 +131,8 @@ def labels_of_spans(
         all_tokens: label every token; else the first of each word.
 
     Returns:
-        Labels (P,) int32, and (P,) bool whether a token has one.
+        Labels (P,) int32, (P,) bool whether a token has one, and marks (P,) int32 of the spans that
+        no answer can equal, see `_marks`.
     """
     span = _spans_of_tokens(tokens, spans)
     # Where a span, or text outside of spans, begins.
@@ -145,9 +146,10 @@ def labels_of_spans(
     kind = array_ops.cast(spans["label"].flat_values, array_ops.int32)
     kind = array_ops.gather(array_ops.concat([kind, [-1]], 0), array_ops.maximum(span, 0))
     kind = array_ops.where(span < 0, -1, kind) % array_ops.shape(table)[0]
-    return array_ops.gather_nd(
+    labels = array_ops.gather_nd(
         table, array_ops.stack([kind, _span_position(other, ends)], axis=1)
-    ), units
+    )
+    return labels, units, _marks(tokens, spans, span, units)
 
 
 def cuts_words(tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor]) -> np.ndarray:
@@ -185,8 +187,11 @@ def _spans_of_tokens(
     return array_ops.where(inside, index, -1)
 
 
-def marks_of_spans(
-    tokens: TokenizedTexts, spans: dict[str, array_ops.RaggedTensor], units: array_ops.Tensor
+def _marks(
+    tokens: TokenizedTexts,
+    spans: dict[str, array_ops.RaggedTensor],
+    span: array_ops.Tensor,
+    units: array_ops.Tensor,
 ) -> array_ops.Tensor:
     """Return marks (P,) int32 of the spans that no answer can equal, as answers are whole tokens.
 
@@ -197,9 +202,10 @@ def marks_of_spans(
     Args:
         tokens: of texts.
         spans: as for `labels_of_spans`.
+        span: (P,) int, the span of each token, or -1.
         units: (P,) bool, the tokens with a label.
     """
-    row, span = tokens.ids.value_rowids(), _spans_of_tokens(tokens, spans)
+    row = tokens.ids.value_rowids()
     span_row, start = spans["start"].value_rowids(), spans["start"].flat_values
     count, inside = array_ops.size(start), span >= 0
     segment = array_ops.where(inside, span, count)  # a last one for tokens without a span

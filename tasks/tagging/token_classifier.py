@@ -178,7 +178,7 @@ class TokenClassifier(LabelledTask):
         "thresholds",
         "crf",
     )
-    fixed_settings = ("dropout", "num_classes", "crf")
+    fixed_settings = (*LabelledTask.fixed_settings, "crf")
     distilled_settings = ("strategy", "valid_tags", "split_symbols")
 
     @validate_arguments
@@ -670,7 +670,8 @@ class TokenClassifier(LabelledTask):
                 "those of whole sequences. Use tune_thresholds."
             )
         tokens, logits = self._token_logits(x, batch_size)
-        labels, labelled = (np.asarray(v) for v in self.preprocessor.labels_of(x, tokens, y))
+        labels, labelled, _ = self.preprocessor.labels_of(x, tokens, y)
+        labels, labelled = np.asarray(labels), np.asarray(labelled)
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:

@@ -43,7 +43,6 @@ from encoder_zoo.tasks.tagging.alignment import (
     cuts_words,
     labels_of_spans,
     labels_of_words,
-    marks_of_spans,
     symbol_table,
     words_split_at_symbols,
 )
@@ -140,7 +139,7 @@ class TokenClassifierPreprocessor(Preprocessor):
         examples = self.examples(tokens, windows)
         if y is None:
             return examples
-        labels, labelled, marks = self._marked_labels(x, tokens, y)
+        labels, labelled, marks = self.labels_of(x, tokens, y)
         if marks is not None:
             examples[SPAN_MARKS] = self._framed(take(tokens.ids.with_flat_values(marks), windows))
         labels = self._framed(take(tokens.ids.with_flat_values(labels), windows))
@@ -175,12 +174,8 @@ class TokenClassifierPreprocessor(Preprocessor):
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
-    def labels_of(self, x, tokens: TokenizedTexts, y) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-        """Return labels (P,) and whether each token has one."""
-        return self._marked_labels(x, tokens, y)[:2]
-
-    def _marked_labels(self, x, tokens: TokenizedTexts, y) -> tuple:
-        """Return labels (P,), whether each token has one, and `marks_of_spans`; None of words."""
+    def labels_of(self, x, tokens: TokenizedTexts, y) -> tuple:
+        """Return labels (P,), whether each token has one, and the marks of spans; None of words."""
         words, in_graph = is_words(x), array_ops.is_symbolic_tensor(tokens.texts)
         if in_graph and isinstance(y, dict) == words:
             raise ValueError(
@@ -194,8 +189,7 @@ class TokenClassifierPreprocessor(Preprocessor):
             warn_moved_spans(y, labels, as_column(x))
             warn_misaligned_spans(labels, as_column(x))
         tokens = words_split_at_symbols(tokens, self._symbols)
-        found, labelled = labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
-        return found, labelled, marks_of_spans(tokens, labels, labelled)
+        return labels_of_spans(tokens, labels, self.labels, self.label_all_tokens)
 
     def share_of_cut_spans(self, x, y) -> float:
         """Return the share of spans that begin or end inside of a word.

@@ -274,3 +274,26 @@ def test_texts_without_any_span():
     _, labels, weights = model.preprocessor(texts, [[], []])
     assert not np.asarray(labels).any() and np.asarray(weights).sum() == 5
     assert model.evaluate(texts, [[], []], return_dict=True, verbose=0)["f1"] == 0
+
+
+CUT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "anna", "metrome", "in"]
+
+
+def test_spans_that_no_answer_can_equal_are_marked():
+    """By hand: the token "metrome" has two spans; the first has no token of its own."""
+    preprocessor = ez.TokenClassifierPreprocessor(ez.BertTokenizer(CUT))
+    model = ez.TokenClassifier(encoder("bert"), preprocessor, labels=IOB2)
+    spans = [(0, 4, "PER"), (5, 8, "LOC"), (8, 12, "LOC")]
+    inputs, labels, weights = model.preprocessor(["anna metrome in"], [spans])
+    assert np.asarray(labels).tolist() == [[0, 3, 1, 0, 0]]
+    assert np.asarray(weights).tolist() == [[0, 1, 1, 1, 0]]
+    assert np.asarray(inputs["span_marks"]).tolist() == [[0, 0, 1 + 2, 0, 0]]  # inexact, one lost
+    metric = model.metric_by_name("f1")
+    metric.read_inputs(inputs)
+    metric.update_state(labels, labels, weights)
+    # Two are predicted and one of them is right, of three.
+    assert float(metric.result()["precision"]) == 1 / 2
+    assert float(metric.result()["recall"]) == pytest.approx(1 / 3)
+    metric.reset_state()
+    metric.update_state(labels, labels, weights)  # the marks were those of one batch
+    assert float(metric.result()["f1"]) == 1
