@@ -361,3 +361,38 @@ def test_another_preprocessor_fits_the_task(tiny):
         model.preprocessor = ez.TokenClassifierPreprocessor(tokenizer)
     with pytest.raises(ValueError, match="sequence_length"):
         model.preprocessor = ez.SequenceClassifierPreprocessor(tokenizer, sequence_length=10**4)
+
+
+@keras.saving.register_keras_serializable("test_copies")
+class TwoTasks(keras.Model):
+    """Two tasks of a user's model on one backbone."""
+
+    def __init__(self, first, second, **kwargs):
+        super().__init__(**kwargs)
+        self.first, self.second = first, second
+
+    def call(self, inputs):
+        return self.first(inputs), self.second(inputs)
+
+    def get_config(self):
+        return {"first": self.first, "second": self.second}
+
+    def build_from_config(self, config):
+        """Do nothing: both tasks are built."""
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**{n: keras.saving.deserialize_keras_object(v) for n, v in config.items()})
+
+
+@pytest.mark.parametrize("way", ["keras", "deepcopy", "pickle"])
+def test_tasks_on_one_backbone_share_it_in_copies(way, tiny, tmp_path):
+    first = tiny.task(get_family("bert"), "SequenceClassifier")
+    second = ez.SequenceClassifier(first.backbone, num_classes=2)
+    model = TwoTasks(first, second)
+    inputs = tiny.rows(get_family("bert"))
+    expected = model(inputs)
+    again = WHOLE[way](model, tmp_path)
+    assert again.first.backbone is again.second.backbone is not first.backbone
+    for found, outputs in zip(again(inputs), expected, strict=True):
+        np.testing.assert_allclose(found, outputs, atol=1e-6)
