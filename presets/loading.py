@@ -158,13 +158,13 @@ def load_tasks(
     return tasks
 
 
-class Asked(NamedTuple):
-    """The request of a caller of `Task.from_preset`.
+class Request(NamedTuple):
+    """The arguments of a call of `Task.from_preset`, by who takes them.
 
     Attributes:
         added_tokens: List of further tokens.
         preprocessor: Preprocessor, None for a task of prepared inputs, or `MADE_HERE`.
-        all: Dict of the other arguments.
+        others: Dict of the other arguments, all of which are also in one of those below.
         backbone: Dict of those that the backbone takes.
         texts: Dict of those that the preprocessor takes.
         task: Dict of those that the task takes.
@@ -172,13 +172,13 @@ class Asked(NamedTuple):
 
     added_tokens: Sequence[str | Mapping]
     preprocessor: object
-    all: dict
+    others: dict
     backbone: dict
     texts: dict
     task: dict
 
 
-class Restored(NamedTuple):
+class RestoredBackbone(NamedTuple):
     """A backbone with the weights of a checkpoint.
 
     Attributes:
@@ -200,28 +200,29 @@ def _read_task(
     backbone: Backbone | None = None,
 ) -> PresetTask:
     """Load a task in stages, with the backbone given or with that of the checkpoint."""
-    asked = divide_arguments(cls, checkpoint.family, arguments)
-    other_class = settle_head(checkpoint, cls, asked.task)
-    tokenizer = read_task_tokenizer(cls, checkpoint, asked)
-    preprocessor = make_preprocessor(cls, checkpoint, asked, tokenizer)
+    request = divide_arguments(cls, checkpoint.family, arguments)
+    other_class = settle_head(checkpoint, cls, request.task)
+    tokenizer = read_task_tokenizer(cls, checkpoint, request)
+    preprocessor = make_preprocessor(cls, checkpoint, request, tokenizer)
     checkpoint = with_rows_for(checkpoint, tokenizer)
-    restored = restore_encoder(cls, checkpoint, asked, safeguards, backbone)
-    models = read_further_models(cls, checkpoint, asked, safeguards)
-    asked = asked._replace(task={**asked.task, **models})
-    settings = settings_of_task(cls, checkpoint, asked.task)
+    restored = restore_encoder(cls, checkpoint, request, safeguards, backbone)
+    models = read_further_models(cls, checkpoint, request, safeguards)
+    request = request._replace(task={**request.task, **models})
+    settings = settings_of_task(cls, checkpoint, request.task)
     task = cls(restored.backbone, preprocessor, **settings)
     if tokenizer is not None:
         task.backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
     task.learning_rate = checkpoint.settings.get("learning_rate", task.learning_rate)
-    of_head = (asked.task, safeguards, restored.pooler_is_new, other_class)
-    used = restored.used | restore_head(checkpoint, task, *of_head)
-    used |= task.load_from_files(checkpoint, asked.task, safeguards.allow_nonfinite) or set()
+    used = restored.used | restore_head(
+        checkpoint, task, request.task, safeguards, restored.pooler_is_new, other_class
+    )
+    used |= task.load_from_files(checkpoint, request.task, safeguards.allow_nonfinite) or set()
     if backbone is None:
         report_unused(checkpoint, used, cls.__name__)
     return task
 
 
-def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Asked:
+def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> Request:
     """Return the arguments of `from_preset` by who takes them.
 
     Raises:
@@ -231,11 +232,11 @@ def divide_arguments(cls: type[PresetTask], family: Family, arguments: dict) -> 
     arguments = dict(arguments)
     added_tokens = arguments.pop("added_tokens", ())
     preprocessor = _given_preprocessor(cls, arguments)
-    return Asked(added_tokens, preprocessor, arguments, *_route(cls, family, arguments))
+    return Request(added_tokens, preprocessor, arguments, *_route(cls, family, arguments))
 
 
 def read_task_tokenizer(
-    cls: type[PresetTask], checkpoint: Checkpoint, asked: Asked
+    cls: type[PresetTask], checkpoint: Checkpoint, request: Request
 ) -> Tokenizer | None:
     """Return the tokenizer with all added tokens; None, and a log line, if there is none.
 
@@ -243,27 +244,27 @@ def read_task_tokenizer(
         FileNotFoundError: If the files of the tokenizer are missing, and no preprocessor is given.
     """
     try:
-        tokenizer = _read_tokenizer(checkpoint, asked.added_tokens)
+        tokenizer = _read_tokenizer(checkpoint, request.added_tokens)
     except FileNotFoundError:  # of a task that was saved without a preprocessor
-        if asked.preprocessor is MADE_HERE:
+        if request.preprocessor is MADE_HERE:
             raise
         tokenizer = None
-    if tokenizer is None and asked.preprocessor not in (MADE_HERE, None):
-        tokenizer = asked.preprocessor.tokenizer
+    if tokenizer is None and request.preprocessor not in (MADE_HERE, None):
+        tokenizer = request.preprocessor.tokenizer
     if tokenizer is None:
         message = "%s has no tokenizer: this %s takes prepared inputs only."
         logger.warning(message, checkpoint.folder.name, cls.__name__)
         return None
-    return _with_added(tokenizer, cls.tokens_to_add(checkpoint, tokenizer, asked.all))
+    return _with_added(tokenizer, cls.tokens_to_add(checkpoint, tokenizer, request.others))
 
 
 def make_preprocessor(
-    cls: type[PresetTask], checkpoint: Checkpoint, asked: Asked, tokenizer: Tokenizer | None
+    cls: type[PresetTask], checkpoint: Checkpoint, request: Request, tokenizer: Tokenizer | None
 ) -> object:
     """Return the preprocessor of the checkpoint's settings and the caller's, or the one given."""
-    if asked.preprocessor is not MADE_HERE:
-        _check_same_tokens(cls, asked.preprocessor, tokenizer, asked.texts)
-        return asked.preprocessor
+    if request.preprocessor is not MADE_HERE:
+        _check_same_tokens(cls, request.preprocessor, tokenizer, request.texts)
+        return request.preprocessor
     if tokenizer is None:
         return None
     from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
@@ -271,7 +272,7 @@ def make_preprocessor(
     stored = _stored_settings(cls, checkpoint.settings)
     stored = {name: v for name, v in stored.items() if name not in cls.answer_settings}
     _check_stored(stored, cls.preprocessor_class, checkpoint.folder / MANIFEST)
-    return cls.preprocessor_class(tokenizer, **{**from_files, **stored, **asked.texts})
+    return cls.preprocessor_class(tokenizer, **{**from_files, **stored, **request.texts})
 
 
 def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
@@ -286,25 +287,27 @@ def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkp
 def restore_encoder(
     cls: type[PresetTask],
     checkpoint: Checkpoint,
-    asked: Asked,
+    request: Request,
     safeguards: Safeguards,
     shared: Backbone | None = None,
-) -> Restored:
+) -> RestoredBackbone:
     """Return the backbone with the checkpoint's weights, or the one that tasks share."""
     if shared is not None:
-        return Restored(shared, set(), False)
-    arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **asked.backbone}
-    return Restored(*restore_backbone(checkpoint, arguments, safeguards, new_pooler_allowed=True))
+        return RestoredBackbone(shared, set(), False)
+    arguments = {"pooler": cls.head_of(checkpoint.family).pooled, **request.backbone}
+    return RestoredBackbone(
+        *restore_backbone(checkpoint, arguments, safeguards, new_pooler_allowed=True)
+    )
 
 
 def read_further_models(
-    cls: type[PresetTask], checkpoint: Checkpoint, asked: Asked, safeguards: Safeguards
+    cls: type[PresetTask], checkpoint: Checkpoint, request: Request, safeguards: Safeguards
 ) -> dict[str, PresetTask]:
     """Return the task's arguments that are models of their own, such as an encoder of queries."""
-    own = {"added_tokens": asked.added_tokens, **asked.backbone}
+    own = {"added_tokens": request.added_tokens, **request.backbone}
     return {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
-        for name, files in cls.models_in_files(checkpoint, asked.task).items()
+        for name, files in cls.models_in_files(checkpoint, request.task).items()
     }
 
 
@@ -326,8 +329,8 @@ def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict)
     """
     built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
     head, settings = cls.head_of(checkpoint.family), checkpoint.settings
-    arguments = cls.arguments_from_files(checkpoint, given)
-    arguments |= cls.checkpoint_arguments(checkpoint.config, head, given)
+    from_files = cls.arguments_from_files(checkpoint, given)
+    arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, given)}
     if "labels" not in given and arguments.get("labels", ()) is None:
         names = default_labels(arguments["num_classes"])
         if settings.get("head", {}).get("labels") == names:  # saved here, of classes with names
@@ -346,13 +349,20 @@ def _given_preprocessor(cls: type, arguments: dict) -> object:
             f"dropout=0.0, or call {cls.__name__}(backbone, preprocessor)."
         )
     given = arguments.pop("preprocessor", MADE_HERE)
-    expected = cls.preprocessor_class.task_name
-    if given is MADE_HERE or given is None or getattr(given, "task_name", "") == expected:
-        return given
+    if given is not MADE_HERE:
+        check_preprocessor_class(cls, given)
+    return given
+
+
+def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> None:
+    """Raise a TypeError for the preprocessor of another task; None is no preprocessor."""
+    expected = cls.preprocessor_class
+    if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
+        return
     raise invalid(
         "preprocessor",
-        given,
-        f"a {cls.preprocessor_class.__name__} with the same tokenizer",
+        preprocessor,
+        f"{expected.__name__}, made with the same tokenizer",
         TypeError,
     )
 

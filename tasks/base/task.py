@@ -186,15 +186,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         """Raise a TypeError without a backbone, or for the preprocessor of another task."""
         if not isinstance(backbone, Backbone):
             raise invalid("backbone", backbone, "a Backbone", TypeError)
-        expected = cls.preprocessor_class
-        if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
-            return
-        raise invalid(
-            "preprocessor",
-            preprocessor,
-            f"{expected.__name__}, made with the same tokenizer",
-            TypeError,
-        )
+        loading.check_preprocessor_class(cls, preprocessor)
 
     def _finish_building(self) -> None:
         """Mark the task as built, if it has its head, and attach its preprocessor."""
