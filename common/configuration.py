@@ -38,7 +38,7 @@ class ConfigFromSignature:
             ValueError: If the constructor does not take the value.
             AttributeError: If the object was made with another value, and a new one has no effect.
         """
-        rule = _rules(type(self)).get(name)
+        rule = argument_rules(type(self)).get(name)
         if rule is not None:
             check_argument(name, value, rule)
             _check_can_change(self, name, value)
@@ -139,6 +139,7 @@ def signature_of_arguments(cls: type) -> inspect.Signature:
     return inspect.Signature([*required, *optional, *by_name, others])
 
 
+@functools.cache
 def argument_rules(cls: type) -> dict[str, Rule]:
     """Return {argument: its rule}; a subclass's counts before its base's.
 
@@ -149,9 +150,6 @@ def argument_rules(cls: type) -> dict[str, Rule]:
         {'bias': 'True or False'}
     """
     return {n: rule for init in _initializers(cls)[::-1] for n, rule in rules_of(init).items()}
-
-
-_rules = functools.cache(argument_rules)
 
 
 def _initializers(cls: type) -> list[Callable]:

@@ -24,7 +24,7 @@ def serializable(cls: T) -> T:
         >>> keras.saving.get_registered_name(Scale)
         'encoder_zoo>Scale'
     """
-    when_imported("keras", lambda: keras.saving.register_keras_serializable("encoder_zoo")(cls))
+    when_keras_is_imported(lambda: keras.saving.register_keras_serializable("encoder_zoo")(cls))
     return cls
 
 
@@ -43,16 +43,14 @@ def make_serializable(cls: type) -> None:
         keras.saving.register_keras_serializable(package=package)(cls)
 
 
-def when_imported(module: str, function: Callable[[], object]) -> None:
-    """Call a function after the first import of a module, or now if it is imported."""
-    if module in sys.modules:
+def when_keras_is_imported(function: Callable[[], object]) -> None:
+    """Call a function after the import of Keras, or now if it is imported."""
+    if "keras" in sys.modules:
         function()
-        return
-    for finder in sys.meta_path:
-        if isinstance(finder, AfterImport) and finder.module == module:
-            finder.functions.append(function)
-            return
-    sys.meta_path.insert(0, AfterImport(module, [function]))
+    elif (waiting := next((f for f in sys.meta_path if isinstance(f, AfterImport)), None)) is None:
+        sys.meta_path.insert(0, AfterImport("keras", [function]))
+    else:
+        waiting.functions.append(function)
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

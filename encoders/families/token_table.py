@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -17,9 +17,6 @@ from keras import ops
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, FAMILY
 from encoder_zoo.encoders.layers import initializer
-
-if TYPE_CHECKING:
-    pass
 
 
 class _Rows(keras.layers.Layer):

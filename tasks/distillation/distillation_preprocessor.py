@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from encoder_zoo.common.keras_private import strategy_of
-from encoder_zoo.common.lazy import array_ops, keras, tf
+from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
 from encoder_zoo.tasks.preprocessing.inputs import Inputs
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -387,7 +388,7 @@ class DistillationPreprocessor(Preprocessor):
             inputs[TEACHER_POSITIONS] = array_ops.ensure_shape(positions, inputs["token_ids"].shape)
         if not rest:
             inputs |= _soft_weights(examples, array_ops.shape(inputs["token_ids"], array_ops.int64))
-        return keras.utils.pack_x_y_sample_weight(inputs, *rest)
+        return pack_batch(inputs, *rest)
 
     def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, array_ops.Tensor]:
         """Return the inputs that only the teacher reads."""

@@ -5,9 +5,10 @@ Comment letters: N examples, K further texts of each.
 
 from __future__ import annotations
 
-from encoder_zoo.common.lazy import array_ops, keras
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
@@ -125,7 +126,7 @@ class SeparateTexts(Preprocessor):
         labels = examples.get("labels")
         if labels is None and TEXT_IDS in examples:
             labels = _numbered(examples[TEXT_IDS])  # small ones, which float32 holds exactly
-        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
+        return pack_batch(x, labels, examples.get("sample_weight"))
 
     def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
         """Return the model's inputs (B, K, L) of the other texts."""

@@ -417,7 +417,7 @@ def _word_and_tag(line: str, cells: list[str], columns: tuple[int, int]) -> tupl
         if not -len(cells) <= column < len(cells):
             raise ValueError(
                 f"{line} has no column {column}: {shown(cells)}. Expected words and tags between "
-                "tabs or spaces, and the tag in column=...."
+                "tabs or spaces; column=... says which of them is the tag."
             )
     word, tag = (column % len(cells) for column in columns)
     if word == tag:

@@ -47,7 +47,6 @@ def array_batches(
         order: (N,) int.
         batch_size: B.
     """
-
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # a class of Keras
 
     def make(number: int):

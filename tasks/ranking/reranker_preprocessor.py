@@ -13,7 +13,12 @@ from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
-from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT, pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import (
+    ABSENT,
+    pack_batch,
+    pad_candidates,
+    with_candidates,
+)
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import ROWS, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers, check_given
@@ -239,7 +244,7 @@ class RerankerPreprocessor(Preprocessor):
         labels = examples.get("labels")
         labels = labels if labels is None else labels.to_tensor(ABSENT)
         x = pad_candidates(self.pad, examples, self.tokenizer.pad_token_id, bucketed)
-        return keras.utils.pack_x_y_sample_weight(x, labels, examples.get("sample_weight"))
+        return pack_batch(x, labels, examples.get("sample_weight"))
 
 
 def takes_lists(x) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, keras
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -27,6 +27,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.tasks.base.classes import label_indices
+from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, class_name
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
@@ -411,7 +412,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         ones = array_ops.ones([array_ops.shape(indices)[0]], array_ops.float32)
         y = array_ops.scatter_nd(indices, ones, array_ops.stack(sizes))
         y = array_ops.minimum(y, 1.0)
-        return keras.utils.pack_x_y_sample_weight(inputs, y, examples.get("sample_weight"))
+        return pack_batch(inputs, y, examples.get("sample_weight"))
 
     # -- tables --------------------------------------------------------------------------------
 

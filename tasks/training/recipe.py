@@ -324,8 +324,8 @@ class Recipe:
 
     def _warn_random_weights(self) -> None:
         """Log that random weights learn little at a rate for pretrained ones."""
-        rate, is_default = self._task.learning_rate, self.makes_optimizer
-        is_default &= rate == self._task.default_learning_rate
+        rate = self._task.learning_rate
+        is_default = self.makes_optimizer and rate == self._task.default_learning_rate
         if is_default and rate <= FINE_TUNING_RATE and self._task.backbone.has_random_weights:
             logger.warning(
                 "The encoder has random weights and no pretraining. The default learning rate of "

@@ -37,7 +37,7 @@ def test_exports_have_a_preprocessor(tmp_path):
 
 
 def advice_of(export) -> str:
-    """What an export says on another backend.
+    """Return the error of an export on another backend.
 
     The backend is only said to be another; presets of one open on another in test_package.py.
     """
