@@ -1,1 +1,1 @@
-"""The families of encoders: one file each."""
+"""The supported encoder families, one file per family."""

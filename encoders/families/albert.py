@@ -1,4 +1,4 @@
-"""ALBERT: one block for all layers, behind embeddings of another width."""
+"""ALBERT: all layers share one block, and the embeddings can be narrower than the blocks."""
 
 import dataclasses
 from typing import Annotated, ClassVar
@@ -14,7 +14,7 @@ from encoder_zoo.encoders.family import Family, Head, HeadAlias, Hidden, PairHea
 from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.tokenizers import ALBERT_SENTENCEPIECE
 
-# Blocks that share weights cost time, and no weights limit their number.
+# Shared blocks add computation but no weights, so the weights do not limit their number.
 NumLayers = Annotated[
     int, Rule(lambda v: type(v) is int and 0 < v <= 1000, "a positive integer up to 1000")
 ]
@@ -22,23 +22,24 @@ NumLayers = Annotated[
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AlbertBackbone(Backbone):
-    """ALBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+    """ALBERT encoder. See `Backbone` for its inputs and outputs.
 
-    All layers share the weights of one block, or groups of layers those of one block each. Training
-    a block, also by `enable_lora`, trains all layers that share it.
+    All layers share the weights of one block. With `num_groups > 1`, each group of layers shares
+    one block. Training a block trains all layers that share it. This also applies to `enable_lora`.
 
     Args:
-        vocabulary_size: number of token ids.
-        num_layers: number of layers.
-        embedding_dim: width of the embeddings, from which a dense layer makes `hidden_dim`.
-        num_groups: number of blocks with weights of their own.
-        **kwargs: the other arguments of `Backbone`.
+        vocabulary_size: Positive integer. Number of token ids.
+        num_layers: Positive integer. Number of layers.
+        embedding_dim: Positive integer. Width of the embeddings. A dense layer projects them to
+            `hidden_dim`. Defaults to 128.
+        num_groups: Positive integer. Number of blocks with their own weights. Defaults to 1.
+        **kwargs: Additional arguments for `Backbone`.
 
     Raises:
         ValueError: If `num_groups` is less than 1 or more than `num_layers`.
 
     Source: Lan et al. 2020, ALBERT: A Lite BERT for Self-supervised Learning of Language
-    Representations, section 3.1; the second version is that of the released code.
+    Representations, section 3.1. Version 2 follows the released code.
 
     Example:
         >>> import numpy as np
@@ -51,7 +52,7 @@ class AlbertBackbone(Backbone):
         (4, 1)
     """
 
-    # Those of the second version; the first has 0.1 for both, and "gelu".
+    # These are the values of version 2. Version 1 uses "gelu" and 0.1 for both dropout rates.
     defaults: ClassVar = {"dropout": 0.0, "attention_dropout": 0.0, "activation": "gelu_new"}
 
     @validate_arguments
@@ -78,13 +79,14 @@ class AlbertBackbone(Backbone):
         return self.blocks[-1] if i and group == self._group(i - 1) else super().make_block(group)
 
     def _group(self, i: int) -> int:
-        """Return the index of layer i's block; rounded as it was in training."""
+        """Return the index of the block for layer i, rounded in the same way as in training."""
         return int(i / (self.num_layers / self.num_groups))
 
 
 _LAYER = "encoder.albert_layer_groups.{}.albert_layers.0"
 
-# Lan et al. 2020, table 14: 0.1 of the classifier's input is dropped, also without other dropout.
+# Lan et al. 2020, table 14: The classifier uses a dropout rate of 0.1, even if the encoder has
+# none.
 _CLASSIFIER = Head("classifier", dropout="classifier_dropout_prob", default_dropout=0.1)
 _POOLED_CLASSIFIER = dataclasses.replace(_CLASSIFIER, pooled=True)
 _MASKED_LM = Head(
@@ -125,7 +127,7 @@ FAMILY = Family(
     token_ids=TOKEN_IDS,
     tokenizer=ALBERT_SENTENCEPIECE,
     uses_segments=True,
-    # Lan et al. 2020, table 14: from 1e-5 to 5e-5.
+    # Lan et al. 2020, table 14: 1e-5 to 5e-5.
     learning_rate=2e-5,
     heads={
         "ForSequenceClassification": _POOLED_CLASSIFIER,
@@ -141,7 +143,7 @@ FAMILY = Family(
             pair=PairHead("sop_classifier.classifier", "sentence_order"),
         ),
     },
-    # The order of sentences is a classification of pairs, see `sentence_order_pairs`.
+    # Sentence order prediction is a classification of pairs, see `sentence_order_pairs`.
     aliases={
         "ForPreTraining": HeadAlias(
             "ForSequenceClassification", "sop_classifier.classifier", ("in_order", "swapped")

@@ -1,4 +1,4 @@
-"""BART: an encoder, and a decoder that reads the encoder's output and the tokens before.
+"""BART: an encoder, and a decoder that attends to the encoder output.
 
 Comment letters: B batch, L sequence, D hidden.
 """
@@ -19,12 +19,12 @@ from encoder_zoo.encoders.layers import Size
 from encoder_zoo.encoders.positions import last_tokens, positions_in_texts, text_indices
 from encoder_zoo.encoders.tokenizers import BYTE_BPE
 
-UNUSED_POSITIONS = 2  # rows of the position table before that of the first token, as in fairseq
+UNUSED_POSITIONS = 2  # fairseq reserves two rows at the start of the position table
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class BartEmbeddings(Embeddings):
-    """`Embeddings` whose position table has two unused rows first.
+    """`Embeddings` with two unused rows at the start of the position table.
 
     Example:
         >>> import numpy as np
@@ -34,9 +34,9 @@ class BartEmbeddings(Embeddings):
     """
 
     def share_tokens(self, other: Embeddings) -> None:
-        """Use the token table of other embeddings, with positions of its own.
+        """Share the token table of another layer, but create a separate position table.
 
-        Call it before the layer is built.
+        Call this method before the layer is built.
         """
         self.token_embedding = other.token_embedding
         self.position_embedding = self.make_table("position_embedding", self.max_positions)
@@ -47,16 +47,16 @@ class BartEmbeddings(Embeddings):
 
     @property
     def max_sequence_length(self) -> int:
-        """The most tokens that the position table serves."""
+        """The maximum number of tokens that the position table supports."""
         return self.max_positions - UNUSED_POSITIONS
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CrossAttention(FastAttention):
-    """`SelfAttention` whose keys and values are made of other vectors.
+    """`SelfAttention` that computes keys and values from another sequence.
 
     Call arguments:
-        encoded: (B, L, D), of which keys and values are made.
+        encoded: Tensor of shape (B, L, D). The sequence for keys and values.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.3.
 
@@ -74,11 +74,12 @@ class CrossAttention(FastAttention):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class BartBlock(EncoderBlock):
-    """`EncoderBlock` with dropout inside the feed-forward net.
+    """`EncoderBlock` with dropout inside the feed-forward network.
 
     Args:
-        activation_dropout: share of the feed-forward net's inner values dropped in training.
-        **kwargs: the other arguments of `EncoderBlock`.
+        activation_dropout: Float between 0 and 1. Dropout rate after the activation of the
+            feed-forward network. Defaults to 0.0.
+        **kwargs: Additional arguments for `EncoderBlock`.
 
     Example:
         >>> import numpy as np
@@ -102,11 +103,11 @@ class BartBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class BartDecoderBlock(BartBlock):
-    """`BartBlock` with attention to the encoder's output after the attention to itself.
+    """`BartBlock` with cross-attention to the encoder output after the self-attention.
 
     Call arguments:
-        encoded: (B, L, D), the encoder's output.
-        cross_mask: of the attention to it, see `SelfAttention`.
+        encoded: Tensor of shape (B, L, D). The encoder output.
+        cross_mask: Attention mask for the cross-attention, see `SelfAttention`.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.1, decoder.
 
@@ -156,20 +157,23 @@ class BartDecoderBlock(BartBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class BartBackbone(Backbone):
-    """BART's encoder and decoder; inputs and outputs as for `Backbone`, with its own defaults.
+    """BART encoder and decoder. See `Backbone` for its inputs and outputs.
 
-    The decoder reads the same tokens as the encoder, shifted by one, and the encoder's output;
-    `sequence_output` is its own. Each token's output depends on the whole text through the encoder,
-    and on the decoder's tokens before it, so that classifiers read the last one. There are no
-    segments and no pooler. "hidden_states" are the encoder's, then the decoder's; attention
-    probabilities are those of either to itself.
+    The decoder reads the tokens of the encoder, shifted by one, and attends to the output of the
+    encoder. The value of "sequence_output" is the decoder output. The output of each token depends
+    on the previous tokens in the decoder and, through the encoder, on the whole text. For this
+    reason, classifiers read the last token. The model has no segments and no pooler. The list
+    "hidden_states" contains the encoder hidden states, followed by the decoder hidden states.
+    Attention probabilities are returned for the self-attention of both.
 
     Args:
-        num_decoder_layers: number of the decoder's blocks, the last ones in `blocks`; None: as
-            many as the encoder's.
-        activation_dropout: share of the feed-forward nets' inner values dropped in training.
-        decoder_start_token_id: id of the token that the decoder reads before a text.
-        **kwargs: the other arguments of `Backbone`; `num_layers` is that of the encoder.
+        num_decoder_layers: Positive integer. Number of decoder blocks. They are the last blocks in
+            `blocks`. Defaults to None, the number of encoder blocks.
+        activation_dropout: Float between 0 and 1. Dropout rate after the activation of the
+            feed-forward networks. Defaults to 0.0.
+        decoder_start_token_id: Non-negative integer. Token id that the decoder reads before the
+            first token of a text. Defaults to 2.
+        **kwargs: Additional arguments for `Backbone`. `num_layers` is the number of encoder blocks.
 
     Source: Lewis et al. 2020, BART: Denoising Sequence-to-Sequence Pre-training for Natural
     Language Generation, Translation, and Comprehension, sections 2 and 3.
@@ -236,14 +240,14 @@ class BartBackbone(Backbone):
         encoder, decoder = self.blocks[: self.num_layers], self.decoder_blocks
         states, probabilities = self._run(encoder, contexts, x, *options)
         y = self.decoder_embeddings(
-            self._tokens_before(inputs), text_starts=inputs.get("text_starts"), training=training
+            self._shift_tokens(inputs), text_starts=inputs.get("text_starts"), training=training
         )
         contexts = [self._decoder_context(inputs, states[-1])] * len(decoder)
         more = self._run(decoder, contexts, y, *options)
         return states + more[0], probabilities + more[1], contexts
 
-    def _tokens_before(self, inputs: Mapping):
-        """Return for each token the one before it in its text, (B, L)."""
+    def _shift_tokens(self, inputs: Mapping):
+        """Shift the tokens of each text by one, (B, L)."""
         ids, starts = ops.convert_to_tensor(inputs["token_ids"]), inputs.get("text_starts")
         begin = ops.full_like(ids[:, :1], self.decoder_start_token_id)
         before = ops.concatenate([begin, ids[:, :-1]], axis=1)
@@ -252,7 +256,7 @@ class BartBackbone(Backbone):
         return ops.where(positions_in_texts(starts, ops.shape(ids)[1]) == 0, begin, before)
 
     def _decoder_context(self, inputs: Mapping, encoded) -> Mapping:
-        """Return what the decoder's blocks get: each token reads those before it and itself."""
+        """Create the context of the decoder blocks, with a causal mask."""
         starts, numbers = inputs.get("text_starts"), ops.arange(ops.shape(encoded)[1])
         mask = (numbers[:, None] >= numbers)[None, None]  # (1, 1, L, L)
         if starts is not None:
@@ -262,18 +266,18 @@ class BartBackbone(Backbone):
         return {"attention_mask": mask, "encoded": encoded, "cross_mask": cross_mask}
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the input of classifiers, (B, D): the last token's output."""
+        """Return the output of the last token as the input of classifiers, (B, D)."""
         return last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
-def _names(ours: str, theirs: str) -> dict[str, str]:
-    """Return {attribute path in a block: name in the checkpoint} of one attention."""
+def _name_attention(ours: str, theirs: str) -> dict[str, str]:
+    """Map the attribute paths of one attention layer in a block to its names in the checkpoint."""
     layers = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
     return {f"{ours}.{name}_dense": f"{theirs}.{there}" for name, there in layers.items()}
 
 
 _BLOCK = {
-    **_names("attention", "self_attn"),
+    **_name_attention("attention", "self_attn"),
     "attention_norm": "self_attn_layer_norm",
     "intermediate_dense": "fc1",
     "output_dense": "fc2",
@@ -281,26 +285,26 @@ _BLOCK = {
 }
 _DECODER_BLOCK = {
     **_BLOCK,
-    **_names("cross_attention", "encoder_attn"),
+    **_name_attention("cross_attention", "encoder_attn"),
     "cross_norm": "encoder_attn_layer_norm",
 }
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration with transformers' defaults for fields that are missing.
+    """Fill missing fields of a configuration with the defaults of transformers.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> read_config({"decoder_layers": 6})["decoder_layers"], read_config({})["decoder_layers"]
         (6, 12)
     """
-    return {**_LEFT_OUT, **config}
+    return {**_DECODER_DEFAULTS, **config}
 
 
-# transformers' defaults, which are not those of the encoder.
-_LEFT_OUT = {
+# These defaults of transformers differ from the defaults of the encoder.
+_DECODER_DEFAULTS = {
     "encoder_ffn_dim": 4096,
     "decoder_layers": 12,
     "decoder_attention_heads": 16,
@@ -328,7 +332,7 @@ FAMILY = Family(
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
     },
-    # Numbers of fairseq's file format.
+    # Version numbers of the file format of fairseq.
     pretraining_only=("encoder.version", "decoder.version"),
     config_keys={
         "vocabulary_size": "vocab_size",
@@ -366,7 +370,8 @@ FAMILY = Family(
     token_ids=TOKEN_IDS,
     unused_positions=UNUSED_POSITIONS,
     tokenizer=BYTE_BPE,
-    # Lewis et al. 2020 fine-tune as RoBERTa; Liu et al. 2019, table 10: from 1e-5 to 3e-5.
+    # Lewis et al. 2020 fine-tune with the settings of RoBERTa. Liu et al. 2019, table 10: 1e-5 to
+    # 3e-5.
     learning_rate=2e-5,
     heads={
         "ForSequenceClassification": Head(

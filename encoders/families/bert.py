@@ -1,4 +1,4 @@
-"""BERT: the architecture, and the names in its checkpoints."""
+"""BERT: the architecture, and the names of its weights in checkpoints."""
 
 import dataclasses
 
@@ -12,12 +12,13 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class BertBackbone(Backbone):
-    """BERT's encoder; arguments, inputs and outputs as for `Backbone`.
+    """BERT encoder. See `Backbone` for arguments and outputs.
 
-    The pooler is a tanh layer over the first token, trained with next-sentence prediction.
+    The pooler applies a dense layer with tanh to the first token. It was trained with next-sentence
+    prediction.
 
-    Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for
-    Language Understanding, section 3.
+    Source: Devlin et al. 2019, BERT: Pre-training of Deep Bidirectional Transformers for Language
+    Understanding, section 3.
 
     Example:
         >>> import numpy as np
@@ -58,7 +59,7 @@ CONFIG_KEYS = {
     "max_sequence_length": "max_position_embeddings",
 }
 KEYS_WITH_SEGMENTS = {**CONFIG_KEYS, "num_segments": "type_vocab_size"}
-TOKEN_IDS = {  # of families whose config.json has those of the first and the last token, too
+TOKEN_IDS = {  # for families whose config.json also contains the ids of the first and last token
     "pad_token_id": "pad_token_id",
     "bos_token_id": "start_token_id",
     "eos_token_id": "end_token_id",

@@ -1,4 +1,4 @@
-"""CamemBERT: RoBERTa for French."""
+"""CamemBERT: a RoBERTa model for French."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from encoder_zoo.encoders.tokenizers import CAMEMBERT_SENTENCEPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CamembertBackbone(roberta.RobertaBackbone):
-    """CamemBERT's encoder; arguments, inputs and outputs as for `RobertaBackbone`.
+    """CamemBERT encoder. See `RobertaBackbone` for arguments and outputs.
 
     Source: Martin et al. 2020, CamemBERT: a Tasty French Language Model, section 4.
 
@@ -31,7 +31,7 @@ FAMILY = dataclasses.replace(
     backbone=CamembertBackbone,
     class_prefix="Camembert",
     tokenizer=CAMEMBERT_SENTENCEPIECE,
-    # RoBERTa's, whose architecture it is: Liu et al. 2019, table 10.
+    # The value of RoBERTa, which has the same architecture: Liu et al. 2019, table 10.
     learning_rate=2e-5,
     weight_decay=0.1,
 )

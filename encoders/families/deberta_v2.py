@@ -1,4 +1,4 @@
-"""DeBERTa-v2 and v3: disentangled attention, to the contents of tokens and to their distances.
+"""DeBERTa-v2 and v3: disentangled attention to the contents and to the distances of tokens.
 
 Comment letters: B batch, L sequence, D hidden, H heads, S buckets on either side, K width.
 """
@@ -30,7 +30,7 @@ from encoder_zoo.encoders.positions import (
 )
 from encoder_zoo.encoders.tokenizers import DEBERTA_SENTENCEPIECE
 
-CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"  # in config.json
+CONTENT_TO_POSITION, POSITION_TO_CONTENT = "c2p", "p2c"  # the names in config.json
 TERMS = (CONTENT_TO_POSITION, POSITION_TO_CONTENT)
 Terms = Annotated[
     Sequence[str],
@@ -52,23 +52,25 @@ ConvolutionWidth = Annotated[
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DisentangledAttention(FastAttention):
-    """`SelfAttention` whose scores have terms of tokens and distances added.
+    """`SelfAttention` with additional scores for the distances between tokens.
 
-    The projections of queries and keys are applied to the embeddings of distances as well.
+    The query and key projections are also applied to the distance embeddings.
 
     Args:
-        terms: added to the scores: "c2p", queries of tokens times keys of distances, "p2c",
-            queries of distances times keys of tokens, or both.
-        dropout: share of the embeddings of distances dropped in training.
-        **kwargs: the other arguments of `SelfAttention`.
+        terms: List of strings. The terms that are added to the scores: "c2p" multiplies queries of
+            tokens with keys of distances, and "p2c" multiplies queries of distances with keys of
+            tokens. Defaults to both.
+        dropout: Float between 0 and 1. Dropout rate for the distance embeddings. Defaults to 0.0.
+        **kwargs: Additional arguments for `SelfAttention`.
 
     Call arguments:
-        relative_embeddings: (2 S, D), an embedding for each bucket of distances.
-        buckets: (2, 2 L) int, see `buckets_of_distances`.
-        attending: (B, 1, L, 1), 0 at tokens that attend to all alike; None: there are none.
+        relative_embeddings: Tensor of shape (2 S, D). One embedding for each bucket of distances.
+        buckets: Integer tensor of shape (2, 2 L), see `buckets_of_distances`.
+        attending: Tensor of shape (B, 1, L, 1). It is 0 for tokens that attend to all tokens
+            equally. Defaults to None, which means that there are no such tokens.
 
-    Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention, section
-    3.1 and algorithm 1.
+    Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention, section 3.1
+    and algorithm 1.
 
     Example:
         >>> import numpy as np
@@ -89,7 +91,7 @@ class DisentangledAttention(FastAttention):
         self.relative_dropout_layer = self.make_dropout(self.dropout)
 
     def scores(self, query, key, training=None, *, relative_embeddings, buckets, attending=None):
-        # So that the sum varies as much as one product.
+        # Scale the sum so that it has the same variance as a single product.
         share = (1 + len(self.terms)) ** -0.5
         scores = super().scores(query * share, key, training=training)  # (B, H, L, L)
         scale = share * query.shape[-1] ** -0.5
@@ -104,25 +106,26 @@ class DisentangledAttention(FastAttention):
         return scores if attending is None else scores * ops.cast(attending, scores.dtype)
 
     def _heads(self, rows):
-        """Return (2 L, D) as (H, D/H, 2 L)."""
+        """Reshape (2 L, D) to (H, D/H, 2 L)."""
         shape = (-1, self.num_heads, self.hidden_dim // self.num_heads)
         return ops.transpose(ops.reshape(rows, shape), (1, 2, 0))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TextConvolution(ConfigFromSignature, keras.layers.Layer):
-    """Convolve the tokens of each text, with zeros beyond its ends.
+    """Apply a 1D convolution to the tokens of each text, with zero padding at both ends.
 
     Args:
-        hidden_dim: D.
-        width: K, number of tokens of the kernel; odd.
+        hidden_dim: Positive integer. D, the width of the input and output.
+        width: Odd integer. K, the kernel size in tokens.
 
     Call arguments:
-        x: (B, L, D).
-        numbers: (B, L) int, of the texts: tokens of other numbers count as zeros.
+        x: Tensor of shape (B, L, D).
+        numbers: Integer tensor of shape (B, L). The index of the text of each token. Tokens of
+            other texts count as zeros.
 
     Returns:
-        (B, L, D).
+        Tensor of shape (B, L, D).
 
     Raises:
         ValueError: If `width` is even.
@@ -154,27 +157,28 @@ class TextConvolution(ConfigFromSignature, keras.layers.Layer):
         y = self.bias
         for k in range(self.width):
             seen = ops.cast(others[:, k : k + length] == numbers, x.dtype)
-            seen = ops.expand_dims(seen, axis=-1)  # LiteRT has no [:, :, None] of unknown sizes
+            seen = ops.expand_dims(seen, axis=-1)  # LiteRT cannot slice dynamic sizes [:, :, None]
             y = y + ops.matmul(padded[:, k : k + length] * seen, self.kernel[k])
         return y
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Block(EncoderBlock):
-    """`EncoderBlock` with disentangled attention and, optionally, a convolution.
+    """`EncoderBlock` with disentangled attention and an optional convolution.
 
     Args:
-        terms: see `DisentangledAttention`.
-        convolution_width: of the convolution over the block's input, which is added to its output
-            and normalised with it; 0 for none.
-        convolution_activation: see `layers.ACTIVATIONS`.
-        **kwargs: the other arguments of `EncoderBlock`.
+        terms: List of strings, see `DisentangledAttention`. Defaults to both terms.
+        convolution_width: Odd integer, or 0 for no convolution. Kernel size of a convolution of the
+            input of the block. Its result is added to the output before a layer normalization.
+            Defaults to 0.
+        convolution_activation: String, one of `layers.ACTIVATIONS`. Defaults to "tanh".
+        **kwargs: Additional arguments for `EncoderBlock`.
 
     Call arguments:
-        numbers: (B, L) int, see `TextConvolution`.
-        **context: see `DisentangledAttention`.
+        numbers: Integer tensor of shape (B, L), see `TextConvolution`.
+        **context: Call arguments of `DisentangledAttention`.
 
-    Source: He et al. 2021, DeBERTa, released code of version 2.
+    Source: He et al. 2021, DeBERTa, the released code of version 2.
 
     Example:
         >>> import numpy as np
@@ -230,28 +234,34 @@ class DebertaV2Block(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DebertaV2Backbone(Backbone):
-    """DeBERTa-v2's and v3's encoder; inputs and outputs as for `Backbone`, its own defaults.
+    """DeBERTa-v2 and DeBERTa-v3 encoder. See `Backbone` for its inputs and outputs.
 
-    Tokens have no positions; all blocks read one table of embeddings of distances, so that texts
-    may be longer than in pretraining. There are no segments and no pooler. As in transformers,
-    tokens that are not attended to ("attended_mask") begin as zeros and attend to all tokens alike.
+    The model has no position embeddings. Instead, all blocks share one table of distance
+    embeddings, so texts can be longer than in pretraining. The model has no segments and no pooler.
+    As in transformers, the embeddings of tokens with a 0 in "attended_mask" are zeros, and these
+    tokens attend to all tokens equally.
 
     Args:
-        position_buckets: S, number of embeddings of distances in either direction.
-        max_relative_positions: distances from about here on share one embedding.
-        terms: of the scores, see `DisentangledAttention`.
-        convolution_width: of a convolution beside the first block; 0 for none.
-        convolution_activation: of this convolution.
-        pooler_activation: of the layer before the output layer of `SequenceClassifier` and
-            `MultipleChoice`.
-        **kwargs: the other arguments of `Backbone`.
+        position_buckets: Positive integer. S, the number of distance embeddings in each direction.
+            Defaults to 256.
+        max_relative_positions: Positive integer. Distances larger than about this value share one
+            embedding. Defaults to 512.
+        terms: List of strings. The terms of the attention scores, see `DisentangledAttention`.
+            Defaults to both terms.
+        convolution_width: Odd integer. Kernel size of the convolution in the first block. Defaults
+            to 0, which means no convolution.
+        convolution_activation: String. Activation of the convolution. Defaults to "tanh".
+        pooler_activation: String. Activation of the dense layer before the output layer of
+            `SequenceClassifier` and `MultipleChoice`. Defaults to "gelu".
+        **kwargs: Additional arguments for `Backbone`.
 
     Raises:
-        ValueError: If `terms` names none or other terms than c2p and p2c. See also `log_buckets`.
+        ValueError: If `terms` is empty or contains other values than "c2p" and "p2c". See also
+            `log_buckets`.
 
-    Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention; He et al.
-    2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with
-    Gradient-Disentangled Embedding Sharing, of the same architecture.
+    Source: He et al. 2021, DeBERTa: Decoding-enhanced BERT with Disentangled Attention. He et al.
+    2023, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled
+    Embedding Sharing, which uses the same architecture.
 
     Example:
         >>> import numpy as np
@@ -303,14 +313,14 @@ class DebertaV2Backbone(Backbone):
         embedded = super()._embed(inputs, training)
         if "attended_mask" not in inputs:
             return embedded
-        return embedded * ops.cast(_attending(inputs)[:, 0], embedded.dtype)
+        return embedded * ops.cast(_make_attending_mask(inputs)[:, 0], embedded.dtype)
 
     def attention_mask(self, inputs: Mapping, max_distance: int | None = None):
         mask = super().attention_mask(inputs, max_distance)
         if "attended_mask" not in inputs:
             return mask
         real = ops.cast(with_padding_mask(inputs)["padding_mask"], "bool")[:, None, None, :]
-        return ops.where(_attending(inputs), as_matrix(mask), real)  # (B, 1, L, L)
+        return ops.where(_make_attending_mask(inputs), as_matrix(mask), real)  # (B, 1, L, L)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         length = ops.shape(inputs["token_ids"])[1]
@@ -320,7 +330,7 @@ class DebertaV2Backbone(Backbone):
             "buckets": buckets_of_distances(length, self._log_buckets),
         }
         if "attended_mask" in inputs:
-            distances["attending"] = _attending(inputs)
+            distances["attending"] = _make_attending_mask(inputs)
         contexts = [{**context, **distances} for context in super().block_contexts(inputs)]
         if self.convolution_width:
             inputs = with_padding_mask(inputs)
@@ -330,8 +340,8 @@ class DebertaV2Backbone(Backbone):
         return contexts
 
 
-def _attending(inputs: Mapping):
-    """Return which tokens are attended to, and attend to those alone, (B, 1, L, 1) bool."""
+def _make_attending_mask(inputs: Mapping):
+    """Return a boolean mask of tokens that take part in the attention, (B, 1, L, 1)."""
     return ops.cast(inputs["attended_mask"], "bool")[:, None, :, None]
 
 
@@ -339,34 +349,34 @@ def _attending(inputs: Mapping):
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration with transformers' defaults for fields that are missing.
+    """Fill missing fields of a configuration with the defaults of transformers.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> config = read_config({"pos_att_type": "p2c|c2p", "max_position_embeddings": 512})
         >>> config["pos_att_type"], config["max_relative_positions"], config["relative_attention"]
         (['p2c', 'c2p'], 512, False)
     """
-    config = {**_LEFT_OUT, **config}
+    config = {**_MISSING_FIELDS, **config}
     if isinstance(config["pos_att_type"], str):
         config["pos_att_type"] = [t.strip() for t in config["pos_att_type"].lower().split("|")]
     if config["max_relative_positions"] == -1:
         config["max_relative_positions"] = config.get("max_position_embeddings", 512)
-    # Widths that repeat another field.
+    # These widths can repeat the value of another field.
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if config.get("pooler_hidden_size") == width:
         config.pop("pooler_hidden_size", None)
     sizes = type(width) is type(heads) is int and heads > 0
     if sizes and config.get("attention_head_size") == width / heads:
         config.pop("attention_head_size")
-    config["legacy"] = True  # the names of the masked-LM head, which are read as the others
+    config["legacy"] = True  # selects the names of the masked-LM head, but both are supported
     return config
 
 
-# transformers' defaults.
-_LEFT_OUT = {
+# The defaults of transformers.
+_MISSING_FIELDS = {
     "relative_attention": False,
     "share_att_key": False,
     "norm_rel_ebd": "none",
@@ -403,13 +413,15 @@ FAMILY = Family(
         "blocks.{}.output_dense": "encoder.layer.{}.output.dense",
         "blocks.{}.output_norm": "encoder.layer.{}.output.LayerNorm",
     },
-    # Newer checkpoints, of version 3 among them, have the masked-LM head of Microsoft's own code.
+    # Newer checkpoints, including version 3, store the masked-LM head under the names of
+    # Microsoft's code.
     other_names={
         "lm_predictions.lm_head.bias": "cls.predictions.bias",
         "lm_predictions.lm_head.": "cls.predictions.transform.",
     },
-    # Version 3 shares its embeddings with a generator (He et al. 2023, section 3.3): these are what
-    # the discriminator adds to them in pretraining, and positions that it does not use.
+    # Version 3 shares its embeddings with a generator (He et al. 2023, section 3.3). These weights
+    # are only used in pretraining: the difference to the shared embeddings, and unused position
+    # embeddings.
     pretraining_only=(
         "embeddings.word_embeddings._weight",
         "embeddings.position_embeddings._weight",
@@ -447,7 +459,7 @@ FAMILY = Family(
         "initializer_range": 0.02,
     },
     tokenizer=DEBERTA_SENTENCEPIECE,
-    # He et al. 2023, DeBERTaV3, table 11: from 1.5e-5 to 4e-5 for base models.
+    # He et al. 2023, DeBERTaV3, table 11: 1.5e-5 to 4e-5 for base models.
     learning_rate=2e-5,
     heads={
         "ForSequenceClassification": _CLASSIFIER,
@@ -455,14 +467,14 @@ FAMILY = Family(
         "ForTokenClassification": Head("classifier", dropout="hidden_dropout_prob"),
         "ForQuestionAnswering": Head("qa_outputs"),
         "ForMaskedLM": MASKED_LM,
-        # Version 3's discriminator, in Microsoft's own code; transformers has no class for it.
+        # The discriminator of version 3 in Microsoft's code. transformers has no class for it.
         "ForPreTraining": Head(
             "mask_predictions.classifier",
             Hidden("mask_predictions.dense"),
             first_norm="mask_predictions.LayerNorm",
         ),
     },
-    # He et al. 2023, DeBERTaV3, section 3.1: as wide, but half as deep.
+    # He et al. 2023, DeBERTaV3, section 3.1: the same width and half the depth.
     generator=Generator(width=1.0, depth=0.5),
     tiny={"position_buckets": 8, "max_relative_positions": 16, "convolution_width": 3},
 )

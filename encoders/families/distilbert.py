@@ -1,4 +1,4 @@
-"""DistilBERT: BERT's blocks, half as many, without segments and without a pooler."""
+"""DistilBERT: BERT with half as many blocks, without segments and without a pooler."""
 
 from typing import ClassVar
 
@@ -13,12 +13,14 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class DistilBertBackbone(Backbone):
-    """DistilBERT's encoder; inputs and outputs as for `Backbone`, without segments and pooler.
+    """DistilBERT encoder. See `Backbone` for its inputs and outputs.
+
+    The model has no segments and no pooler.
 
     Args:
-        sinusoidal_positions: whether the position embeddings are those of Vaswani et al. 2017,
-            section 3.5, and stay as they are in training, rather than learned.
-        **kwargs: the other arguments of `Backbone`.
+        sinusoidal_positions: Boolean. Whether to use fixed sinusoidal position embeddings (Vaswani
+            et al. 2017, section 3.5) instead of learned position embeddings. Defaults to False.
+        **kwargs: Additional arguments for `Backbone`.
 
     Source: Sanh et al. 2019, DistilBERT, a distilled version of BERT: smaller, faster, cheaper and
     lighter, section 3.
@@ -49,11 +51,11 @@ class DistilBertBackbone(Backbone):
 
 
 def sinusoids(rows: int, width: int) -> np.ndarray:
-    """Return sines and cosines of every position, of ever slower waves, (rows, width) float32.
+    """Compute sinusoidal position embeddings as a float32 array of shape (rows, width).
 
     Args:
-        rows: number of positions.
-        width: of their embeddings.
+        rows: Positive integer. Number of positions.
+        width: Positive integer. Width of the embeddings.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.5.
 
@@ -110,12 +112,12 @@ FAMILY = Family(
     },
     constants={"initializer_range": 0.02, "tie_weights_": True},
     tokenizer=WORDPIECE,
-    # The learning rate is BERT's, from which it is distilled; the heads' dropout is that of
-    # transformers, where the code of the paper was released.
+    # The learning rate is the one of BERT. The dropout rates of the heads are from transformers,
+    # where the authors released their code.
     heads={
         "ForSequenceClassification": _CLASSIFIER,
         "ForMultipleChoice": _CLASSIFIER,
-        # The share of the backbone's own dropout, under the same name.
+        # The config.json has no separate field, so the dropout rate of the encoder is used.
         "ForTokenClassification": Head("classifier", dropout="dropout"),
         "ForQuestionAnswering": Head("qa_outputs", dropout="qa_dropout", default_dropout=0.1),
         "ForMaskedLM": Head(

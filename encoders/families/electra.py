@@ -1,4 +1,4 @@
-"""ELECTRA: BERT's blocks behind embeddings of another width, without a pooler."""
+"""ELECTRA: BERT without a pooler, and with embeddings that can be narrower than the blocks."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -16,16 +16,16 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ElectraBackbone(Backbone):
-    """ELECTRA's encoder, discriminator or generator; inputs and outputs as for `Backbone`.
+    """ELECTRA discriminator or generator. See `Backbone` for its inputs and outputs.
 
-    There is no pooler.
-
-    The discriminator is fine-tuned; the generator fills in masks.
+    Use the discriminator for fine-tuning and the generator to fill masks. The model has no pooler.
 
     Args:
-        embedding_dim: width of the embeddings; None for `hidden_dim`.
-        summary_activation: of the layer before the output layer of `MultipleChoice`.
-        **kwargs: the other arguments of `Backbone`.
+        embedding_dim: Positive integer. Width of the embeddings. Defaults to None, the value of
+            `hidden_dim`.
+        summary_activation: String. Activation of the dense layer before the output layer of
+            `MultipleChoice`. Defaults to "gelu".
+        **kwargs: Additional arguments for `Backbone`.
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
     Generators, section 2 and appendix A.
@@ -64,10 +64,10 @@ class ElectraBackbone(Backbone):
 
 
 def read_summary(config: Mapping) -> dict:
-    """Return a configuration whose `summary_activation` is "linear" where it says none.
+    """Set `summary_activation` to "linear" if a configuration has an empty value.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> read_summary({"summary_activation": None}), read_summary({})
@@ -80,10 +80,12 @@ def read_summary(config: Mapping) -> dict:
 
 
 def summary_rules(vector: str) -> dict[str, Rule]:
-    """Return the rules of a summary: a vector of a text and a layer over it.
+    """Return the rules for the summary fields of a configuration.
+
+    A summary is the vector of one token with a dense layer on top.
 
     Args:
-        vector: `summary_type` of the family, "first" or "last".
+        vector: String, "first" or "last". The `summary_type` of the family.
     """
     return {
         "summary_type": one_of(None, vector),
@@ -94,7 +96,7 @@ def summary_rules(vector: str) -> dict[str, Rule]:
 
 
 def summary_constants(vector: str) -> dict[str, object]:
-    """Return the fields of config.json for a summary, see `summary_rules`."""
+    """Return the fields of config.json that describe a summary, see `summary_rules`."""
     return {"summary_type": vector, "summary_use_proj": True}
 
 
@@ -114,7 +116,8 @@ FAMILY = Family(
     constants={**CONSTANTS, **summary_constants("first")},
     tokenizer=WORDPIECE,
     uses_segments=True,
-    # Clark et al. 2020, appendix B, of base; they take 3e-4 for small, 5e-5 and 0.9 for large.
+    # Clark et al. 2020, appendix B, for base models. The authors use 3e-4 for small models, and
+    # 5e-5 with a layer decay of 0.9 for large models.
     learning_rate=1e-4,
     weight_decay=0.0,
     layer_decay=0.8,

@@ -1,6 +1,6 @@
-"""EuroBERT: Llama's blocks, attending in both directions.
+"""EuroBERT: the blocks of Llama with bidirectional attention.
 
-Comment letters: B batch, L sequence, D hidden, H heads, G heads of keys and values, d head.
+Comment letters: B batch, L sequence, D hidden, H heads, G key and value heads, d head size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from encoder_zoo.encoders.tokenizers import LLAMA_BPE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenEmbeddings(Embeddings):
-    """Return the token's embedding, (B, L, D), not normalized; arguments as for `Embeddings`.
+    """Embed tokens without a layer normalization, (B, L, D). Arguments are those of `Embeddings`.
 
     Example:
         >>> layer = TokenEmbeddings(vocabulary_size=10, hidden_dim=4)
@@ -39,7 +39,7 @@ class TokenEmbeddings(Embeddings):
     """
 
     def build(self, input_shape=None):
-        if not hasattr(self, "token_embedding"):  # else it is another's, see `share_tables`
+        if not hasattr(self, "token_embedding"):  # the table can be shared, see `share_tables`
             kind = keras.layers.ReversibleEmbedding
             self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
             self.position_embedding = self.segment_embedding = self.norm = None
@@ -54,10 +54,12 @@ class TokenEmbeddings(Embeddings):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
-    """Return x / sqrt(mean(x²) + ε) ⊙ γ over the last axis, the mean in float32.
+    """Root mean square normalization, x / sqrt(mean(x²) + ε) ⊙ γ, over the last axis.
+
+    The mean is computed in float32.
 
     Args:
-        epsilon: added to the mean.
+        epsilon: Float. Value that is added to the mean. Defaults to 1e-5.
 
     Source: Zhang and Sennrich 2019, Root Mean Square Layer Normalization, section 4.
 
@@ -82,10 +84,10 @@ class RMSNorm(CalledDirectly, ConfigFromSignature, keras.layers.Layer):
 
 
 class MakesRMSNorms(MakesLayers):
-    """Mixin that makes `RMSNorm`; it reads the attributes of `MakesLayers`."""
+    """Mixin that creates `RMSNorm` layers from the attributes of `MakesLayers`."""
 
     def make_norm(self, name: str) -> RMSNorm:
-        """Return a built RMSNorm over `hidden_dim` numbers."""
+        """Create and build an RMSNorm layer of width `hidden_dim`."""
         layer = RMSNorm(epsilon=self.layer_norm_epsilon, name=name, dtype=self.dtype_policy)
         layer.build((None, self.hidden_dim))
         return layer
@@ -93,11 +95,11 @@ class MakesRMSNorms(MakesLayers):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GroupedQueryAttention(FastAttention):
-    """`SelfAttention` with fewer heads of keys and values than of queries.
+    """`SelfAttention` with fewer key and value heads than query heads.
 
     Args:
-        num_key_value_heads: G, a divisor of `num_heads`.
-        **kwargs: the other arguments of `SelfAttention`.
+        num_key_value_heads: Positive integer. G, a divisor of `num_heads`.
+        **kwargs: Additional arguments for `SelfAttention`.
 
     Raises:
         ValueError: If `num_heads` is not a multiple of `num_key_value_heads`.
@@ -131,7 +133,7 @@ class GroupedQueryAttention(FastAttention):
         self.dropout_layer = self.make_dropout(self.attention_dropout)
 
     def project(self, x, rotation=None, **context):
-        """Return queries, keys and values, each (B, L, H, d); G of the latter are different."""
+        """Compute queries, keys and values, each (B, L, H, d). Groups of heads share a key."""
         batch, length = ops.shape(x)[:2]
         rows, width = reshape(x, (-1, self.hidden_dim)), self.hidden_dim // self.num_heads
         layers = (self.query_dense, self.key_dense, self.value_dense)
@@ -148,11 +150,11 @@ class GroupedQueryAttention(FastAttention):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EuroBertBlock(MakesRMSNorms, GatedBlock):
-    """Return y + FFN(RMSNorm(y)) of y = x + attention(RMSNorm(x)).
+    """Compute y = x + attention(RMSNorm(x)) and return y + FFN(RMSNorm(y)).
 
     Args:
-        num_key_value_heads: see `GroupedQueryAttention`.
-        **kwargs: the other arguments of `EncoderBlock`.
+        num_key_value_heads: Positive integer, see `GroupedQueryAttention`.
+        **kwargs: Additional arguments for `EncoderBlock`.
 
     Source: Boizard et al. 2025, EuroBERT, section 2.1; Touvron et al. 2023, LLaMA, section 2.2.
 
@@ -196,18 +198,20 @@ class EuroBertBlock(MakesRMSNorms, GatedBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
-    """EuroBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+    """EuroBERT encoder. See `Backbone` for its inputs and outputs.
 
-    Positions are rotary. There are no biases, no segments and no pooler.
+    The model uses rotary positions. It has no biases, no segments and no pooler.
 
     Args:
-        num_key_value_heads: number of heads of keys and values, which the queries share in groups;
-            None: as many as of queries.
-        rope_theta: base of the rotary positions.
-        rope_scaling: see `GteBackbone`; None for none.
-        pooling: input of a sequence classifier: "bos", the first token, "mean", the mean of all,
-            or "late", all of them: the logits are the mean of theirs.
-        **kwargs: the other arguments of `Backbone`; `layer_norm_epsilon` is that of the RMSNorms.
+        num_key_value_heads: Positive integer. Number of key and value heads, which are shared by
+            groups of query heads. Defaults to None, the number of query heads.
+        rope_theta: Positive float. Base of the rotary positions. Defaults to 10000.0.
+        rope_scaling: Dictionary or None, see `GteBackbone`. Defaults to None.
+        pooling: String. How a sequence classifier reads the tokens: "bos" uses the first token,
+            "mean" uses the mean of all tokens, and "late" averages the logits of all tokens.
+            Defaults to "late".
+        **kwargs: Additional arguments for `Backbone`. `layer_norm_epsilon` is the epsilon of the
+            RMSNorm layers.
 
     Source: Boizard et al. 2025, EuroBERT: Scaling Multilingual Encoders for European Languages,
     section 2.1.
@@ -252,7 +256,7 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
 
     @property
     def pools_logits(self) -> bool:
-        """Return whether a classifier's logits are the mean of those of all tokens."""
+        """Whether a classifier averages the logits of all tokens."""
         return self.pooling == "late"
 
     def make_embeddings(self) -> TokenEmbeddings:
@@ -271,10 +275,10 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration with the same keys for any version of transformers.
+    """Convert a configuration of any version of transformers to the same keys.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> read_config({"num_attention_heads": 12, "rope_theta": 250000})["rope_theta"]

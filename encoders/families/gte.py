@@ -1,4 +1,4 @@
-"""GTE: BERT with rotary positions and gated feed-forward nets, for texts of 8,192 tokens."""
+"""GTE: BERT with rotary positions and gated feed-forward networks, for texts of 8,192 tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GteBlock(GatedBlock):
-    """`GatedBlock` with biases in the attention and the last layer, and dropout between the two.
+    """`GatedBlock` with biases in the attention and output layers, and with inner dropout.
 
     Example:
         >>> import numpy as np
@@ -41,16 +41,17 @@ class GteBlock(GatedBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GteBackbone(ScaledRotation, Backbone):
-    """GTE's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+    """GTE encoder. See `Backbone` for its inputs and outputs.
 
-    Positions are rotary. The classifier's tanh layer is part of its head; there is no pooler.
+    The model uses rotary positions. It has no pooler, because the tanh layer of the classifier is
+    part of its head.
 
     Args:
-        rope_theta: base of the rotary positions.
-        rope_scaling: `{"rope_type": "linear", "factor": 2.0}` divides positions by the factor,
-            "dynamic" raises the base for texts of more than `max_sequence_length` tokens; None for
-            neither.
-        **kwargs: the other arguments of `Backbone`.
+        rope_theta: Positive float. Base of the rotary positions. Defaults to 160000.0.
+        rope_scaling: Dictionary or None. `{"rope_type": "linear", "factor": 2.0}` divides positions
+            by the factor. The type "dynamic" increases the base for texts of more than
+            `max_sequence_length` tokens. Defaults to None, which means no scaling.
+        **kwargs: Additional arguments for `Backbone`.
 
     Source: Zhang et al. 2024, mGTE: Generalized Long-Context Text Representation and Reranking
     Models for Multilingual Text Retrieval, section 2.1.
@@ -93,17 +94,17 @@ class GteBackbone(ScaledRotation, Backbone):
 
 # -- config.json -------------------------------------------------------------------------------
 
-OLD_MODEL_TYPE = "new"  # of the code in the publisher's repository
+OLD_MODEL_TYPE = "new"  # the type in the code of the publisher's repository
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration with the keys of transformers, of any version or of older code.
+    """Convert a configuration of transformers or of the publisher's older code to the same keys.
 
-    The older code's "ntk" multiplies the base of the rotary positions by a factor, and divides them
-    by a power of it; the latter is linear scaling.
+    In the older code, "ntk" scaling multiplies the base of the rotary positions by a factor and
+    divides them by a power of the factor. The division is the same as linear scaling.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> old = {"model_type": "new", "architectures": ["NewModel"], "rope_theta": 500000,
@@ -129,7 +130,7 @@ def read_config(config: Mapping) -> dict:
 
 
 def _read_ntk(config: dict) -> dict:
-    """Return a configuration whose scaling is linear where it was "ntk"."""
+    """Convert "ntk" scaling in a configuration to linear scaling."""
     scaling, factor = config.get("rope_scaling"), None
     if isinstance(scaling, dict) and set(scaling) == {"rope_type", "factor"}:
         factor = scaling["factor"] if scaling["rope_type"] == "ntk" else None

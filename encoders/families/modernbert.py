@@ -1,4 +1,4 @@
-"""ModernBERT: pre-norm blocks with gated feed-forward nets, rotary positions, local attention.
+"""ModernBERT: pre-norm blocks with local attention, rotary positions and gated networks.
 
 Comment letters: B batch, L sequence, D hidden, H heads, F intermediate.
 """
@@ -28,18 +28,18 @@ from encoder_zoo.encoders.layers import ABSENT, INITIALIZER_RANGE, Activation, L
 from encoder_zoo.encoders.positions import mean_of_tokens, positions_in_texts, rotation
 from encoder_zoo.encoders.tokenizers import MODERN_BPE
 
-GLOBAL, LOCAL = "full_attention", "sliding_attention"  # in config.json
+GLOBAL, LOCAL = "full_attention", "sliding_attention"  # the names in config.json
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ModernBertBlock(EncoderBlock):
-    """Return y + FFN(LayerNorm(y)) of y = x + attention(LayerNorm(x)).
+    """Compute y = x + attention(LayerNorm(x)) and return y + FFN(LayerNorm(y)).
 
     Args:
-        normalizes_first: whether there is a LayerNorm before the attention. The first block has
-            none, as the embeddings' comes right before it.
-        **kwargs: the other arguments of `EncoderBlock`; `dropout` is that of the gated numbers,
-            `attention_dropout` also that of the attention's output.
+        normalizes_first: Boolean. Whether to apply a LayerNorm before the attention. The first
+            block does not need it, because the embeddings end with a LayerNorm. Defaults to True.
+        **kwargs: Additional arguments for `EncoderBlock`. `dropout` is applied to the gated values,
+            and `attention_dropout` also to the output of the attention.
 
     Source: Warner et al. 2024, ModernBERT, section 2.1; Xiong et al. 2020, On Layer Normalization
     in the Transformer Architecture (pre-norm).
@@ -67,7 +67,7 @@ class ModernBertBlock(EncoderBlock):
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
         x = ops.reshape(x, rows)  # (B L, D)
-        normed = ops.reshape(self._normed(x, training), shape)
+        normed = ops.reshape(self._normalize_input(x, training), shape)
         context.update(training=training, return_probabilities=return_probabilities)
         attended = self.attention(normed, attention_mask=attention_mask, **context)
         if return_probabilities:
@@ -81,41 +81,48 @@ class ModernBertBlock(EncoderBlock):
         return (x, probabilities) if return_probabilities else x
 
     def project(self, x, attention_mask=None, training=None, **context):
-        return super().project(self._normed(x, training), **context)
+        return super().project(self._normalize_input(x, training), **context)
 
     @property
     def projection_layers(self) -> list[keras.layers.Layer]:
         norms = [] if self.attention_norm is None else [self.attention_norm]
         return [*norms, *super().projection_layers]
 
-    def _normed(self, x, training):
-        """Return the attention's input, of the block's input."""
+    def _normalize_input(self, x, training):
+        """Normalize the input of the attention if the block has a LayerNorm for it."""
         return x if self.attention_norm is None else self.attention_norm(x, training=training)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ModernBertBackbone(Backbone):
-    """ModernBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+    """ModernBERT encoder. See `Backbone` for its inputs and outputs.
 
-    Positions are rotary. Blocks attend locally, but for every few, which attend to all tokens.
-    Local attention costs O(L): see `long_attention`. There are no segments and no pooler.
+    The model uses rotary positions. Most blocks use local attention, and every `global_every`-th
+    block attends to all tokens. Local attention costs O(L), see `long_attention`. The model has no
+    segments and no pooler.
 
     Args:
-        dropout: share of the gated numbers inside the feed-forward nets dropped in training.
-        attention_dropout: share of attention probabilities, and of the attention's output.
-        embedding_dropout: share of the embeddings.
-        local_attention: number of tokens in a local block's window, half of them before a token
-            and half behind.
-        global_every: blocks whose index is a multiple of it attend to all tokens.
-        global_rope_theta: base of the rotary positions in these blocks.
-        local_rope_theta: that in the others.
-        pooling: input of a sequence classifier: "cls", the first token, or "mean", the mean of
-            all.
-        classifier_activation: of the layer before the output layer of every head.
-        **kwargs: the other arguments of `Backbone`.
+        dropout: Float between 0 and 1. Dropout rate for the gated values in the feed-forward
+            networks. Defaults to 0.0.
+        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities and
+            the output of the attention. Defaults to 0.0.
+        embedding_dropout: Float between 0 and 1. Dropout rate for the embeddings. Defaults to 0.0.
+        local_attention: Positive integer. Window size of local attention in tokens. Half of the
+            window is before a token, and half is after it. Defaults to 128.
+        global_every: Positive integer. Blocks whose index is a multiple of this value attend to all
+            tokens. Defaults to 3.
+        global_rope_theta: Positive float. Base of the rotary positions in blocks with global
+            attention. Defaults to 160000.0.
+        local_rope_theta: Positive float. Base of the rotary positions in blocks with local
+            attention. Defaults to 10000.0.
+        pooling: String. How a sequence classifier reads the tokens: "cls" uses the first token, and
+            "mean" uses the mean of all tokens. Defaults to "cls".
+        classifier_activation: String. Activation of the dense layer before the output layer of
+            every head. Defaults to "gelu".
+        **kwargs: Additional arguments for `Backbone`.
 
-    Source: Warner et al. 2024, Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder
-    for Fast, Memory Efficient, and Long Context Finetuning and Inference, section 2.
+    Source: Warner et al. 2024, Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder for
+    Fast, Memory Efficient, and Long Context Finetuning and Inference, section 2.
 
     Example:
         >>> import numpy as np
@@ -197,9 +204,9 @@ class ModernBertBackbone(Backbone):
 
 
 def deep_stddev(backbone: Backbone) -> float:
-    """Return the standard deviation of initial weights of layers added to the residual stream.
+    """Return the standard deviation of initial weights for layers on the residual stream.
 
-    The more layers are added, the smaller it is, so that their sum is as large.
+    It decreases with the number of layers, so that the scale of their sum does not grow.
 
     Source: Warner et al. 2024, section 2.2.2; Shoeybi et al. 2019, Megatron-LM.
     """
@@ -207,7 +214,7 @@ def deep_stddev(backbone: Backbone) -> float:
 
 
 def wide_stddev(backbone: Backbone) -> float:
-    """Return that of a classifier's initial weights, whose logits are as large as its input."""
+    """Return the standard deviation of initial weights that keeps the scale of the input."""
     return backbone.hidden_dim**-0.5
 
 
@@ -215,16 +222,19 @@ def wide_stddev(backbone: Backbone) -> float:
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration with the keys of the first version, which all versions read.
+    """Convert a configuration of any version of transformers to the keys of the first version.
 
-    transformers 5 writes the kinds of blocks as a list, and the bases of rotary positions in
-    objects of their own. The family's rules check these fields.
+    transformers 5 stores the types of blocks as a list and the bases of rotary positions as nested
+    objects. The rules of the family check these fields.
+
+    Args:
+        config: Dictionary with the contents of config.json.
 
     Args:
         config: contents of config.json.
 
     Raises:
-        ValueError: If `layer_types` has not one entry for each layer.
+        ValueError: If the number of `layer_types` is not the number of layers.
 
     Example:
         >>> types = ["full_attention", "sliding_attention", "full_attention"]
@@ -235,17 +245,17 @@ def read_config(config: Mapping) -> dict:
     config = dict(config)
     types = config.get("layer_types")
     layers = config.get("num_hidden_layers")
-    if types is not None and layers is not None and _TYPES.holds(types):
+    if types is not None and layers is not None and _LAYER_TYPES.holds(types):
         if len(types) != layers:
             raise ValueError(
-                f"config.json: layer_types has {len(types)} entries. Expected one for each of the "
-                f"{layers!r} layers."
+                f"config.json: layer_types has {len(types)} entries. Expected one entry for each "
+                f"of the {layers!r} layers."
             )
         every = config.get("global_attn_every_n_layers", 3)
-        fits = type(every) is int and every > 0 and types == _alternating(len(types), every)
+        fits = type(every) is int and every > 0 and types == _make_layer_types(len(types), every)
         config["global_attn_every_n_layers"] = every if fits else _period(types)
     bases = config.get("rope_parameters")
-    if bases is not None and _BASES.holds(bases):
+    if bases is not None and _ROTATION_BASES.holds(bases):
         for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
             if (base := (bases.get(kind) or {}).get("rope_theta")) is not None:
                 config[key] = base
@@ -254,20 +264,20 @@ def read_config(config: Mapping) -> dict:
     return config
 
 
-def _alternating(layers: int, every: int) -> list[str]:
+def _make_layer_types(layers: int, every: int) -> list[str]:
     return [LOCAL if i % every else GLOBAL for i in range(layers)]
 
 
 def _period(types: list[str]) -> int:
-    """Return the distance from one global block to the next; the number of blocks if one is."""
+    """Return the distance between global blocks, or the number of blocks if there is only one."""
     return types.index(GLOBAL, 1) if GLOBAL in types[1:] else len(types)
 
 
-def _are_alternating(types: object) -> bool:
+def _is_alternating(types: object) -> bool:
     return (
         isinstance(types, list)
         and bool(types)
-        and types == _alternating(len(types), _period(types))
+        and types == _make_layer_types(len(types), _period(types))
     )
 
 
@@ -275,8 +285,8 @@ def _is_base(value: object) -> bool:
     return is_number(value) and value > 0
 
 
-def _are_bases(bases: object) -> bool:
-    """Return whether these are rotary positions that differ from ours only in their bases."""
+def _has_default_rotation(bases: object) -> bool:
+    """Check for standard rotary positions, which can only differ in their bases."""
     if not isinstance(bases, dict) or not set(bases) <= {GLOBAL, LOCAL}:
         return False
     kinds = [kind for kind in bases.values() if kind is not None]
@@ -289,13 +299,13 @@ def _are_bases(bases: object) -> bool:
     )
 
 
-_TYPES = Rule(
-    lambda v: v is None or _are_alternating(v),
-    f"a list with a {GLOBAL!r} first and then at equal distances, and {LOCAL!r} elsewhere",
+_LAYER_TYPES = Rule(
+    lambda v: v is None or _is_alternating(v),
+    f"a list that has {GLOBAL!r} first and at equal distances, and {LOCAL!r} everywhere else",
 )
-_BASES = Rule(
-    lambda v: v is None or _are_bases(v),
-    f"objects for {GLOBAL!r} and {LOCAL!r} of rope_theta and the rope_type 'default'",
+_ROTATION_BASES = Rule(
+    lambda v: v is None or _has_default_rotation(v),
+    f"objects for {GLOBAL!r} and {LOCAL!r} with a rope_theta and the rope_type 'default'",
 )
 _TOKEN_IDS = {**TOKEN_IDS, "cls_token_id": "start_token_id", "sep_token_id": "end_token_id"}
 _HIDDEN = Hidden(
@@ -345,12 +355,12 @@ FAMILY = Family(
     },
     read_config=read_config,
     rules={
-        "layer_types": _TYPES,
-        "rope_parameters": _BASES,
+        "layer_types": _LAYER_TYPES,
+        "rope_parameters": _ROTATION_BASES,
         "rope_scaling": ABSENT,
         "partial_rotary_factor": one_of(None, 1),
         "head_dim": ABSENT,
-        "sliding_window": ABSENT,  # `local_attention` says it
+        "sliding_window": ABSENT,  # `local_attention` has this value
         "attention_bias": one_of(False),
         "mlp_bias": one_of(False),
         "norm_bias": one_of(False),
@@ -358,8 +368,8 @@ FAMILY = Family(
         "decoder_bias": one_of(True),
     },
     constants={
-        # Where no tokenizer tells: transformers has those of the first checkpoints otherwise,
-        # beyond the end of a small vocabulary.
+        # Used if no tokenizer has these ids. The defaults of transformers are the ids of the first
+        # checkpoints, which can be out of range for a small vocabulary.
         **dict.fromkeys(_TOKEN_IDS),
         "attention_bias": False,
         "mlp_bias": False,
@@ -370,7 +380,7 @@ FAMILY = Family(
     },
     token_ids=_TOKEN_IDS,
     tokenizer=MODERN_BPE,
-    # Of the example of fine-tuning on GLUE that was released with the paper.
+    # The value in the GLUE fine-tuning example that was released with the paper.
     learning_rate=8e-5,
     weight_decay=8e-6,
     heads={

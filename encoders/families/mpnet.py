@@ -1,4 +1,4 @@
-"""MPNet: BERT's blocks whose attention has a bias for each distance, behind RoBERTa's positions.
+"""MPNet: BERT with relative attention biases and with the position numbers of RoBERTa.
 
 Comment letters: B batch, L sequence, H heads.
 """
@@ -24,16 +24,17 @@ from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import by_distance
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
 
-BUCKETS, MAX_DISTANCE = 32, 128  # of all checkpoints
+BUCKETS, MAX_DISTANCE = 32, 128  # the same values in all checkpoints
 
 
 def distance_buckets() -> np.ndarray:
-    """Return the bucket of every distance from 0: one for each up to 8, then ever wider ones.
+    """Compute the bucket of every distance, which is exact up to 8 and logarithmic afterwards.
 
     Returns:
-        (129,) int32, from 0 to 15; all larger distances are in the last bucket.
+        Int32 array of shape (129,) with values from 0 to 15. All larger distances belong to the
+        last bucket.
 
-    Source: Raffel et al. 2020, T5, section 2.1; Song et al. 2020, MPNet, released code.
+    Source: Raffel et al. 2020, T5, section 2.1. Song et al. 2020, MPNet, the released code.
 
     Example:
         >>> distance_buckets()[[0, 7, 8, 11, 12, 64, 128]].tolist()
@@ -42,7 +43,7 @@ def distance_buckets() -> np.ndarray:
     side = BUCKETS // 2
     exact = side // 2
     distances = np.arange(MAX_DISTANCE + 1)
-    # In float32, as it was in training: which side of a border a distance falls on.
+    # Use float32 as in training, because rounding decides the bucket of some distances.
     logs = np.log(np.maximum(distances, exact).astype("float32") / np.float32(exact))
     wide = exact + logs / np.float32(math.log(MAX_DISTANCE / exact)) * np.float32(side - exact)
     buckets = np.where(distances < exact, distances, wide.astype("int32"))
@@ -51,12 +52,12 @@ def distance_buckets() -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MPNetAttention(FastAttention):
-    """`SelfAttention` whose scores have a bias added.
+    """`SelfAttention` with a bias that is added to the scores.
 
     Call arguments:
-        position_bias: (1, H, L, L), one for each head and pair of positions.
+        position_bias: Tensor of shape (1, H, L, L). One bias for each head and pair of positions.
 
-    Source: Song et al. 2020, MPNet, released code; Raffel et al. 2020, T5, section 2.1.
+    Source: Song et al. 2020, MPNet, the released code. Raffel et al. 2020, T5, section 2.1.
 
     Example:
         >>> import numpy as np
@@ -72,7 +73,7 @@ class MPNetAttention(FastAttention):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MPNetBlock(EncoderBlock):
-    """`EncoderBlock` with `MPNetAttention`; the same arguments.
+    """`EncoderBlock` that uses `MPNetAttention`. It takes the same arguments.
 
     Example:
         >>> import numpy as np
@@ -87,13 +88,13 @@ class MPNetBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MPNetBackbone(Backbone):
-    """MPNet's encoder; inputs and outputs as for `Backbone`, without segments.
+    """MPNet encoder. See `Backbone` for its inputs and outputs.
 
-    Positions of tokens count from 2, as in RoBERTa. All blocks share one table of biases, one for
-    each head and each of 32 buckets of distances.
+    Positions start at 2, as in RoBERTa. All blocks share one table of biases, which contains one
+    value for each head and each of 32 distance buckets. The model has no segments.
 
     Args:
-        **kwargs: the arguments of `Backbone`.
+        **kwargs: Arguments of `Backbone`. Some of the defaults are different.
 
     Source: Song et al. 2020, MPNet: Masked and Permuted Pre-training for Language Understanding,
     section 3.
@@ -111,7 +112,7 @@ class MPNetBackbone(Backbone):
 
     defaults: ClassVar = {"num_segments": 0}
     without_weight_decay = ("relative_bias",)
-    pad_token_id = 1  # whatever config.json says, in MPNet's own code too
+    pad_token_id = 1  # MPNet's own code also ignores the value in config.json
 
     def build(self, input_shape=None):
         super().build(input_shape)
@@ -137,8 +138,8 @@ class MPNetBackbone(Backbone):
         return [{**context, "position_bias": bias} for context in super().block_contexts(inputs)]
 
     def _position_bias(self, length):
-        """Return the bias of each head for all pairs of positions, (1, H, L, L)."""
-        distances = length - 1 - ops.arange(2 * length, dtype="int32")  # of a key before its query
+        """Compute the bias of each head for all pairs of positions, (1, H, L, L)."""
+        distances = length - 1 - ops.arange(2 * length, dtype="int32")  # query minus key position
         buckets = ops.take(distance_buckets(), ops.minimum(ops.abs(distances), MAX_DISTANCE))
         buckets = ops.where(distances < 0, buckets + BUCKETS // 2, buckets)
         biases = ops.transpose(self.relative_bias(buckets))[None, :, None]  # (1, H, 1, 2 L)
@@ -173,7 +174,7 @@ FAMILY = Family(
     positions_skip_padding=True,
     tokenizer=MPNET_WORDPIECE,
     heads={
-        # The share of the backbone's own dropout, under the same name.
+        # The config.json has no separate field, so the dropout rate of the encoder is used.
         "ForSequenceClassification": Head(
             "classifier.out_proj",
             Hidden("classifier.dense", "tanh", after_dropout=True),

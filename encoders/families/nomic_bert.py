@@ -1,4 +1,4 @@
-"""NomicBERT: BERT with rotary positions, gated feed-forward nets and few biases."""
+"""NomicBERT: BERT with rotary positions, gated feed-forward networks and few biases."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from encoder_zoo.encoders.tokenizers import WORDPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class NomicBertBackbone(ScaledRotation, Backbone):
-    """NomicBERT's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+    """NomicBERT encoder. See `Backbone` for its inputs and outputs.
 
-    Positions are rotary. The classifier's tanh layer is part of its head; there is no pooler.
+    The model uses rotary positions. It has no pooler, because the tanh layer of the classifier is
+    part of its head.
 
     Args:
-        rope_theta: base of the rotary positions.
-        rope_scaling: for texts longer than in pretraining, `{"rope_type": "dynamic", "factor":
-            2.0}` (NTK), or "linear"; None for none.
-        trained_length: number of tokens of the longest texts in pretraining, from which on dynamic
-            scaling begins.
-        **kwargs: the other arguments of `Backbone`. `max_sequence_length` may be more than
+        rope_theta: Positive float. Base of the rotary positions. Defaults to 1000.0.
+        rope_scaling: Dictionary or None. Scaling for texts that are longer than in pretraining, for
+            example `{"rope_type": "dynamic", "factor": 2.0}` (NTK). The type "linear" is also
+            supported. Defaults to None, which means no scaling.
+        trained_length: Positive integer. Maximum number of tokens in pretraining. Dynamic scaling
+            is applied to longer texts. Defaults to 2048.
+        **kwargs: Additional arguments for `Backbone`. `max_sequence_length` can be larger than
             `trained_length`.
 
     Source: Nussbaum et al. 2024, Nomic Embed: Training a Reproducible Long Context Text Embedder,
@@ -79,7 +81,7 @@ class NomicBertBackbone(ScaledRotation, Backbone):
 
 # -- config.json -------------------------------------------------------------------------------
 
-# The keys of the code that was released with the paper, which are GPT-2's.
+# The keys of the code that was released with the paper. They are the keys of GPT-2.
 _OLD_KEYS = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -95,10 +97,10 @@ _OLD_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration with the keys of transformers, of any version or of older code.
+    """Convert a configuration of transformers or of the released code to the same keys.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> old = {"n_embd": 768, "activation_function": "swiglu", "rotary_emb_base": 1000,

@@ -1,4 +1,4 @@
-"""RoBERTa: BERT's blocks, with positions, a tokenizer and heads of its own."""
+"""RoBERTa: the blocks of BERT with other positions, another tokenizer and other heads."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -25,11 +25,11 @@ from encoder_zoo.encoders.tokenizers import BYTE_BPE
 class RobertaEmbeddings(Embeddings):
     """`Embeddings` whose positions skip the padding.
 
-    Real tokens count from `pad_token_id + 1`, padding has position `pad_token_id`, as in fairseq,
-    where RoBERTa was trained.
+    As in fairseq, which was used for the training of RoBERTa, the positions of tokens start at
+    `pad_token_id + 1`. Padding has the position `pad_token_id`.
 
     Args:
-        pad_token_id: id of the padding token.
+        pad_token_id: Non-negative integer. Id of the padding token. Defaults to 1.
 
     Example:
         >>> import numpy as np
@@ -43,7 +43,7 @@ class RobertaEmbeddings(Embeddings):
         self.pad_token_id = pad_token_id
 
     def position_ids(self, token_ids, padding_mask, text_starts=None):
-        """(B, L): positions of real tokens count from `pad_token_id + 1`."""
+        """Compute positions that start at `pad_token_id + 1` and skip the padding, (B, L)."""
         real = ops.cast(padding_mask, "int32")
         if text_starts is None:
             return ops.cumsum(real, axis=1) * real + self.pad_token_id
@@ -52,17 +52,18 @@ class RobertaEmbeddings(Embeddings):
 
     @property
     def max_sequence_length(self) -> int:
-        """The most tokens that the position table serves."""
+        """The maximum number of tokens that the position table supports."""
         return self.max_positions - self.pad_token_id - 1
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RobertaBackbone(Backbone):
-    """RoBERTa's encoder; arguments, inputs and outputs as for `Backbone`, with its own defaults.
+    """RoBERTa encoder. See `Backbone` for arguments and outputs.
 
     Args:
-        pad_token_id: id of the padding token; the positions count from the number after it.
-        **kwargs: the other arguments of `Backbone`. There is one segment by default.
+        pad_token_id: Non-negative integer. Id of the padding token. The positions of tokens start
+            at the next integer. Defaults to 1.
+        **kwargs: Additional arguments for `Backbone`. `num_segments` defaults to 1.
 
     Source: Liu et al. 2019, RoBERTa: A Robustly Optimized BERT Pretraining Approach, section 4.
 
@@ -93,10 +94,10 @@ class RobertaBackbone(Backbone):
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration with transformers' epsilon, BERT's, where it has none.
+    """Set a missing epsilon of a configuration to the default of transformers.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> read_config({}), read_config({"layer_norm_eps": 1e-5})

@@ -1,4 +1,4 @@
-"""A table of tokens' vectors in place of an encoder.
+"""A table of token embeddings that is used instead of an encoder.
 
 Comment letters: B batch, L sequence, V vocabulary, D width, N texts.
 """
@@ -20,7 +20,7 @@ from encoder_zoo.encoders.layers import initializer
 
 
 class _Rows(keras.layers.Layer):
-    """Holds the table where other encoders have theirs, `embeddings.token_embedding`."""
+    """Layer that stores the table at `embeddings.token_embedding`, like other encoders."""
 
     def call(self, token_ids):
         is_token = ops.expand_dims(token_ids < self.token_embedding.input_dim, -1)
@@ -30,15 +30,16 @@ class _Rows(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenTable(Backbone):
-    """A vector for each token, the same in all texts: the encoder of static embeddings.
+    """Encoder of static embeddings. A token has the same vector in all texts.
 
     Args:
-        vocabulary_size: V; the token id V is the only one of a text without tokens, a zero vector.
-        hidden_dim: D.
-        **arguments: the others of `Backbone`, without meaning here.
+        vocabulary_size: Positive integer. V, the number of tokens. The token id V has a zero vector
+            and represents a text without tokens.
+        hidden_dim: Positive integer. D, the width of the embeddings.
+        **arguments: Other arguments of `Backbone`, which are ignored.
 
     Returns:
-        `{"sequence_output": (B, L, D)}`.
+        Dictionary with "sequence_output", a tensor of shape (B, L, D).
 
     Example:
         >>> table = TokenTable(vocabulary_size=9, hidden_dim=4)
@@ -69,8 +70,8 @@ class TokenTable(Backbone):
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
         if return_hidden_states or return_projections:
             raise ValueError(
-                "A TokenTable has no hidden states. Call it without return_hidden_states and "
-                "return_projections."
+                "TokenTable does not support return_hidden_states and return_projections. "
+                "Call it without these arguments."
             )
         return {"sequence_output": self.embeddings(inputs["token_ids"])}
 
@@ -86,7 +87,7 @@ class TokenTable(Backbone):
         return {}
 
     def table(self) -> np.ndarray:
-        """Return the vectors (V, D) float32, copied once for each state of the weights."""
+        """Return the embeddings as a float32 array (V, D), which is cached until weights change."""
         version = self.weights_version
         if version not in self._tables:
             self._tables.clear()

@@ -1,4 +1,4 @@
-"""XLM-RoBERTa: RoBERTa with a vocabulary of a hundred languages."""
+"""XLM-RoBERTa: RoBERTa with a vocabulary for one hundred languages."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from encoder_zoo.encoders.tokenizers import XLM_SENTENCEPIECE
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class XLMRobertaBackbone(roberta.RobertaBackbone):
-    """XLM-RoBERTa's encoder; arguments, inputs and outputs as for `RobertaBackbone`.
+    """XLM-RoBERTa encoder. See `RobertaBackbone` for arguments and outputs.
 
     Source: Conneau et al. 2020, Unsupervised Cross-lingual Representation Learning at Scale,
     section 3.
@@ -32,7 +32,7 @@ FAMILY = dataclasses.replace(
     backbone=XLMRobertaBackbone,
     class_prefix="XLMRoberta",
     tokenizer=XLM_SENTENCEPIECE,
-    # RoBERTa's, whose architecture it is: Liu et al. 2019, table 10.
+    # The value of RoBERTa, which has the same architecture: Liu et al. 2019, table 10.
     learning_rate=2e-5,
     weight_decay=0.1,
 )

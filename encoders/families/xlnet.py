@@ -1,6 +1,6 @@
-"""XLNet: attention to contents, distances and segments, of Transformer-XL; two streams.
+"""XLNet: relative attention as in Transformer-XL, with two streams.
 
-Comment letters: B batch, L sequence, D hidden, H heads, d numbers of a head.
+Comment letters: B batch, L sequence, D hidden, H heads, d head size.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,14 @@ from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
 
 def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
-    """Return sines and cosines of the distances from L - 1 down to -L.
+    """Compute sinusoidal encodings of the distances from L - 1 down to -L.
 
     Args:
-        length: L.
-        hidden_dim: D.
+        length: Positive integer. L, the sequence length.
+        hidden_dim: Positive integer. D, the width of the encodings.
 
     Returns:
-        (2 L, D) float32.
+        Float32 tensor of shape (2 L, D).
 
     Source: Dai et al. 2019, Transformer-XL, section 3.3; Vaswani et al. 2017, section 3.5.
 
@@ -48,15 +48,15 @@ def distance_encodings(length: int, hidden_dim: int) -> keras.KerasTensor:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SplitHeads(KeepsUpdates, keras.layers.EinsumDense):
-    """Keras's `EinsumDense`, with the same arguments, which keeps low-rank updates."""
+    """Keras's `EinsumDense` with support for low-rank updates. It takes the same arguments."""
 
     def quantize(self, mode=None, type_check=True, config=None):
-        return super().quantize(mode, type_check=False, config=config)  # though a subclass
+        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class JoinedHeads(KeepsUpdates, keras.layers.EinsumDense):
-    """`EinsumDense` of heads that lie side by side, (N, H d), with a kernel (D, H, d).
+    """`EinsumDense` with a kernel (D, H, d) for heads that are concatenated, (N, H d).
 
     Example:
         >>> import numpy as np
@@ -68,7 +68,7 @@ class JoinedHeads(KeepsUpdates, keras.layers.EinsumDense):
 
     def build(self, input_shape):
         super().build(input_shape)
-        self.input_spec = None  # of heads that are apart
+        self.input_spec = None  # it expects heads on a separate axis
 
     def call(self, inputs, training=None):
         return super().call(ops.reshape(inputs, (-1, *self.kernel.shape[1:])), training)
@@ -76,14 +76,16 @@ class JoinedHeads(KeepsUpdates, keras.layers.EinsumDense):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
-    """Hold what attention adds to queries before the product with keys, of H heads.
+    """Learned terms that the attention adds to the queries before their product with the keys.
 
     Args:
-        heads: (H, d).
+        heads: Tuple of integers (H, d). The number of heads and the head size.
 
     Attributes:
-        content: (H, d), added to queries of contents; `distance` and `segment` likewise.
-        embeddings: (2, H, d), keys of tokens of the same segment, and of other segments.
+        content: Weight of shape (H, d). Added to the queries for the contents of tokens.
+        distance: Weight of shape (H, d). Added to the queries for distances.
+        segment: Weight of shape (H, d). Added to the queries for segments.
+        embeddings: Weight of shape (2, H, d). Keys for tokens of the same and of other segments.
 
     Source: Dai et al. 2019, Transformer-XL, section 3.3; Yang et al. 2019, XLNet, section 2.5.
     """
@@ -102,19 +104,21 @@ class RelativeTerms(ConfigFromSignature, keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RelativeAttention(FastAttention):
-    """`SelfAttention` whose scores have terms of distances and of segments added.
+    """`SelfAttention` with additional scores for distances and segments.
 
     Args:
-        dropout: share of the encodings of distances dropped in training.
-        **kwargs: the other arguments of `SelfAttention`.
+        dropout: Float between 0 and 1. Dropout rate for the distance encodings. Defaults to 0.0.
+        **kwargs: Additional arguments for `SelfAttention`.
 
     Call arguments:
-        content: (B, L, D), of which keys and values are made; None: of x.
-        distances: (2 L, D), see `distance_encodings`.
-        other_segment: (B, L, L) bool, whether two tokens are of different segments; None: all are
-            of one, and the term is left out, which changes no probability.
+        content: Tensor of shape (B, L, D). The input of keys and values. Defaults to None, the
+            input `x`.
+        distances: Tensor of shape (2 L, D), see `distance_encodings`.
+        other_segment: Boolean tensor of shape (B, L, L). Whether two tokens are in different
+            segments. Defaults to None, which means that all tokens are in one segment. In this case
+            the segment term is skipped, because it does not change the probabilities.
 
-    Source: Yang et al. 2019, XLNet, sections 2.4 and 2.5; Dai et al. 2019, Transformer-XL, 3.3.
+    Source: Yang et al. 2019, XLNet, sections 2.4 and 2.5. Dai et al. 2019, Transformer-XL, 3.3.
 
     Example:
         >>> import numpy as np
@@ -165,7 +169,7 @@ class RelativeAttention(FastAttention):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class XLNetBlock(EncoderBlock):
-    """`EncoderBlock` with relative attention, and dropout inside the feed-forward net.
+    """`EncoderBlock` with relative attention and dropout inside the feed-forward network.
 
     Source: Yang et al. 2019, XLNet, section 2.4.
 
@@ -189,7 +193,7 @@ class XLNetBlock(EncoderBlock):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenDropout(Dropout):
-    """`Dropout` of (B, L, D).
+    """`Dropout` for tensors of shape (B, L, D).
 
     Example:
         >>> import numpy as np
@@ -204,10 +208,10 @@ class TokenDropout(Dropout):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class XLNetEmbeddings(Embeddings):
-    """The token table alone, without a LayerNorm; and the vector of predicted tokens.
+    """Token embeddings without a LayerNorm, and the embedding of tokens to predict.
 
     Attributes:
-        mask_embedding: (1, 1, D), which stands for tokens to predict in pretraining.
+        mask_embedding: Weight of shape (1, 1, D). It replaces the tokens to predict in pretraining.
 
     Source: Yang et al. 2019, XLNet, section 2.3.
 
@@ -224,7 +228,7 @@ class XLNetEmbeddings(Embeddings):
         mask_embedding = keras.Variable(
             initializer(), (1, 1, self.hidden_dim), self.variable_dtype, name="mask_embedding"
         )
-        # Made as one that is trained, for which TensorFlow takes gradients; `MaskedLM` trains it.
+        # TensorFlow needs a variable that was created as trainable, because `MaskedLM` trains it.
         mask_embedding.trainable = False
         self.mask_embedding = mask_embedding
         self.dropout_layer = TokenDropout(self.dropout, dtype=self.dtype_policy)
@@ -233,27 +237,28 @@ class XLNetEmbeddings(Embeddings):
         return self.dropout_layer(self.token_embedding(token_ids), training=training)
 
     def queries(self, x, training=None):
-        """Return the input of the query stream, (B, L, D), beside that of the content stream."""
+        """Compute the input of the query stream, (B, L, D)."""
         queries = ops.broadcast_to(ops.cast(self.mask_embedding, x.dtype), ops.shape(x))
         return self.dropout_layer(queries, training=training)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class XLNetBackbone(Backbone):
-    """XLNet's encoder; inputs and outputs as for `Backbone`, with its own defaults.
+    """XLNet encoder. See `Backbone` for its inputs and outputs.
 
-    `sequence_output` is that of the content stream; `predictions` runs the query stream beside it.
+    The value of "sequence_output" is the output of the content stream. The method `predictions`
+    also runs the query stream.
 
-    Positions are relative, so that padding may be on either side and texts may be longer than in
-    pretraining. Segment ids tell only whether two tokens are of one segment. There is no pooler;
-    classifiers read the last real token, <cls>.
+    Positions are relative, so padding can be on either side, and texts can be longer than in
+    pretraining. Segment ids only determine whether two tokens are in the same segment. The model
+    has no pooler. Classifiers read the last token that is not padding, <cls>.
 
     Args:
-        attention_dropout: share of attention probabilities dropped in training; None: `dropout`,
-            as in all checkpoints.
-        summary_activation: of the layer before the output layer of `SequenceClassifier` and
-            `MultipleChoice`.
-        **kwargs: the other arguments of `Backbone`.
+        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+            Defaults to None, the value of `dropout`, as in all checkpoints.
+        summary_activation: String. Activation of the dense layer before the output layer of
+            `SequenceClassifier` and `MultipleChoice`. Defaults to "tanh".
+        **kwargs: Additional arguments for `Backbone`.
 
     Source: Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining for Language
     Understanding, sections 2.3 to 2.5.
@@ -269,7 +274,7 @@ class XLNetBackbone(Backbone):
         {'sequence_output': (1, 4, 8)}
     """
 
-    # Segments are those of two texts, of <cls>, and in transformers of padding.
+    # Two texts, <cls> and (in transformers) padding have their own segments.
     defaults: ClassVar = {"num_segments": 4, "pooler": False}
     predicts_in_order = True
 
@@ -307,16 +312,17 @@ class XLNetBackbone(Backbone):
 
     @validate_arguments
     def predictions(self, inputs: Mapping, training: bool | None = None):
-        """Return the query stream's outputs: of each token without its own content.
+        """Compute the output of the query stream, in which a token does not see its own content.
 
         Args:
-            inputs: as for calling the backbone. "prediction_order", (B, L) int, is 0 at tokens that
-                all read; others are read by those alone whose number is larger. Without it each
-                token is predicted from all others of the content stream.
-            training: whether to drop.
+            inputs: Dictionary of tensors, the inputs of the backbone. The integer tensor
+                "prediction_order" of shape (B, L) is optional. Tokens with the value 0 are visible
+                to all tokens. Other tokens are only visible to tokens with a larger value. Without
+                this input, each token is predicted from all other tokens of the content stream.
+            training: Boolean or None. Whether to apply dropout. Defaults to None.
 
         Returns:
-            (B, L, D).
+            Tensor of shape (B, L, D).
 
         Source: Yang et al. 2019, XLNet, section 2.3 and figure 1.
 
@@ -331,8 +337,8 @@ class XLNetBackbone(Backbone):
             (1, 5, 8)
         """
         inputs = with_padding_mask(inputs)
-        x = self._embed(inputs, training)  # (B, L, D) of contents
-        y = self.embeddings.queries(x, training)  # likewise of queries
+        x = self._embed(inputs, training)  # content stream (B, L, D)
+        y = self.embeddings.queries(x, training)  # query stream (B, L, D)
         of_contents, of_queries = self._order_masks(inputs)
         for block, context in zip(self.blocks, self.block_contexts(inputs), strict=True):
             query = {**context, "attention_mask": of_queries, "content": x}
@@ -341,7 +347,7 @@ class XLNetBackbone(Backbone):
         return self.final_layer(y, training=training)
 
     def _order_masks(self, inputs: Mapping) -> tuple:
-        """Return which contents each content, and each query, reads: two (B, 1, L, L), bool."""
+        """Return boolean masks for the content and the query stream, both (B, 1, L, L)."""
         mask, order = as_matrix(self.attention_mask(inputs)), inputs.get("prediction_order")
         numbers = ops.arange(ops.shape(inputs["token_ids"])[1])
         itself = numbers[:, None] == numbers
@@ -353,15 +359,15 @@ class XLNetBackbone(Backbone):
         return mask & (read | itself), mask & read
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the input of classifiers, (B, D): the last real token's output."""
+        """Return the output of the last token that is not padding, (B, D)."""
         return last_tokens(sequence_output, inputs.get("padding_mask"))
 
 
 def read_config(config: Mapping) -> dict:
-    """Return a configuration without fields that repeat others or say what is always so.
+    """Remove fields of a configuration that repeat the value of other fields.
 
     Args:
-        config: contents of config.json.
+        config: Dictionary with the contents of config.json.
 
     Example:
         >>> read_config({"d_model": 8, "n_head": 2, "d_head": 4})
@@ -415,7 +421,7 @@ FAMILY = Family(
         "activation": "ff_activation",
         "layer_norm_epsilon": "layer_norm_eps",
         "summary_activation": "summary_activation",
-        "max_sequence_length": "max_sequence_length",  # transformers keeps it, and has no limit
+        "max_sequence_length": "max_sequence_length",  # transformers ignores this field
     },
     key_aliases={
         "hidden_size": "d_model",
