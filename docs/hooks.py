@@ -32,7 +32,7 @@ def on_config(config):
     """Show mkdocstrings the package as pip installs it: the folders, in one of its name."""
     package = pathlib.Path(_package.name) / "encoder_zoo"
     parts = {"facade": package}
-    parts |= {name: package / name for name in ("common", "encoders", "presets", "tasks")}
+    parts |= {name: package / name for name in ("common", "encoders", "presets", "tasks", "extras")}
     for name, folder in parts.items():
         shutil.copytree(ROOT / name, folder, ignore=NO_CODE, dirs_exist_ok=True)
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [_package.name]

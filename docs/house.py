@@ -19,7 +19,7 @@ import tokenize
 from dataclasses import dataclass
 
 PACKAGE = "encoder_zoo"
-TOPS = ("common", "encoders", "presets", "tasks", "facade")
+TOPS = ("common", "encoders", "presets", "tasks", "extras", "facade")
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 
 

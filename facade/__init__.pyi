@@ -38,12 +38,13 @@ from encoder_zoo.encoders.tokenizers.sentencepiece import XLNetTokenizer as XLNe
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer as BertTokenizer
 from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary
-from encoder_zoo.tasks import display as display, losses as losses, register_task as register_task
+from encoder_zoo.extras import display as display
+from encoder_zoo.tasks import losses as losses, register_task as register_task
 from encoder_zoo.tasks.preprocessing.annotation_files import read_conll as read_conll
 from encoder_zoo.tasks.preprocessing.annotation_files import write_conll as write_conll
 from encoder_zoo.tasks.preprocessing.annotation_files import read_annotations as read_annotations
-from encoder_zoo.tasks.bulk.files import BatchAnswers as BatchAnswers
-from encoder_zoo.tasks.bulk.files import answer_files as answer_files
+from encoder_zoo.extras.bulk.files import BatchAnswers as BatchAnswers
+from encoder_zoo.extras.bulk.files import answer_files as answer_files
 from encoder_zoo.tasks.pretraining.corpus import PretrainingCorpus as PretrainingCorpus
 from encoder_zoo.tasks.training.token_cache import TokenCache as TokenCache
 from encoder_zoo.tasks.distillation.distillation import Distillation as Distillation
@@ -100,7 +101,7 @@ from encoder_zoo.tasks.embedding.sparse_encoder import (
     SparseEncoderPreprocessor as SparseEncoderPreprocessor,
 )
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder as SparseEncoder
-from encoder_zoo.tasks.embedding.hybrid_embedder import HybridEmbedder as HybridEmbedder
+from encoder_zoo.extras.hybrid_embedder import HybridEmbedder as HybridEmbedder
 from encoder_zoo.tasks.embedding.term_table import TermTable as TermTable
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor as EntityExtractorPreprocessor,

@@ -14,9 +14,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from encoder_zoo.sklearn_estimators import TextClassifier as TextClassifier
-    from encoder_zoo.sklearn_estimators import TextRegressor as TextRegressor
-    from encoder_zoo.sklearn_estimators import TextVectorizer as TextVectorizer
+    from encoder_zoo.extras.sklearn_estimators import TextClassifier as TextClassifier
+    from encoder_zoo.extras.sklearn_estimators import TextRegressor as TextRegressor
+    from encoder_zoo.extras.sklearn_estimators import TextVectorizer as TextVectorizer
 
 __all__ = ["TextClassifier", "TextRegressor", "TextVectorizer"]
 
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> object:
             f"encoder_zoo.sklearn.{name} needs scikit-learn, which is not installed: "
             "`pip install scikit-learn`."
         ) from error
-    from encoder_zoo import sklearn_estimators
+    from encoder_zoo.extras import sklearn_estimators
 
     return getattr(sklearn_estimators, name)
 

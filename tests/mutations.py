@@ -27,9 +27,9 @@ import sys
 import time
 
 import pytest
+from paths import TOPS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDERS = ("common", "encoders", "presets", "tasks", "facade")
 RECORD = ROOT / "build" / "mutations"
 MAX_FILES = 6  # of tests, that name what is changed
 MOST, SECONDS = 150, 60  # tests of a run, and what they took when they were recorded
@@ -84,7 +84,7 @@ def changed(node: ast.AST) -> ast.AST | None:
 def faults() -> list[tuple[pathlib.Path, ast.AST, ast.FunctionDef, str | None]]:
     """Return file, part, function and class of all places for a fault in functions."""
     found = []
-    for path in sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")):
+    for path in sorted(p for folder in TOPS for p in (ROOT / folder).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for owner in ast.walk(tree):
             if not isinstance(owner, ast.Module | ast.ClassDef):
@@ -164,7 +164,7 @@ def record() -> None:
 
     RECORD.mkdir(parents=True, exist_ok=True)
     measured = coverage.Coverage(
-        RECORD / "coverage", include=[str(ROOT / folder / "*") for folder in FOLDERS]
+        RECORD / "coverage", include=[str(ROOT / folder / "*") for folder in TOPS]
     )
     measured.erase()
     recorder = Recorder(measured)

@@ -12,11 +12,11 @@ import yaml
 from hypothesis import strategies as st
 
 from encoder_zoo.common.escaping import in_html, in_line, in_markdown, in_python, in_yaml, visible
+from encoder_zoo.extras.display.marks import answer, entities, explanation
+from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.model_card import TRANSFORMERS, Description, Usage, make_card
 from encoder_zoo.presets.origin import Origin
-from encoder_zoo.tasks.display.marks import answer, entities, explanation
-from encoder_zoo.tasks.display.picture import Picture
 
 FRAGMENTS = [
     *("`", "```", "~~~", "|", "\\", "\\|", "*a*", "__b__", "_", "#", "---", "- ", "1. ", "> "),

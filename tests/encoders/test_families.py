@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from paths import ROOT
+from paths import ROOT, TOPS
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, all_families, family_module
@@ -42,7 +42,7 @@ def test_a_registered_family_is_public(name):
     assert family.backbone.family is family
 
 
-FLOORS = ["common", "encoders", "presets", "tasks"]
+FLOORS = TOPS[:-1]
 UP = "backbone.py", "tokenizer.py"  # their `from_preset` and `save_to_preset`
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from paths import ROOT
+from paths import ROOT, TOPS
 from processes import run
 
 import encoder_zoo as ez
@@ -21,7 +21,6 @@ from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.retrieval import hybrid_index, index
 
 SCRIPTS = ROOT / "tests" / "typing"
-WINGS = ("common", "encoders", "presets", "tasks")
 # Arguments of backbones that give weights another shape than a preset's.
 SHAPES = {
     "vocabulary_size", "num_layers", "hidden_dim", "intermediate_dim", "max_sequence_length",
@@ -38,7 +37,7 @@ def installed(tmp_path_factory) -> pathlib.Path:
     """The package as it lies in site-packages: a type checker runs no import hooks."""
     package = tmp_path_factory.mktemp("installed") / "encoder_zoo"
     package.mkdir()
-    for part in (*(ROOT / "facade").iterdir(), *(ROOT / n for n in WINGS)):
+    for part in (*(ROOT / "facade").iterdir(), *(ROOT / n for n in TOPS[:-1])):
         (package / part.name).symlink_to(part)
     return package.parent
 

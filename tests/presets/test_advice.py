@@ -10,7 +10,7 @@ import pytest
 from small_tasks import BERT, make, new
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.testing import tiny
 
 

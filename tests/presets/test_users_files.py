@@ -16,9 +16,9 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
+from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.presets.files import atomic
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.serving import export
 from encoder_zoo.tasks.training.backup import BackupFolder, Position
 

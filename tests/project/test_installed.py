@@ -10,7 +10,7 @@ import textwrap
 import tomllib
 
 import pytest
-from paths import ROOT
+from paths import ROOT, TOPS
 
 import encoder_zoo as ez
 
@@ -28,7 +28,7 @@ def installed(tmp_path_factory) -> pathlib.Path:
     """A folder into which a wheel was installed."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # a copy: building leaves files behind
-    for part in ("facade", "common", "encoders", "presets", "tasks"):
+    for part in TOPS:
         shutil.copytree(ROOT / part, source / part)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
@@ -60,7 +60,7 @@ def test_the_editable_package_in_the_root_of_the_repository():
 @pytest.mark.slow
 @pytest.mark.matrix
 def test_a_wheel_holds_every_file_and_one_top_level_package(installed):
-    wings = {"facade": ".", **{name: name for name in ("common", "encoders", "presets", "tasks")}}
+    wings = {**{name: name for name in TOPS}, "facade": "."}
     files = {
         os.path.join(wing, file.relative_to(ROOT / folder))
         for folder, wing in wings.items()
@@ -128,7 +128,7 @@ def test_packages_that_are_advised_have_these_names():
     known = {re.split(r"[\[><=;~ ]", name)[0].lower() for name in named}
     advised = {
         name
-        for folder in ("common", "encoders", "presets", "tasks", "facade")
+        for folder in TOPS
         for path in (ROOT / folder).rglob("*.py")
         for name in re.findall(r"pip install ([\w-]+)`", path.read_text(encoding="utf-8"))
     }

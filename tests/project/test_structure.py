@@ -9,7 +9,7 @@ import pathlib
 import sys
 
 import pytest
-from paths import ROOT
+from paths import ROOT, TOPS
 
 # Each imports only from those before it. "encoder_zoo" is the facade's own folder, and
 # "encoders.backbone" a module: the core is below the kernels, and the choice between them above.
@@ -33,7 +33,6 @@ FOLDERS = [
     "tasks.training",
     "tasks.serving",
     "tasks.base",
-    "tasks.bulk",
     "tasks.retrieval",
     "tasks.classification",
     "tasks.tagging",
@@ -42,7 +41,9 @@ FOLDERS = [
     "tasks.pretraining",
     "tasks.embedding",
     "tasks.distillation",
-    "tasks.display",
+    "extras",
+    "extras.bulk",
+    "extras.display",
     "encoder_zoo",
     "testing",
 ]
@@ -51,7 +52,7 @@ FOLDERS = [
 def modules() -> dict[str, pathlib.Path]:
     """Return {name without "encoder_zoo.": file} of all modules."""
     found = {}
-    for top in ("common", "encoders", "presets", "tasks", "facade"):
+    for top in TOPS:
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = [*path.relative_to(ROOT).parts[:-1], path.stem]
             if top == "facade":
@@ -85,6 +86,11 @@ def imports_of(path: pathlib.Path) -> set[str]:
             ours = [alias.name for alias in node.names if alias.name.startswith("encoder_zoo")]
             names |= {name.removeprefix("encoder_zoo.") for name in ours}
     return names
+
+
+def test_every_folder_is_installed():
+    missing = [top for top in TOPS[:-1] if importlib.util.find_spec(f"encoder_zoo.{top}") is None]
+    assert not missing, "a folder is new: pip install -e ."
 
 
 def test_every_folder_has_a_rank():

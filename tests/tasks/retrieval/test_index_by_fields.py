@@ -2,7 +2,6 @@
 
 import datetime
 import itertools
-import pathlib
 import time
 import uuid
 
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from paths import ROOT, TOPS
 
 import encoder_zoo as ez
 from encoder_zoo.common import wording
@@ -17,7 +17,6 @@ from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseIndex, VectorIndex
 from tests.tasks.retrieval.test_documents import Dense, Terms, Tokens
 
-ROOT = pathlib.Path(__file__).parents[3]
 SYMBOLS = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<=", "$eq": "==", "$ne": "!="}
 DAYS = [datetime.date(2024, 1, day) for day in (1, 2, 2, 3)]
 NOON = datetime.datetime(2024, 1, 2, 12)
@@ -190,8 +189,7 @@ def test_names_are_compared_with_a_bounded_number(monkeypatch):
 
 
 def test_names_are_compared_in_one_place():
-    folders = ("common", "encoders", "presets", "tasks", "facade")
-    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    sources = [path for folder in TOPS for path in (ROOT / folder).rglob("*.py")]
     found = [path.name for path in sources if "difflib" in path.read_text()]
     assert found == ["wording.py"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.tasks.base.confidence import answers_at_scores, best_threshold
 from encoder_zoo.tasks.classification.class_labels import class_indices
-from encoder_zoo.tasks.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.columns import plain
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 from not_installed import hide
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.display import charts
+from encoder_zoo.extras.display import charts
 
 NASTY = "<script>alert('x')</script> & Rome \"e\u0301\" \U0001f600 \u05d0"
 

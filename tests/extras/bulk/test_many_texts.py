@@ -18,9 +18,9 @@ from not_installed import hide
 
 import encoder_zoo as ez
 from encoder_zoo.common.validation import PositiveInt
+from encoder_zoo.extras.bulk import columns, files
+from encoder_zoo.extras.bulk.rows import files_of
 from encoder_zoo.presets.files.manifest import digest
-from encoder_zoo.tasks.bulk import columns, files
-from encoder_zoo.tasks.bulk.rows import files_of
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -658,8 +658,8 @@ MEMORY = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 import encoder_zoo as ez
-from encoder_zoo.tasks.bulk import columns, files
-from encoder_zoo.tasks.bulk.rows import files_of
+from encoder_zoo.extras.bulk import columns, files
+from encoder_zoo.extras.bulk.rows import files_of
 from test_many_texts import Reversing
 
 files.CHUNK_CHARACTERS = 2**20

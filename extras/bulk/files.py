@@ -18,11 +18,11 @@ from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.extras.bulk.columns import array_column, nulls, pa
+from encoder_zoo.extras.bulk.rows import Paths, files_of, parquet, rows_of
+from encoder_zoo.extras.bulk.run import Run
+from encoder_zoo.extras.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.tasks.bulk.columns import array_column, nulls, pa
-from encoder_zoo.tasks.bulk.rows import Paths, files_of, parquet, rows_of
-from encoder_zoo.tasks.bulk.run import Run
-from encoder_zoo.tasks.bulk.task_method import Columns, MethodName, TaskMethod, has_text
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 

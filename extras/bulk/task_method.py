@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.validation import Rule, check_argument, rules_of
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.bulk.columns import answer_columns, check_installed, spread
+from encoder_zoo.extras.bulk.columns import answer_columns, check_installed, spread
 
 if TYPE_CHECKING:
     import pyarrow

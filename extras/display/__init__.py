@@ -12,7 +12,7 @@ Example:
     In [Rome LOC].
 """
 
-from encoder_zoo.tasks.display.charts import (
+from encoder_zoo.extras.display.charts import (
     class_report,
     confusion_matrix,
     coverage,
@@ -20,9 +20,9 @@ from encoder_zoo.tasks.display.charts import (
     learning_curves,
     thresholds,
 )
-from encoder_zoo.tasks.display.marks import answer, attention, entities, explanation
-from encoder_zoo.tasks.display.matches import matches
-from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.extras.display.marks import answer, attention, entities, explanation
+from encoder_zoo.extras.display.matches import matches
+from encoder_zoo.extras.display.picture import Picture
 
 __all__ = [
     "Picture",

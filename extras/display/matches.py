@@ -10,8 +10,8 @@ import numpy as np
 from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.display.marks import COLORS, MARK, Mark, marked
-from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.extras.display.marks import COLORS, MARK, Mark, marked
+from encoder_zoo.extras.display.picture import Picture
 
 BAR_WIDTH = 12  # characters in a terminal
 # Neighbours stay apart, and what a line break divides is two boxes.

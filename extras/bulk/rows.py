@@ -16,7 +16,7 @@ from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.reading import parse_json
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import shown
-from encoder_zoo.tasks.bulk.columns import pa
+from encoder_zoo.extras.bulk.columns import pa
 
 parquet = LazyModule("pyarrow.parquet", "This needs the package pyarrow: `pip install pyarrow`.")
 BATCH = 1024  # rows of Parquet that are read at a time

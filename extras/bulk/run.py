@@ -17,12 +17,12 @@ import numpy as np
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.extras.bulk.columns import pa
+from encoder_zoo.extras.bulk.rows import is_parquet, parquet, rows_of
+from encoder_zoo.extras.bulk.task_method import TaskMethod, has_text
 from encoder_zoo.presets.files.atomic import checked_folder, write_signed
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.presets.files.open_folder import InputFiles
-from encoder_zoo.tasks.bulk.columns import pa
-from encoder_zoo.tasks.bulk.rows import is_parquet, parquet, rows_of
-from encoder_zoo.tasks.bulk.task_method import TaskMethod, has_text
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,7 +14,7 @@ from encoder_zoo.common.escaping import in_html
 from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.tasks.display.picture import Picture
+from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.tagging.tags import spans_of_tags
 

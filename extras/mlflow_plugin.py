@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from encoder_zoo import __version__
+from encoder_zoo.common.version import __version__
 
 
 class RunContext:

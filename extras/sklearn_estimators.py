@@ -1,0 +1,424 @@
+"""The estimators of `encoder_zoo.sklearn`.
+
+Their fitted attribute `model_` is the `SequenceClassifier` or `TextEmbedder` itself, with all of
+its methods. They are pickled with their weights.
+
+Comment letters: N texts, C classes, D width of a vector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.utils import (
+    Tags,
+    check_array,
+    check_consistent_length,
+    check_random_state,
+    column_or_1d,
+)
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted
+
+from encoder_zoo.common.validation import (
+    PositiveFloat,
+    PositiveInt,
+    SequenceLength,
+    Verbosity,
+    check_argument,
+    rules_of,
+)
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
+from encoder_zoo.tasks.embedding.pair_columns import TEXTS
+from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
+from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
+from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name, log_odd_labels
+
+
+class TextEstimator(BaseEstimator):
+    """Base of the estimators: their parameters are checked by `fit`, and they take texts."""
+
+    def _check_parameters(self) -> None:
+        """Raise a ValueError for a parameter that does not pass its rule."""
+        for name, rule in rules_of(type(self).__init__).items():
+            check_argument(name, getattr(self, name), rule)
+
+    def _preset_arguments(self) -> dict:
+        """Return the parameters that `from_preset` takes."""
+        return {} if self.sequence_length is None else {"sequence_length": self.sequence_length}
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+
+class FineTunedEstimator(TextEstimator):
+    """Base of the estimators that fine-tune a `SequenceClassifier`."""
+
+    def _fine_tune(self, X, y, sample_weight, **arguments) -> None:
+        """Load a new model from the preset, and train it on checked labels.
+
+        Args:
+            X: texts.
+            y: labels as `SequenceClassifier.fit` takes them.
+            sample_weight: one number per text, or None.
+            **arguments: of the model, such as its labels.
+        """
+        with seeded(self.random_state):
+            arguments |= self._preset_arguments()
+            with without_advice():
+                self.model_ = SequenceClassifier.from_preset(self.preset, **arguments)
+            self.model_.compile(learning_rate=self.learning_rate)
+            self.model_.fit(
+                X,
+                y,
+                self.batch_size,
+                self.epochs,
+                sample_weight=sample_weight,
+                verbose=self.verbose,
+            )
+
+    def _check_given(self, X, y, sample_weight) -> np.ndarray | None:
+        """Check the parameters and the data's lengths; return the sample weights as an array."""
+        self._check_parameters()
+        if y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        check_consistent_length(X, y)
+        check_given(y, X)
+        if sample_weight is None:
+            return None
+        weights = check_array(sample_weight, ensure_2d=False, input_name="sample_weight")
+        if weights.ndim != 1:
+            raise invalid("The shape of sample_weight", weights.shape, f"({len(y)},)")
+        check_consistent_length(X, weights)
+        if not weights.any():
+            raise ValueError("sample_weight is 0 for all texts. Expected some greater than 0.")
+        return weights
+
+
+def one_column(y: np.ndarray) -> np.ndarray:
+    """Return labels (N, 1) as (N,), with scikit-learn's warning; others unchanged.
+
+    Example:
+        >>> one_column(np.array([1, 2])).shape, one_column(np.array([[1, 2]])).shape
+        ((2,), (1, 2))
+    """
+    return column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
+
+
+@contextlib.contextmanager
+def without_advice() -> Iterator[None]:
+    """Leave out the warning that new layers are to be trained, as that is what comes next."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "Fine-tune before use" not in record.getMessage()
+
+    logger = logging.getLogger("encoder_zoo")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
+@contextlib.contextmanager
+def seeded(random_state: int | np.random.RandomState | None) -> Iterator[None]:
+    """Fix Keras's random numbers inside the block, and leave Python's and NumPy's as they were.
+
+    Args:
+        random_state: as scikit-learn's estimators take it; with None nothing is fixed.
+
+    Example:
+        >>> with seeded(0):
+        ...     first = random.random()
+        >>> with seeded(0):
+        ...     print(random.random() == first)
+        True
+    """
+    if random_state is None:
+        yield
+        return
+    seed = check_random_state(random_state).randint(2**31 - 1)
+    states = random.getstate(), np.random.get_state()
+    keras.utils.set_random_seed(int(seed))
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+
+SEVERAL = "multi_label_classification"
+
+
+class TextClassifier(ClassifierMixin, FineTunedEstimator):
+    """Classifies texts, or pairs of texts, by fine-tuning an encoder; an estimator of scikit-learn.
+
+    It fits where scikit-learn's own classifiers do: `cross_val_score`, `GridSearchCV`, `Pipeline`,
+    `CalibratedClassifierCV`, `clone`, `joblib.dump`.
+
+    Args:
+        preset: as for `SequenceClassifier.from_preset`. The default is small and works offline;
+            larger ones, such as "all_minilm_l6_en_uncased", classify better.
+        epochs: number of passes over the texts.
+        batch_size: of training and prediction.
+        learning_rate: peak, see `SequenceClassifier.compile`; None is the preset's.
+        sequence_length: number of tokens of a text that are read; None is what the model can.
+        class_weight: {class: weight}, "balanced" or None, as scikit-learn's classifiers have it.
+        random_state: fixes the new layers, the order of the texts and dropout: an integer, a
+            `numpy.random.RandomState`, or None.
+        verbose: of training, as in Keras.
+
+    Attributes:
+        classes_: (C,) the classes, sorted.
+        model_: the fine-tuned `SequenceClassifier`, with `classify`, `save_to_preset`, `export`.
+
+    Example:
+        >>> from encoder_zoo.sklearn import TextClassifier
+        >>> classifier = TextClassifier(epochs=1, random_state=0)
+        >>> _ = classifier.fit(["Great!", "Awful.", "Nice.", "Bad."], ["up", "down", "up", "down"])
+        >>> classifier.classes_.tolist(), classifier.predict(["Good."]).shape
+        (['down', 'up'], (1,))
+    """
+
+    def __init__(
+        self,
+        preset: str | os.PathLike = "bert_nano_en_uncased",
+        *,
+        epochs: PositiveInt = 3,
+        batch_size: PositiveInt = 32,
+        learning_rate: PositiveFloat | None = None,
+        sequence_length: SequenceLength | None = None,
+        class_weight: Mapping | str | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: Verbosity = 0,
+    ):
+        self.preset = preset
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.sequence_length = sequence_length
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> TextClassifier:
+        """Load the preset and fine-tune it.
+
+        Args:
+            X: N texts: a list, array or column of a table; or pairs of texts, a table of two
+                columns or a list of pairs. Without y, rows that hold their labels, see
+                `encoder_zoo.read_annotations`.
+            y: (N,) one class for each; or (N, C) 0 or 1, where a text may have any number of
+                classes.
+            sample_weight: (N,) one number for each, or None.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            ValueError: If `y` has only one class.
+        """
+        X, y = texts_and_labels(X, y, classes=None, several=False)
+        weights = self._check_given(X, y, sample_weight)
+        log_odd_labels(y)
+        y = one_column(check_array(y, ensure_2d=False, dtype=None, input_name="y"))
+        check_classification_targets(y)
+        if self.class_weight is not None:
+            of_classes = compute_sample_weight(self.class_weight, y)
+            weights = of_classes if weights is None else weights * of_classes
+        if type_of_target(y) == "multilabel-indicator":
+            self.classes_ = np.arange(y.shape[1])
+            several = {"num_classes": y.shape[1], "problem_type": SEVERAL}
+            self._fine_tune(X, y, weights, **several)
+            return self
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        if len(self.classes_) == 1:
+            only = self.classes_.tolist()[0]
+            raise ValueError(f"y has one class, {only!r}. Expected two classes or more.")
+        names = [class_name(name) for name in self.classes_.tolist()]
+        self._fine_tune(X, np.array(names)[numbers.ravel()], weights, labels=names)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable class of each text, (N,); or 0 or 1 for each class, (N, C)."""
+        probabilities = self.predict_proba(X)
+        if self.model_.problem_type == SEVERAL:
+            return (probabilities >= 0.5).astype(int)
+        return self.classes_[probabilities.argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities (N, C) of the classes, which are in the order of `classes_`."""
+        check_is_fitted(self)
+        return self.model_.predict_proba(X, self.batch_size)
+
+
+class TextRegressor(RegressorMixin, FineTunedEstimator):
+    """Maps texts, or pairs of texts, to numbers by fine-tuning an encoder.
+
+    It is trained on numbers of mean 0 and standard deviation 1; the output layer is scaled back.
+
+    Args:
+        preset, epochs, batch_size, learning_rate, sequence_length, random_state, verbose: see
+            `TextClassifier`.
+
+    Attributes:
+        model_: the fine-tuned `SequenceClassifier`.
+
+    Example:
+        >>> from encoder_zoo.sklearn import TextRegressor
+        >>> regressor = TextRegressor(epochs=1, random_state=0)
+        >>> _ = regressor.fit(["Great!", "Awful.", "Nice."], [5, 1, 4])
+        >>> regressor.predict(["Good."]).shape
+        (1,)
+    """
+
+    def __init__(
+        self,
+        preset: str | os.PathLike = "bert_nano_en_uncased",
+        *,
+        epochs: PositiveInt = 3,
+        batch_size: PositiveInt = 32,
+        learning_rate: PositiveFloat | None = None,
+        sequence_length: SequenceLength | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: Verbosity = 0,
+    ):
+        self.preset = preset
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.sequence_length = sequence_length
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> TextRegressor:
+        """Load the preset and fine-tune it.
+
+        Args:
+            X: N texts, or pairs of texts, see `TextClassifier.fit`.
+            y: (N,) a number for each, or (N, C) several.
+            sample_weight: (N,) one number for each, or None.
+
+        Returns:
+            The estimator.
+        """
+        X, y = texts_and_labels(X, y, classes=None, several=False)
+        weights = self._check_given(X, y, sample_weight)
+        y = one_column(check_array(y, ensure_2d=False, dtype="float64", input_name="y"))
+        mean = np.average(y, axis=0, weights=weights)
+        scale = np.sqrt(np.average((y - mean) ** 2, axis=0, weights=weights))
+        scale = np.where(scale > 0, scale, 1.0)
+        count = 1 if y.ndim == 1 else y.shape[1]
+        arguments = {"problem_type": "regression", "num_classes": count}
+        self._fine_tune(X, (y - mean) / scale, weights, **arguments)
+        output = self.model_.head.output_dense
+        kernel, bias = map(keras.ops.convert_to_numpy, (output.kernel, output.bias))
+        output.kernel.assign(kernel * scale)  # (D, C)
+        output.bias.assign(bias * scale + mean)
+        self._is_single = y.ndim == 1
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the number of each text, (N,); or its numbers, (N, C)."""
+        check_is_fitted(self)
+        values = self.model_.predict(X, self.batch_size, verbose=0).astype("float64")
+        return values[:, 0] if self._is_single else values
+
+
+class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEstimator):
+    """Turns texts into vectors by a `TextEmbedder`, for other estimators of scikit-learn.
+
+    Nothing is trained: `fit` loads the preset.
+
+    Args:
+        preset: as for `TextEmbedder.from_preset`. The default is small and works offline.
+        batch_size: texts that are read at once.
+        sequence_length: see `TextClassifier`.
+
+    Attributes:
+        model_: the `TextEmbedder`.
+
+    Example:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from encoder_zoo.sklearn import TextVectorizer
+        >>> pipeline = make_pipeline(TextVectorizer(), LogisticRegression())
+        >>> texts = ["A cat sat.", "Two kittens.", "The bank lends.", "A loan."]
+        >>> pipeline.fit(texts, ["pet", "pet", "money", "money"]).predict(["My cat."]).tolist()
+        ['pet']
+    """
+
+    def __init__(
+        self,
+        preset: str | os.PathLike = "bert_nano_en_uncased_embedder",
+        *,
+        batch_size: PositiveInt = 32,
+        sequence_length: SequenceLength | None = None,
+    ):
+        self.preset = preset
+        self.batch_size = batch_size
+        self.sequence_length = sequence_length
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def fit(self, X: Any = None, y: Any = None) -> TextVectorizer:
+        """Load the preset.
+
+        Args:
+            X: texts, which are checked; they may be left out, as nothing is trained.
+            y: not used.
+
+        Returns:
+            The estimator.
+        """
+        self._check_parameters()
+        if X is not None:
+            TEXTS.read(X)
+        self.model_ = TextEmbedder.from_preset(self.preset, **self._preset_arguments())
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the vectors (N, D) float32 of N texts."""
+        check_is_fitted(self)
+        (texts,) = TEXTS.read(X)
+        return self.model_.embed(texts, batch_size=self.batch_size)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Return D, by which scikit-learn names the columns."""
+        return self.model_.dim or self.model_.embedding_dim
