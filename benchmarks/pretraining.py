@@ -26,7 +26,8 @@ import numpy as np
 from sources import MINILM
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.pretraining.corpus_reading import Reader, read_examples
+from encoder_zoo.extras.corpora.examples import planner
+from encoder_zoo.extras.corpora.reading import Reader, read_examples
 
 HERE = pathlib.Path(__file__).parent
 WARM = 3  # steps before the clock starts
@@ -139,7 +140,7 @@ def prepared_rows(corpus: ez.PretrainingCorpus, tokenizer, options) -> list[dict
     """The corpus's pairs as transformers takes them, without masks."""
     preprocessor = ez.PretrainingPreprocessor(tokenizer, options.length, short_share=0.0)
     prepared = []
-    for slot in Reader(corpus, preprocessor.corpus_examples, seed=0).ordered():
+    for slot in Reader(corpus, planner(preprocessor), seed=0).ordered():
         row = read_examples([slot], tokenizer, corpus.vocabulary_size)
         ids, count = row["token_ids"], len(row["token_ids"])
         positions = np.arange(options.length)

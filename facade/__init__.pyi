@@ -45,7 +45,7 @@ from encoder_zoo.tasks.preprocessing.annotation_files import write_conll as writ
 from encoder_zoo.tasks.preprocessing.annotation_files import read_annotations as read_annotations
 from encoder_zoo.extras.bulk.files import BatchAnswers as BatchAnswers
 from encoder_zoo.extras.bulk.files import answer_files as answer_files
-from encoder_zoo.tasks.pretraining.corpus import PretrainingCorpus as PretrainingCorpus
+from encoder_zoo.extras.corpora.corpus import PretrainingCorpus as PretrainingCorpus
 from encoder_zoo.tasks.training.token_cache import TokenCache as TokenCache
 from encoder_zoo.tasks.distillation.distillation import Distillation as Distillation
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import (

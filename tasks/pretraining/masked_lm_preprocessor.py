@@ -6,8 +6,6 @@ Comment letters: B batch, L sequence, M masked positions, W words of a row.
 from __future__ import annotations
 
 import functools
-import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +20,6 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples
-    from encoder_zoo.tasks.pretraining.corpus_writing import Shard
 
 # Of the selected tokens: the share that becomes the mask token, and the share (of all) up to
 # which one becomes a random token; the rest stays. Devlin et al. 2019, section 3.1.
@@ -107,25 +101,11 @@ class MaskedLMPreprocessor(Preprocessor):
     def packed_length(self) -> int | None:
         return self.max_sequence_length if self.pack_texts else None
 
-    labels_pairs = False
     predicts_in_order = False  # of the backbone, see `attach`
 
     def attach(self, task) -> None:
         super().attach(task)
         self.predicts_in_order = task.backbone.predicts_in_order
-
-    def corpus_examples(self, shard: Shard, rng: random.Random) -> ShardExamples:
-        """Return examples of a shard of a corpus.
-
-        Args:
-            shard: to take them from.
-            rng: makes all random choices.
-        """
-        from encoder_zoo.tasks.pretraining.corpus_examples import document_sentences, full_sentences
-
-        if self.across_documents:
-            return full_sentences(shard, self.max_sequence_length)
-        return document_sentences(shard, self.max_sequence_length, rng)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is not None:

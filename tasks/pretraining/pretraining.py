@@ -6,7 +6,6 @@ Comment letters: B batch, L sequence, M masked positions, V vocabulary.
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
@@ -23,8 +22,6 @@ from encoder_zoo.tasks.base.head import TaskHead, head_dropout
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.classification.class_labels import class_indices
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
-from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples, segment_pairs
-from encoder_zoo.tasks.pretraining.corpus_writing import Shard
 from encoder_zoo.tasks.pretraining.masked_lm import (
     MaskingPresetArguments,
     make_masked_lm_head,
@@ -80,8 +77,6 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
 
     task_name = "pretraining"
 
-    labels_pairs = True
-
     @validate_arguments
     def __init__(
         self,
@@ -102,10 +97,6 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
     def attach(self, task: Task) -> None:
         super().attach(task)
         self.objective = task.head_record.pair.objective
-
-    def corpus_examples(self, shard: Shard, rng: random.Random) -> ShardExamples:
-        swapped = self.objective == "sentence_order"
-        return segment_pairs(shard, self.max_sequence_length, swapped, self.short_share, rng)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if y is None:

@@ -43,6 +43,7 @@ FOLDERS = [
     "tasks.distillation",
     "extras",
     "extras.bulk",
+    "extras.corpora",
     "extras.display",
     "encoder_zoo",
     "testing",

@@ -9,8 +9,8 @@ import pytest
 from keras import ops
 
 import encoder_zoo as ez
+from encoder_zoo.extras.corpora.reading import Reader
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.pretraining.corpus_reading import Reader
 from encoder_zoo.tasks.training.sources import training_data
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()

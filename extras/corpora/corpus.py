@@ -9,12 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
-from encoder_zoo.presets.files.folder_files import size_of
-from encoder_zoo.presets.files.manifest import checksum
-from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.tasks.pretraining.corpus_documents import CorpusDocuments, TextFiles
-from encoder_zoo.tasks.pretraining.corpus_reading import CorpusBatches
-from encoder_zoo.tasks.pretraining.corpus_writing import (
+from encoder_zoo.extras.corpora.documents import CorpusDocuments, TextFiles
+from encoder_zoo.extras.corpora.reading import CorpusBatches
+from encoder_zoo.extras.corpora.writing import (
     COUNTS,
     MODIFIED,
     NAME,
@@ -28,6 +25,9 @@ from encoder_zoo.tasks.pretraining.corpus_writing import (
     read_manifest,
     write,
 )
+from encoder_zoo.presets.files.folder_files import size_of
+from encoder_zoo.presets.files.manifest import checksum
+from encoder_zoo.presets.files.open_folder import OpenFolder
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -258,7 +258,7 @@ SHARED = ("tokenizer", "source", "shard_tokens")  # settings that all parts have
 
 
 class Parts:
-    """The documents of all parts of a corpus: a `corpus_writing.Source`.
+    """The documents of all parts of a corpus: a `Source` of `writing.py`.
 
     Args:
         corpora: the parts, in any order.

@@ -1,6 +1,6 @@
 """Batches of examples of a corpus: shuffled by a seed, from any step on, in parts for workers.
 
-Comment letters: B batch, K slots, see `corpus_examples.ShardExamples`.
+Comment letters: B batch, K slots, see `examples.ShardExamples`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.extras.corpora.examples import ShardExamples, planner
+from encoder_zoo.extras.corpora.writing import Shard
 from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM, Plan
-from encoder_zoo.tasks.pretraining.corpus_examples import ShardExamples
-from encoder_zoo.tasks.pretraining.corpus_writing import Shard
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
 from encoder_zoo.tasks.training.data import TrainingData
 from encoder_zoo.tasks.training.distribution import worker_of
 
 if TYPE_CHECKING:
+    from encoder_zoo.extras.corpora.corpus import PretrainingCorpus
     from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-    from encoder_zoo.tasks.pretraining.corpus import PretrainingCorpus
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -118,7 +120,7 @@ class CorpusBatches(TrainingData):
         self._corpus = corpus
 
     def _reader(self, seed: int, *windows: list) -> Reader:
-        return Reader(self._corpus, self.task.preprocessor.corpus_examples, seed, *windows)
+        return Reader(self._corpus, planner(self.task.preprocessor), seed, *windows)
 
     @functools.cached_property
     def steps(self) -> int:
@@ -161,7 +163,7 @@ class CorpusBatches(TrainingData):
         """
         preprocessor, (number, count) = self.task.preprocessor, worker
         part = slice(*(self.plan.batch_size * n // count for n in (number, number + 1)))
-        labels = ("labels",) if preprocessor.labels_pairs else ()
+        labels = ("labels",) if isinstance(preprocessor, PretrainingPreprocessor) else ()
         signature = {
             **dict.fromkeys(
                 ("token_ids", "first_length", *labels), tf.TensorSpec([None], array_ops.int32)
@@ -205,7 +207,7 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
         ValueError: If the task has no preprocessor or `dynamic=False`, or the corpus was made with
             another tokenizer.
     """
-    if not hasattr(preprocessor, "corpus_examples"):
+    if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(
             f"This task's preprocessor is {preprocessor!r:.60}. A PretrainingCorpus is for "
             "MaskedLM, ReplacedTokenDetection and Pretraining, with their preprocessors."

@@ -13,10 +13,13 @@ import functools
 import itertools
 import random
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 
 import numpy as np
 
-from encoder_zoo.tasks.pretraining.corpus_writing import Shard, splits
+from encoder_zoo.extras.corpora.writing import Shard, splits
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
+from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
 
 OTHER = 0.5  # share of the pairs whose second segment does not follow the first
 
@@ -54,6 +57,22 @@ class ShardExamples:
         """Return (R,) the number of tokens of every example, special tokens included."""
         tokens = splits(self.spans[:, 1] - self.spans[:, 0] + 1)
         return np.diff(tokens[self.example_splits]) + 1
+
+
+def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Random], ShardExamples]:
+    """Return what makes the examples that a preprocessor's task learns from, of a shard.
+
+    Args:
+        preprocessor: of pairs or of single texts.
+    """
+    length = preprocessor.max_sequence_length
+    if isinstance(preprocessor, PretrainingPreprocessor):
+        swapped = preprocessor.objective == "sentence_order"
+        share = preprocessor.short_share
+        return lambda shard, rng: segment_pairs(shard, length, swapped, share, rng)
+    if preprocessor.across_documents:
+        return lambda shard, rng: full_sentences(shard, length)
+    return lambda shard, rng: document_sentences(shard, length, rng)
 
 
 def full_sentences(shard: Shard, length: int) -> ShardExamples:

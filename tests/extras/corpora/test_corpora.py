@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
+from encoder_zoo.extras.corpora import examples, reading
+from encoder_zoo.extras.corpora.reading import Reader, read_examples
+from encoder_zoo.extras.corpora.writing import Shard
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.pretraining import corpus_examples, corpus_reading
-from encoder_zoo.tasks.pretraining.corpus_reading import Reader, read_examples
-from encoder_zoo.tasks.pretraining.corpus_writing import Shard
 from encoder_zoo.tasks.training.distribution import Distribution
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
@@ -326,7 +326,7 @@ class TestDamage:
     def test_ids_outside_of_the_vocabulary_are_refused(self, folder, tokenizer):
         self.rewrite(folder, Shard.of([[[5, 6, 77]], [[5]]]))
         shard = ez.PretrainingCorpus(folder).shard(0)
-        slots = [(shard, corpus_examples.full_sentences(shard, 8), 0)]
+        slots = [(shard, examples.full_sentences(shard, 8), 0)]
         with pytest.raises(ValueError, match="id 77.* 20 tokens"):
             read_examples(slots, tokenizer, len(TOKENS))
 
@@ -458,7 +458,7 @@ def document_of(shard, token):
 @pytest.mark.parametrize("length", [16, 64, 512])
 def test_full_sentences_fill_rows_across_documents(shard, length):
     """Liu et al. 2019, section 4.2: nothing is lost, and no further sentence would fit in."""
-    made = corpus_examples.full_sentences(shard, length)
+    made = examples.full_sentences(shard, length)
     found = spans_of(made)
     assert [t for row in found for a, b in row for t in range(a, b)] == list(
         range(len(shard.tokens))
@@ -478,20 +478,20 @@ def test_full_sentences_fill_rows_across_documents(shard, length):
 
 
 def test_document_sentences_stay_in_their_document_and_fill_slots(shard):
-    made = corpus_examples.document_sentences(shard, 512, random.Random(0))
+    made = examples.document_sentences(shard, 512, random.Random(0))
     assert (np.diff(made.example_splits) == 1).all()
     spans = sorted(made.spans.tolist())
     assert [t for a, b in spans for t in range(a, b)] == list(range(len(shard.tokens)))
     assert all(document_of(shard, a) == document_of(shard, b - 1) for a, b in spans)
     slots = np.add.reduceat(made.lengths, made.slot_splits[:-1])
     assert slots.max() <= 512 and slots.mean() > 0.95 * 512 > made.lengths.mean()
-    again = corpus_examples.document_sentences(shard, 512, random.Random(1))
+    again = examples.document_sentences(shard, 512, random.Random(1))
     assert sorted(again.spans.tolist()) == spans and again.spans.tolist() != made.spans.tolist()
 
 
 def segments(shard, **arguments):
     arguments = {"length": 64, "swapped": False, "short_share": 0.0, **arguments}
-    made = corpus_examples.segment_pairs(shard, rng=random.Random(0), **arguments)
+    made = examples.segment_pairs(shard, rng=random.Random(0), **arguments)
     assert made.lengths.max() <= arguments["length"]
     return made, list(zip(spans_of(made), made.labels.tolist(), strict=True))
 
@@ -550,7 +550,7 @@ def test_what_is_too_long_is_cut_token_by_token_from_the_longer_segment():
         while sum(wanted) > room:
             wanted[0 if wanted[0] > wanted[1] else 1] -= 1
         given = (100, 100 + lengths[0]), (200, 200 + lengths[1])
-        found = corpus_examples._truncated(*given, room, rng)
+        found = examples._truncated(*given, room, rng)
         assert [b - a for a, b in found] == wanted
         for (a, b), (c, d) in zip(found, given, strict=True):
             assert c <= a < b <= d
@@ -567,11 +567,11 @@ def test_a_single_document_has_real_pairs_only():
 
 
 def full(shard, rng):
-    return corpus_examples.full_sentences(shard, 16)
+    return examples.full_sentences(shard, 16)
 
 
 def pairs(shard, rng):
-    return corpus_examples.segment_pairs(shard, 16, False, 0.1, rng)
+    return examples.segment_pairs(shard, 16, False, 0.1, rng)
 
 
 def keys(slots):
@@ -579,7 +579,7 @@ def keys(slots):
 
 
 def test_every_pass_has_every_row_once_in_another_order(corpus, monkeypatch):
-    monkeypatch.setattr(corpus_reading, "WINDOW", 3)
+    monkeypatch.setattr(reading, "WINDOW", 3)
     reader = Reader(corpus, full, seed=5)
     count = reader.count()
     stream = keys(itertools.islice(reader.shuffled(), 2 * count))
@@ -592,7 +592,7 @@ def test_every_pass_has_every_row_once_in_another_order(corpus, monkeypatch):
 
 
 def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatch):
-    monkeypatch.setattr(corpus_reading, "WINDOW", 3)
+    monkeypatch.setattr(reading, "WINDOW", 3)
     reader = Reader(corpus, pairs, seed=5)
     count = reader.count()
     stream = keys(itertools.islice(reader.shuffled(), 4 * count))
@@ -619,7 +619,7 @@ def test_workers_read_the_parts_of_each_batch(corpus, tokenizer, monkeypatch):
         def masked(rows, seed):
             return preprocessor.collate(rows, seed)[0]["token_ids"]
 
-        monkeypatch.setattr(corpus_reading, "worker_of", lambda strategy: worker)
+        monkeypatch.setattr(reading, "worker_of", lambda strategy: worker)
         task = types.SimpleNamespace(
             preprocessor=preprocessor,
             distribution=Distribution(),
@@ -640,7 +640,7 @@ def test_rows_are_laid_out_as_the_preprocessor_lays_out_texts(tokenizer, tmp_pat
     given = [["the cat sat", "a dog"], ["his film ran away"]]
     corpus = ez.PretrainingCorpus.from_documents(tmp_path / "c", given, tokenizer, verbose=0)
     shard = corpus.shard(0)
-    pair = corpus_examples.ShardExamples(
+    pair = examples.ShardExamples(
         np.array([[0, 3], [3, 5]]), np.array([0, 2]), np.array([0]), np.array([0, 1])
     )
     found = read_examples([(shard, pair, 0)], tokenizer, len(TOKENS))
@@ -648,7 +648,7 @@ def test_rows_are_laid_out_as_the_preprocessor_lays_out_texts(tokenizer, tmp_pat
     assert found["token_ids"].tolist() == expected["token_ids"].to_list()[0]
     assert found["first_length"].tolist() == expected["first_length"].numpy().tolist()
     assert found["labels"].tolist() == [0]
-    slots = [(shard, corpus_examples.full_sentences(shard, 32), 0)]
+    slots = [(shard, examples.full_sentences(shard, 32), 0)]
     row = read_examples(slots, tokenizer, len(TOKENS))
     words = "[CLS] the cat sat a dog [SEP] his film ran away [SEP]".split()
     assert [TOKENS[i] for i in row["token_ids"]] == words

@@ -19,11 +19,11 @@ from safetensors.numpy import save_file
 from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.version import __version__
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.extras.corpora.documents import CorpusDocuments, Document, TextFiles
 from encoder_zoo.presets.files.atomic import checked_folder, replacing_file, write_signed
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
-from encoder_zoo.tasks.pretraining.corpus_documents import CorpusDocuments, Document, TextFiles
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer

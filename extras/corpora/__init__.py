@@ -1,0 +1,1 @@
+"""Pretraining corpora: documents as token ids in files, larger than memory."""
