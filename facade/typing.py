@@ -8,8 +8,8 @@ Example:
     ['Anna']
 """
 
-from encoder_zoo.tasks.base.attributions import Attributions as Attributions
-from encoder_zoo.tasks.base.attributions import WordAttribution as WordAttribution
+from encoder_zoo.tasks.base.explanation import Attributions as Attributions
+from encoder_zoo.tasks.base.explanation import WordAttribution as WordAttribution
 from encoder_zoo.tasks.classification.class_scores import ClassReport as ClassReport
 from encoder_zoo.tasks.classification.class_scores import ClassScores as ClassScores
 from encoder_zoo.tasks.classification.class_scores import Coverage as Coverage

@@ -15,11 +15,13 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     PositiveInt,
     Probability,
     Rate,
+    Rule,
     Temperature,
     one_of,
     validate_arguments,
@@ -29,7 +31,6 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
-from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.classes import (
     label_weights,
     labels_from_config,
@@ -46,6 +47,7 @@ from encoder_zoo.tasks.base.confidence import (
     check_abstention,
     threshold_of_each,
 )
+from encoder_zoo.tasks.base.explanation import Attributions, Method
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -58,7 +60,6 @@ from encoder_zoo.tasks.classification.class_labels import (
     multi_label_targets,
 )
 from encoder_zoo.tasks.classification.class_scores import ScoresClasses, best_only
-from encoder_zoo.tasks.classification.explained_labels import Explanation, Label, explain_texts
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
@@ -123,6 +124,18 @@ class LabelScore(TypedDict):
 
     label: str
     score: float
+
+
+class Explanation(Attributions):
+    """A label of a text or pair, its score, and what each word adds to its logit."""
+
+    label: str | int
+    score: float
+
+
+Label = Annotated[
+    str | int, Rule(lambda v: type(v) in (str, int), "a class, by its name or its number")
+]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -707,10 +720,11 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             >>> found["label"], max(found["words"], key=lambda word: word["attribution"])["text"]
             ('positive', 'great')
         """
+        explain = extra("explain_labels")
         if is_single(texts):
             texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
-            return explain_texts(self, texts, label, method, batch_size)[0]
-        return explain_texts(self, texts, label, method, batch_size)
+            return explain(self, texts, label, method, batch_size)[0]
+        return explain(self, texts, label, method, batch_size)
 
 
 UNLIKELY = 0.05

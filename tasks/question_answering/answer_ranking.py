@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.tasks.base.explanation import Attributions
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering.answers import (
@@ -40,6 +41,13 @@ class Answer(TypedDict):
     start: int
     end: int
     score: float
+
+
+class AnswerExplanation(Answer, Attributions):
+    """An answer, and what each word of question and context adds to the sum of its two logits.
+
+    With a beam the sum is of two log-probabilities, and of no answer its own logit.
+    """
 
 
 class PassageAnswer(Answer):

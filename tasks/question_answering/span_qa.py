@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
@@ -23,7 +24,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import last_positions
-from encoder_zoo.tasks.base.attributions import Method
+from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
@@ -33,6 +34,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     Answer,
+    AnswerExplanation,
     PassageAnswer,
     search,
     search_in_graph,
@@ -46,10 +48,6 @@ from encoder_zoo.tasks.question_answering.answers import (
     split_examples,
 )
 from encoder_zoo.tasks.question_answering.beam import NO_START, Beam, make_span_beam
-from encoder_zoo.tasks.question_answering.explained_answers import (
-    AnswerExplanation,
-    explain_answers,
-)
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
@@ -448,7 +446,7 @@ class SpanQA(Task):
         contexts = context if several else [context] * len(questions)
         options = None, max_answer_length, null_threshold, batch_size
         answers = self.answer(questions, contexts, *options)
-        found = explain_answers(self, questions, contexts, answers, method, batch_size)
+        found = extra("explain_answers")(self, questions, contexts, answers, method, batch_size)
         return found[0] if single else found
 
     def _threshold(self, given: float | None) -> float | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import one_of
+from encoder_zoo.tasks.base.explanation import Attributions
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
     cut_texts,
@@ -262,6 +263,10 @@ class Entity(TypedDict):
     start: int
     end: int
     score: float
+
+
+class EntityExplanation(Entity, Attributions):
+    """An entity, and what each word of its text adds to the mean logit of its tokens' tags."""
 
 
 class Units(NamedTuple):

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.arguments import LayerArguments
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.keras_private import compiled_metrics
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
@@ -31,7 +32,6 @@ from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import default_labels
-from encoder_zoo.tasks.base.attributions import Method
 from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config, softmax
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
@@ -39,6 +39,7 @@ from encoder_zoo.tasks.base.confidence import (
     check_weights_finite,
     threshold_of_each,
 )
+from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -54,6 +55,7 @@ from encoder_zoo.tasks.tagging.alignment import SPAN_MARKS, tags_of_tokens
 from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.tagging.entities import (
     Entity,
+    EntityExplanation,
     Strategy,
     Transitions,
     above,
@@ -63,7 +65,6 @@ from encoder_zoo.tasks.tagging.entities import (
     transitions,
     with_scores,
 )
-from encoder_zoo.tasks.tagging.explained_entities import EntityExplanation, explain_entities
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.inference import token_outputs_in_graph, unpadded_outputs
@@ -621,7 +622,7 @@ class TokenClassifier(LabelledTask):
         """
         if isinstance(texts, str) or is_doc(texts):
             return self.explain([texts], strategy, method, batch_size)[0]
-        return explain_entities(self, texts, self._strategy(strategy), method, batch_size)
+        return extra("explain_entities")(self, texts, self._strategy(strategy), method, batch_size)
 
     @validate_arguments
     @reads_weights

@@ -43,7 +43,8 @@ def test_a_registered_family_is_public(name):
 
 
 FLOORS = TOPS[:-1]
-UP = "backbone.py", "tokenizer.py"  # their `from_preset` and `save_to_preset`
+# Their `from_preset` and `save_to_preset`; and the registry of extras.
+UP = "backbone.py", "tokenizer.py", "extras.py"
 
 
 @pytest.mark.parametrize("floor", FLOORS[:-1])

@@ -45,6 +45,7 @@ FOLDERS = [
     "extras.bulk",
     "extras.corpora",
     "extras.display",
+    "extras.explanations",
     "encoder_zoo",
     "testing",
 ]

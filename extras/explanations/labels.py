@@ -5,16 +5,12 @@ Comment letters: W windows of a text, C classes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
 import numpy as np
 from keras import ops
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.base.attributions import (
-    Attributions,
+from encoder_zoo.extras.explanations.attributions import (
     Part,
     attributions,
     example_inputs,
@@ -23,6 +19,7 @@ from encoder_zoo.tasks.base.attributions import (
     weighted_sum,
 )
 from encoder_zoo.tasks.base.classes import label_indices
+from encoder_zoo.tasks.classification.sequence_classifier import Explanation, SequenceClassifier
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     TokenizedTexts,
@@ -32,23 +29,8 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
 from encoder_zoo.tasks.preprocessing.windows import Windows, take
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
 
-
-Label = Annotated[
-    str | int, Rule(lambda v: type(v) in (str, int), "a class, by its name or its number")
-]
-
-
-class Explanation(Attributions):
-    """A label of a text or pair, its score, and what each word adds to its logit."""
-
-    label: str | int
-    score: float
-
-
-def explain_texts(
+def explain_labels(
     classifier: SequenceClassifier,
     texts,
     label: str | int | None,

@@ -12,8 +12,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.tasks.base.attributions import (
-    Attributions,
+from encoder_zoo.extras.explanations.attributions import (
     attributions,
     example_inputs,
     part_of,
@@ -25,17 +24,10 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
     word_marks,
 )
 from encoder_zoo.tasks.preprocessing.windows import Windows
-from encoder_zoo.tasks.question_answering.answer_ranking import Answer
+from encoder_zoo.tasks.question_answering.answer_ranking import Answer, AnswerExplanation
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.question_answering.span_qa import SpanQA
-
-
-class AnswerExplanation(Answer, Attributions):
-    """An answer, and what each word of question and context adds to the sum of its two logits.
-
-    With a beam the sum is of two log-probabilities, and of no answer its own logit.
-    """
 
 
 def explain_answers(

@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.common.validation import one_of
 from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.tasks.base.explanation import Attributions, WordAttribution
 from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts
@@ -25,29 +25,6 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 logger = logging.getLogger("encoder_zoo")
-
-
-class WordAttribution(TypedDict):
-    """A word, characters `start` to `end` of the text with the number `part`, and what it adds."""
-
-    part: int
-    text: str
-    start: int
-    end: int
-    attribution: float
-
-
-class Attributions(TypedDict):
-    """The words of one text or of two, and what each adds to a logit.
-
-    `baseline` is the logit of the same texts with all their words masked: `logit` less this is the
-    sum of the words' attributions.
-    """
-
-    texts: list[str]
-    words: list[WordAttribution]
-    logit: float
-    baseline: float
 
 
 class Part(NamedTuple):
@@ -379,5 +356,3 @@ METHODS = {
     "integrated_gradients": integrated_gradients,
     "gradient_x_input": gradient_times_input,
 }
-
-Method = Annotated[str, one_of(*METHODS)]

@@ -9,8 +9,8 @@ from keras import ops
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.base import attributions as attributions_module
-from encoder_zoo.tasks.base.attributions import (
+from encoder_zoo.extras.explanations import attributions as attributions_module
+from encoder_zoo.extras.explanations.attributions import (
     integrated_gradients,
     lobatto,
     values_and_gradients,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from keras import ops
 
-from encoder_zoo.tasks.base.attributions import (
-    Attributions,
+from encoder_zoo.extras.explanations.attributions import (
     attributions,
     example_inputs,
     part_of,
@@ -19,15 +18,11 @@ from encoder_zoo.tasks.base.attributions import (
 )
 from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, word_begins
 from encoder_zoo.tasks.preprocessing.windows import Windows
-from encoder_zoo.tasks.tagging.entities import Entity
+from encoder_zoo.tasks.tagging.entities import Entity, EntityExplanation
 from encoder_zoo.tasks.tagging.tags import parse_tags
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.tagging.token_classifier import TokenClassifier
-
-
-class EntityExplanation(Entity, Attributions):
-    """An entity, and what each word of its text adds to the mean logit of its tokens' tags."""
 
 
 def explain_entities(

@@ -1,0 +1,1 @@
+"""Explanations: how much each word says for an answer, or against it."""
