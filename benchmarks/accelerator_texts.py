@@ -39,7 +39,7 @@ def make_folder(folder: str, tiny: bool) -> None:
     """Write an embedder of BERT-base's size and random weights, for all sides."""
     import encoder_zoo as ez
 
-    preprocessor = ez.TextEmbedder.preprocessor_class.from_preset("bert_nano_en_uncased")
+    preprocessor = ez.TextEmbedder.record.preprocessor_class.from_preset("bert_nano_en_uncased")
     vocabulary = preprocessor.tokenizer.vocabulary_size
     shape = (2, 2, 64, 96) if tiny else (12, 12, 768, 3072)
     ez.TextEmbedder(ez.BertBackbone(vocabulary, *shape), preprocessor).save_to_preset(folder)

@@ -11,6 +11,7 @@ data.
 """
 
 import argparse
+import dataclasses
 import gzip
 import random
 import re
@@ -48,7 +49,7 @@ def learned(loss: keras.losses.Loss, limit: int | None, group_lengths: bool) -> 
     """Return nDCG@10 at several widths, after training on SQuAD."""
     pairs, _, held_out = read_squad(limit)
     embedder = ez.TextEmbedder.from_preset(MINILM)
-    embedder.group_lengths = group_lengths
+    embedder.record = dataclasses.replace(embedder.record, group_lengths=group_lengths)
     embedder.compile(loss=loss, learning_rate=5e-5)
     embedder.fit(pairs, batch_size=64, verbose=0)
     found = {d: embedder.evaluate_retrieval(*held_out, dim=d)["ndcg@10"] for d in DIMS}

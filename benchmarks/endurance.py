@@ -136,7 +136,7 @@ def calls(calls: int) -> None:
 
     logging.getLogger("encoder_zoo").setLevel(logging.ERROR)
     for cls in map(get_task, TASKS):
-        if not cls.text_method:
+        if not cls.record.text_method:
             continue
         family = "electra" if cls.__name__ == "ReplacedTokenDetection" else "bert"
         task = tiny.task(get_family(family), cls)
@@ -153,7 +153,7 @@ def calls(calls: int) -> None:
 def asked_of(task) -> dict:
     """Return functions that call the methods of inference of a small task, by their names."""
     questions, x = task.tiny_questions(), task.tiny_data().x
-    asked = {task.text_method: lambda: getattr(task, task.text_method)(*questions)}
+    asked = {task.record.text_method: lambda: getattr(task, task.record.text_method)(*questions)}
     if type(task).__name__ not in ("MaskedLM", "ReplacedTokenDetection"):  # they mask at random
         asked["predict"] = lambda: task.predict(x, verbose=0)
     if hasattr(task, "explain"):

@@ -167,7 +167,7 @@ class BeamHead(Head):
         }
 
 
-NO_HEAD = Head(None)  # of tasks without weights
+NO_HEAD = Head(None, class_suffix="Model")  # of tasks without weights
 CUSTOM_HEAD = "custom_head"  # name in checkpoints of the weights of a head that a user made
 
 
@@ -337,8 +337,8 @@ class Family:
 
     def class_name(self, head: str) -> str:
         """Return the name of transformers' class for one of `heads`, or for "Model"."""
-        record = self.heads.get(head, NO_HEAD)
-        return self.class_prefix + (record.class_suffix or head)
+        record = self.heads.get(head)
+        return self.class_prefix + ((record and record.class_suffix) or head)
 
     @property
     def tied(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from encoder_zoo.common.weights_lock import reads_weights_of
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
 from encoder_zoo.tasks.embedding.late_interaction import LateInteraction
@@ -76,7 +77,7 @@ class HybridPresetArguments(TaskPresetArguments, total=False):
 class _ThreeHeads(Task):
     """The backbone once, and the heads of three tasks on its outputs."""
 
-    preprocessor_class = TextEmbedderPreprocessor
+    record = TaskRecord("hybrid_embedder", TextEmbedderPreprocessor)
 
     def __init__(self, dense: TextEmbedder, terms: SparseEncoder, tokens: LateInteraction):
         super().__init__(dense.backbone, dense.preprocessor, name="hybrid_embedder")
@@ -119,11 +120,12 @@ class HybridEmbedder:
 
     Example:
         >>> from encoder_zoo import LateInteraction, SparseEncoder, TextEmbedder
+        >>> from encoder_zoo import LateInteractionPreprocessor, SparseEncoderPreprocessor
         >>> dense = TextEmbedder.from_preset("bert_nano_en_uncased", pooling="cls")
         >>> backbone, tokenizer = dense.backbone, dense.preprocessor.tokenizer
         >>> terms = SparseEncoder(
-        ...     backbone, SparseEncoder.preprocessor_class(tokenizer), pooling="token_weights")
-        >>> prepare = LateInteraction.preprocessor_class(
+        ...     backbone, SparseEncoderPreprocessor(tokenizer), pooling="token_weights")
+        >>> prepare = LateInteractionPreprocessor(
         ...     tokenizer, query_length=None, document_length=None, expand_queries=False,
         ...     skiplist=[], score_first=False)
         >>> tokens = LateInteraction(backbone, prepare, dim=16, similarity_function="meanmaxsim")

@@ -77,7 +77,7 @@ def build(family: str, tokenizer, dropout: float, length: int | None = None):
         pooler=family == "bert",
     )
     task = {"bert": ez.Pretraining, "roberta": ez.MaskedLM}[family]
-    preprocessor = task.preprocessor_class(tokenizer, length, mask_rate=MASK_RATE)
+    preprocessor = task.record.preprocessor_class(tokenizer, length, mask_rate=MASK_RATE)
     return task(backbone, preprocessor)
 
 

@@ -126,7 +126,7 @@ def save_adapters(task: PresetTask, folder: str | os.PathLike) -> None:
     prefixes = (PREFIX, f"{task.backbone.family.prefix}.")
     config = {
         **PLAIN,
-        "task_type": task.peft_task_type,
+        "task_type": task.record.peft_type,
         "base_model_name_or_path": None,
         "r": rank,
         "lora_alpha": alpha,
@@ -176,7 +176,7 @@ def _whole_tensors(
     Returns:
         {name in the file: (weight, whether the file has its transpose)}.
     """
-    if task.peft_task_type is None:
+    if task.record.peft_type is None:
         raise ValueError(
             f"A {type(task).__name__} has no files of adapters, only a SequenceClassifier and a "
             "TokenClassifier have. Use save_to_preset."
@@ -204,7 +204,7 @@ def weights_before_adapters(task: PresetTask) -> Mapping[str, np.ndarray]:
     Returns:
         {name in a file of adapters: array}. Without updates the weights are the task's own.
     """
-    if task.peft_task_type is None:
+    if task.record.peft_type is None:
         return {}
     if current_updates(task.backbone):
         return task.weights_before_adapters

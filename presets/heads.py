@@ -64,10 +64,10 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
         ValueError: If the number of labels differs from the outputs of the weights, or if two
             classes have one name.
     """
-    family, suffix = checkpoint.family, cls.checkpoint_class_suffix
+    family, suffix = checkpoint.family, cls.record.head
     head, config = cls.head_of(family), dict(checkpoint.config)
     names = _names_of_classes(config)
-    if names and cls.has_classes and len(set(names)) < len(names):
+    if names and cls.record.has_classes and len(set(names)) < len(names):
         _check_named_by_caller(checkpoint, names, given)
         names = default_labels(len(names))
     if names:
@@ -76,7 +76,7 @@ def settle_head(checkpoint: Checkpoint, cls: type[PresetTask], given: Mapping) -
     if not _holds(checkpoint, head):
         return None
     # Heads that are one function with the task's.
-    same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.has_classes else {suffix}
+    same = _OF_TEXTS if suffix in _OF_TEXTS and not cls.record.has_classes else {suffix}
     rivals = _rivals(checkpoint, head, same)
     written = config.get("architectures") or []
     named = [found for name in written if (found := _head_in(name, family))]

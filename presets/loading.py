@@ -267,12 +267,13 @@ def make_preprocessor(
         return request.preprocessor
     if tokenizer is None:
         return None
-    from_files = cls.preprocessor_class.arguments_from_files(checkpoint, tokenizer)
-    _check_stored(from_files, cls.preprocessor_class, checkpoint.folder)
+    kind = cls.record.preprocessor_class
+    from_files = kind.arguments_from_files(checkpoint, tokenizer)
+    _check_stored(from_files, kind, checkpoint.folder)
     stored = _stored_settings(cls, checkpoint.settings)
-    stored = {name: v for name, v in stored.items() if name not in cls.answer_settings}
-    _check_stored(stored, cls.preprocessor_class, checkpoint.folder / MANIFEST)
-    return cls.preprocessor_class(tokenizer, **{**from_files, **stored, **request.texts})
+    stored = {name: v for name, v in stored.items() if name not in cls.record.answer_settings}
+    _check_stored(stored, kind, checkpoint.folder / MANIFEST)
+    return kind(tokenizer, **{**from_files, **stored, **request.texts})
 
 
 def with_rows_for(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Checkpoint:
@@ -314,7 +315,7 @@ def read_further_models(
 def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
     """Return the settings of answers that are saved with the preset, such as thresholds."""
     stored = _stored_settings(cls, checkpoint.settings)
-    found = {n: from_json_value(stored[n]) for n in cls.answer_settings if n in stored}
+    found = {n: from_json_value(stored[n]) for n in cls.record.answer_settings if n in stored}
     _check_stored(found, cls, checkpoint.folder / MANIFEST)
     return found
 
@@ -327,7 +328,7 @@ def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict)
         checkpoint: Checkpoint whose head is settled.
         given: Dict of the caller's arguments for the task, which count more.
     """
-    built_in = checkpoint.head_arguments.get(cls.checkpoint_class_suffix, {})
+    built_in = checkpoint.head_arguments.get(cls.record.head, {})
     head, settings = cls.head_of(checkpoint.family), checkpoint.settings
     from_files = cls.arguments_from_files(checkpoint, given)
     arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, given)}
@@ -356,7 +357,7 @@ def _given_preprocessor(cls: type, arguments: dict) -> object:
 
 def check_preprocessor_class(cls: type[PresetTask], preprocessor: object) -> None:
     """Raise a TypeError for the preprocessor of another task; None is no preprocessor."""
-    expected = cls.preprocessor_class
+    expected = cls.record.preprocessor_class
     if preprocessor is None or getattr(preprocessor, "task_name", "") == expected.task_name:
         return
     raise invalid(
@@ -486,9 +487,10 @@ def _check_vocabulary(
 
 def _stored_settings(cls: type[PresetTask], settings: dict) -> dict:
     """Return the stored settings of preprocessor and inference, if the task is the same."""
-    if settings.get("task") != cls.task_name:
+    record = cls.record
+    if settings.get("task") != record.name:
         return {}
-    known = {*argument_names(cls.preprocessor_class), *cls.answer_settings} - {"tokenizer"}
+    known = {*argument_names(record.preprocessor_class), *record.answer_settings} - {"tokenizer"}
     stored = settings.get("preprocessor", {})
     return {name: value for name, value in stored.items() if name in known}
 
@@ -502,7 +504,7 @@ def _check_stored(settings: Mapping, cls: type, path: pathlib.Path) -> None:
 
 def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict, dict, dict]:
     """Divide the arguments of `from_preset` between backbone, preprocessor and task."""
-    takers = (family.backbone, cls.preprocessor_class, cls)
+    takers = (family.backbone, cls.record.preprocessor_class, cls)
     routed: tuple[dict, dict, dict] = ({}, {}, {})
     for name, value in arguments.items():
         indices = [i for i, taker in enumerate(takers) if name in argument_names(taker)]

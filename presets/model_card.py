@@ -54,7 +54,7 @@ KERAS_HUB = Library(
 
 model = keras_hub.models.{cls}.from_preset({name})""",
 )
-# {`Task.text_method`: a call on raw text}.
+# {`Task.record.text_method`: a call on raw text}.
 EXAMPLES = {
     "classify": 'model.classify("The film was better than the book.")',
     "extract_entities": 'model.extract_entities("Anna lives in Rome.")',

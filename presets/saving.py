@@ -20,7 +20,7 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.keras_private import frozen_kernel, layers_in
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
+from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.low_rank import UPDATES
 from encoder_zoo.encoders.tokenizers.files.writing import as_json
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -115,7 +115,7 @@ def save_task(
 
     `beside` has contents of further files of the same preset, by their names.
     """
-    backbone, settings = task.backbone, {"task": task.task_name}
+    backbone, settings = task.backbone, {"task": task.record.name}
     if task.learning_rate != task.default_learning_rate:
         settings["learning_rate"] = task.learning_rate
     tokenizer, stored = None, {}
@@ -124,7 +124,7 @@ def save_task(
         elsewhere = {"tokenizer", *task.settings_in_files}
         names = [n for n in argument_names(type(task.preprocessor)) if n not in elsewhere]
         stored = {name: getattr(task.preprocessor, name) for name in names}
-    stored |= {name: as_json_value(getattr(task, name)) for name in task.answer_settings}
+    stored |= {name: as_json_value(getattr(task, name)) for name in task.record.answer_settings}
     if stored:
         settings["preprocessor"] = stored
     about = Description(backbone, _usage(task), task.last_evaluation, repository)
@@ -156,7 +156,7 @@ def _own_class(backbone: Backbone) -> dict:
 def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
     """Return the fields of config.json for a task, and the weights of its backbone and its head."""
     backbone, head = task.backbone, task.head_record
-    prefix = "" if task.checkpoint_class_suffix == "Model" else f"{backbone.family.prefix}."
+    prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
     prefix = prefix if task.encoder_prefix is None else task.encoder_prefix
     weights = {
         **_weights(backbone, backbone_layers(backbone), prefix),
@@ -169,14 +169,14 @@ def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
 
 def _architecture(task: PresetTask) -> str:
     """Return the name of transformers' class with the task's head."""
-    suffix = task.head_record.class_suffix or task.checkpoint_class_suffix
+    suffix = task.head_record.class_suffix or task.record.head
     return task.backbone.family.class_prefix + suffix
 
 
 def _usage(task: PresetTask) -> Usage:
     """Return how a preset of a task is used; other libraries open the Hugging Face format."""
-    suffix = task.checkpoint_class_suffix
-    here = next(cls for cls in type(task).__mro__ if "task_name" in vars(cls)).__name__
+    suffix = task.record.head
+    here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"
     if task.encoder_prefix is not None:
         library, there = GLINER, "GLiNER"
@@ -186,8 +186,8 @@ def _usage(task: PresetTask) -> Usage:
         there = there + suffix if task.head_record.auto_class else _architecture(task)
     example = ""
     if task.preprocessor is not None:
-        example = example_call(task.text_method, task.preprocessor.tokenizer.mask_token)
-    return Usage(task.pipeline_tag, here, library, there, example)
+        example = example_call(task.record.text_method, task.preprocessor.tokenizer.mask_token)
+    return Usage(task.record.pipeline_tag, here, library, there, example)
 
 
 def _save(

@@ -32,7 +32,7 @@ def get_task(name: str) -> type[Task]:
     """Return the class of a name in `TASKS`, imported when it is first asked for.
 
     Example:
-        >>> get_task("span_qa").pipeline_tag
+        >>> get_task("span_qa").record.pipeline_tag
         'question-answering'
     """
     if name in _REGISTERED:
@@ -56,23 +56,24 @@ def register_task(cls: C) -> C:
         ValueError: If another class has this task name.
 
     Example:
+        >>> import dataclasses
         >>> import encoder_zoo as ez
         >>> class Titles(ez.SequenceClassifier):
-        ...     task_name = "span_qa"
+        ...     record = dataclasses.replace(ez.SequenceClassifier.record, name="span_qa")
         >>> register_task(Titles)
         Traceback (most recent call last):
         ValueError: The task name 'span_qa' is taken by question_answering.span_qa.SpanQA. Give ...
     """
     from encoder_zoo.common.serializable import make_serializable
 
-    name, path = cls.task_name, f"{cls.__module__}.{cls.__qualname__}"
+    name, path = cls.record.name, f"{cls.__module__}.{cls.__qualname__}"
     if TASKS.get(name, path) != path:
         raise ValueError(
             f"The task name {name!r} is taken by {TASKS[name]}. "
-            f"Give {cls.__name__} another task_name."
+            f"Give the record of {cls.__name__} another name."
         )
     make_serializable(cls)
-    make_serializable(cls.preprocessor_class)
+    make_serializable(cls.record.preprocessor_class)
     TASKS[name] = path
     _REGISTERED[name] = cls
     return cls

@@ -10,6 +10,7 @@ do. After either the model still answers.
 """
 
 import contextlib
+import dataclasses
 import sys
 import tempfile
 
@@ -125,9 +126,9 @@ def make(name):
         backbone, words = tiny.backbone(family, pooler=False), tiny.tokenizer(family)
         dense = ez.TextEmbedder(backbone, ez.TextEmbedderPreprocessor(words), pooling="cls")
         terms = ez.SparseEncoder(
-            backbone, ez.SparseEncoder.preprocessor_class(words), pooling="token_weights"
+            backbone, ez.SparseEncoder.record.preprocessor_class(words), pooling="token_weights"
         )
-        prepare = ez.LateInteraction.preprocessor_class(
+        prepare = ez.LateInteraction.record.preprocessor_class(
             words,
             query_length=None,
             document_length=None,
@@ -150,7 +151,7 @@ def make(name):
         family = get_family("electra") if kind == "ReplacedTokenDetection" else family
         cls = getattr(ez, kind)
         if kind == "FewShotClassifier":
-            prepare = cls.preprocessor_class(tiny.tokenizer(family))
+            prepare = cls.record.preprocessor_class(tiny.tokenizer(family))
             model = tiny.moved(cls(tiny.backbone(family), prepare, labels=["x", "y"]))
         else:
             model = tiny.task(family, cls)
@@ -283,7 +284,7 @@ def answer(model, x, y):
         return model.embed(*questions).toarray()
     if kind == "SequenceClassifier" and isinstance(x, tuple):
         questions = (x,)
-    return getattr(model, model.text_method)(*questions)
+    return getattr(model, model.record.text_method)(*questions)
 
 
 def explain(model, x, y):
@@ -310,7 +311,7 @@ def round_trip(model, x, y):
         model.save_to_preset(folder)
         again = type(model).from_preset(folder)
     find = {"HybridEmbedder": hybrid}.get(type(model).__name__, answer)
-    return find(again, x, y) if hasattr(model, "text_method") or find is hybrid else None
+    return find(again, x, y) if hasattr(model, "record") or find is hybrid else None
 
 
 TRAINING = (fit, fit_dataset, fit_stream, fit_prepared, train_on_batch)
@@ -450,8 +451,9 @@ def is_clear(result):
 def main(kind, count, names=TASKS, rows=ROWS, calls=None):
     """Print the table; exit with 1 if something is wrong."""
     scope = devices(kind, count)
-    import_package().SequenceClassifier.packs_batches = False  # else one device has other batches
-    import_package().Reranker.packs_batches = False
+    ez = import_package()
+    for cls in (ez.SequenceClassifier, ez.Reranker):  # else one device has other batches
+        cls.record = dataclasses.replace(cls.record, packs_batches=False)
     wrong = 0
     for name in names:
         for call, given, result in compare(

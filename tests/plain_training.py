@@ -206,7 +206,7 @@ class Case:
 
     def _task(self, cls, arguments):
         family = get_family("electra" if cls is ez.ReplacedTokenDetection else "bert")
-        preprocessor = cls.preprocessor_class(tiny.tokenizer(family), sequence_length=LENGTH)
+        preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family), sequence_length=LENGTH)
         backbone = tiny.backbone(family, num_layers=1, pooler=cls.head_of(family).pooled)
         return tiny.moved(cls(backbone, preprocessor, **arguments))
 

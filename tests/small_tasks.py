@@ -15,7 +15,7 @@ def make(name: str, family=BERT, **arguments):
 
 def preprocessor(name: str, family=BERT, **arguments):
     """The preprocessor of a task's class."""
-    return getattr(ez, name).preprocessor_class(tiny.tokenizer(family), **arguments)
+    return getattr(ez, name).record.preprocessor_class(tiny.tokenizer(family), **arguments)
 
 
 def new(name: str, family=BERT, *, pooler=True, **arguments):

@@ -52,9 +52,9 @@ class TaskMethod:
         options: dict[str, Any],
     ):
         check_installed()
-        self.task = task if hasattr(task, "text_method") else task()
+        self.task = task if hasattr(task, "record") else task()
         self.columns = columns
-        self.method = method or self.task.text_method
+        self.method = method or self.task.record.text_method
         self._function = getattr(self.task, self.method or "", None)
         if self._function is None:
             raise ValueError(f"{type(self.task).__name__} has no method {self.method}.")
@@ -84,7 +84,7 @@ class TaskMethod:
         found = answers.shape[0] if hasattr(answers, "shape") else len(answers)
         if found != count:
             raise ValueError(f"{self.method} gave {found} answers to {count} texts.")
-        kind = getattr(self.task, "answer_type", None)
+        kind = self.task.record.answer_type
         return spread(answer_columns(answers, self.method, kind), present)
 
     def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:

@@ -28,14 +28,15 @@ from encoder_zoo.testing.family_conformance import assert_all_reached
 
 def the_task_is_registered(cls: type[Task], family: Family) -> None:
     """Check that the registry has the task, and its preprocessor and the family fit."""
-    name = cls.task_name
+    record = cls.record
+    name, method = record.name, record.text_method
     assert name in TASKS and get_task(name) is cls, f"TASKS has another {name!r}"
-    theirs = cls.preprocessor_class.task_name
+    theirs = record.preprocessor_class.task_name
     assert theirs == name or issubclass(cls, get_task(theirs)), (
-        f"{cls.preprocessor_class.__name__}.task_name is {theirs!r}, expected {name!r}"
+        f"{record.preprocessor_class.__name__}.task_name is {theirs!r}, expected {name!r}"
     )
-    assert cls.supports(family), f"{family.name} has no head {cls.checkpoint_class_suffix}"
-    assert not cls.text_method or hasattr(cls, cls.text_method), f"no method {cls.text_method}"
+    assert cls.supports(family), f"{family.name} has no head {record.head}"
+    assert not method or hasattr(cls, method), f"no method {method}"
 
 
 def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
@@ -127,16 +128,16 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
     results = task.evaluate(data.x, data.y, verbose=0, return_dict=True)
     assert np.isfinite(results["loss"]), f"evaluate gives {results}"
     count = len(data.x[0] if isinstance(data.x, tuple) else data.x)
-    if task.instead_of_predict is None:
+    if task.record.instead_of_predict is None:
         found = len(task.predict(data.x, verbose=0))
         assert found == count, f"predict gives {found} outputs for {count} inputs"
     else:
         with assert_refused("prepared inputs"):
             task.predict(data.x, verbose=0)
-    if task.text_method:
-        answers = getattr(task, task.text_method)(*task.tiny_questions())
+    if task.record.text_method:
+        answers = getattr(task, task.record.text_method)(*task.tiny_questions())
         found = answers.shape[0] if hasattr(answers, "shape") else len(answers)
-        assert found == count, f"{task.text_method} gives {found} answers for {count} inputs"
+        assert found == count, f"{task.record.text_method} gives {found} answers for {count} inputs"
 
 
 def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
@@ -153,10 +154,10 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
 
 def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
     """Check that the error names the preprocessor that the task takes."""
-    preprocessor = cls.preprocessor_class(tiny.tokenizer(family))
+    preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
-    with assert_refused(f"Expected {cls.preprocessor_class.__name__}"):
+    with assert_refused(f"Expected {cls.record.preprocessor_class.__name__}"):
         cls(backbone, preprocessor, **cls.tiny_data().arguments)
 
 
@@ -165,7 +166,7 @@ def an_export_answers_alike(cls: type[Task], family: Family) -> None:
     import tensorflow as tf
 
     task = tiny.task(family, cls)
-    if task.text_method is None:
+    if task.record.text_method is None:
         return
     function = task.signatures()["serving_default"]
     given = dict(zip(inspect.signature(function).parameters, task.tiny_questions(), strict=True))

@@ -191,7 +191,7 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
         **arguments: of the backbone, in place of the defaults.
     """
     arguments = {"pooler": cls.head_of(family).pooled, **arguments}
-    preprocessor = cls.preprocessor_class(tokenizer(family))
+    preprocessor = cls.record.preprocessor_class(tokenizer(family))
     own = cls.tiny_data().arguments
     return moved(cls(backbone(family, **arguments), preprocessor, **own))
 

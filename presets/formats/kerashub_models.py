@@ -114,7 +114,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
         ValueError: If KerasHub lacks the task. See also `keras_hub_backbone`.
     """
     backbone, names = task.backbone, _names(task.backbone)
-    record = names.heads.get(task.checkpoint_class_suffix)
+    record = names.heads.get(task.record.head)
     if record is None or task.sentence_transformers_class:
         raise ValueError(
             f"KerasHub has no {type(task).__name__} for {names.backbone}. Save what it has: "

@@ -56,7 +56,6 @@ class LabelledTask(Task):
         given_head: the layer that is the head, instead of the family's; None: the family's.
     """
 
-    has_classes = True
     temperature: float = 1.0
     thresholds: Mapping[str, float] | None = None
     given_head: keras.layers.Layer | None = None
@@ -78,7 +77,7 @@ class LabelledTask(Task):
         object.__setattr__(self, "given_head", head)
 
     def _make_head(self) -> keras.layers.Layer:
-        tokens = (None,) if self.labels_tokens else ()
+        tokens = (None,) if self.record.labels_tokens else ()
         if self.given_head is None:
             return make_head(
                 self.head_record,
@@ -86,7 +85,7 @@ class LabelledTask(Task):
                 self.num_classes,
                 self.dropout,
                 self.dtype_policy,
-                of_tokens=self.labels_tokens,
+                of_tokens=self.record.labels_tokens,
             )
         head = CustomHead(self.given_head, name="head", dtype=self.dtype_policy)
         head.build((None, *tokens, self.backbone.hidden_dim))
@@ -299,8 +298,9 @@ class LabelledTask(Task):
         others = {"head", "problem_type"} & arguments.keys()
         if others or not cls._asks_for_classes_of(config, arguments):
             # Those stored are of its classes.
-            stored |= {"temperature": 1.0, "thresholds": None}
-            stored |= {"abstain_below": None} if "abstain_below" in cls.answer_settings else {}
+            of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
+            known = cls.record.answer_settings
+            stored |= {name: value for name, value in of_classes.items() if name in known}
         if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
             names = labels_from_config(config)
             stored["labels"] = None if are_default_labels(names) else names
@@ -328,7 +328,7 @@ class LabelledTask(Task):
     def _is_head_of(cls, config: dict) -> bool:
         """Return whether config.json describes a checkpoint of this task."""
         [architecture, *_] = config.get("architectures") or [""]
-        return architecture.endswith(cls.checkpoint_class_suffix)
+        return architecture.endswith(cls.record.head)
 
     def check_representable(self) -> None:
         self._check_labels_known()

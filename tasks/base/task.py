@@ -31,6 +31,7 @@ from encoder_zoo.encoders.family import Family, Head
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.presets import adapters, loading, pushing, saving
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -82,31 +83,12 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             `predict` take prepared inputs (`{"token_ids", ...}`) only.
 
     Attributes:
-        task_name: name in `TASKS` and in `encoder_zoo.json`.
-        checkpoint_class_suffix: end of the name of transformers' class, after the family's; the
-            key in `Family.heads` of the head that the task needs. "Model": it needs none.
-        default_head: of families whose record has no head of that name; None: the task does not
-            support them.
-        pipeline_tag: the Hugging Face hub's name for the task.
-        preprocessor_class: of its raw inputs.
-        has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
+        record: what other code needs to know of the task.
         new_head: first weights of a head that a checkpoint does not have, until the first answer.
         kept_weights: {tensor: value} of a checkpoint, for a head that `fit` builds.
         weights_before_adapters: Dict of names in a file of adapters to arrays, the head and its
             pooler as they were before `enable_lora` or `load_adapters`.
-        labels_tokens: whether there is an answer, and a label, for each token.
-        pretrains: whether the labels are made of the texts.
         problem_type: as in config.json, of tasks that have several.
-        learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
-        peft_task_type: peft's name for the task; None: it cannot be saved as adapters.
-        only_saved_model: what of it no other format has, where a SavedModel is its only export;
-            of such a task `for_cpu` converts the backbone alone, to "sequence_output".
-        text_method: the method that answers to raw text, such as "classify"; None: there is none.
-        answer_type: TypedDict of its answers, where these may be lists that are empty.
-        instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
-        answer_settings: constructor arguments that decide how it answers, saved in
-            `encoder_zoo.json` among the preprocessor's.
-        distilled_settings: arguments that a student takes over from its teacher.
         settings_in_files: arguments of the task and its preprocessor that `files_to_save` or
             `extra_config` writes; they are not repeated in `encoder_zoo.json`, and `from_preset`
             does not pass them to the backbone.
@@ -116,22 +98,8 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             have the configuration in place of config.json; None: transformers' names.
     """
 
-    task_name: str
-    checkpoint_class_suffix: str = "Model"
-    default_head: Head | None = None
-    pipeline_tag: str = "feature-extraction"
-    preprocessor_class: type[Preprocessor]
-    has_classes: bool = False
     problem_type: str | None = None
-    learns_soft_labels: bool = False
-    peft_task_type: str | None = None
-    only_saved_model: str | None = None
-    text_method: str | None = None
-    answer_type: type | None = None
-    instead_of_predict: str | None = None
     fixed_settings = ("dropout", "num_classes")
-    answer_settings: tuple[str, ...] = ()
-    distilled_settings: tuple[str, ...] = ()
     settings_in_files: tuple[str, ...] = ()
     sentence_transformers_class: str | None = None
     encoder_prefix: str | None = None
@@ -217,7 +185,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     def call(self, inputs, training=None):
         if self.cpu_model is not None:
             self._check_answers_only(training)
-            whole = self.only_saved_model is None
+            whole = self.record.only_saved_model is None
             read = inputs if whole else backbone_inputs(inputs)
             if self.cpu_model.takes(read):
                 outputs = self.cpu_model(read)
@@ -235,16 +203,16 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         Raises:
             ValueError: If the family has no such head.
         """
-        suffix = cls.checkpoint_class_suffix
-        if cls.default_head is not None and suffix not in family.heads:
-            return cls.default_head
-        return family.head(suffix)
+        record = cls.record
+        if record.default_head is not None and record.head not in family.heads:
+            return record.default_head
+        return family.head(record.head)
 
     @classmethod
     def supports(cls, family: Family) -> bool:
         """Return whether the family has the head that the task needs."""
-        suffix = cls.checkpoint_class_suffix
-        return suffix in ("Model", *family.heads) or cls.default_head is not None
+        record = cls.record
+        return record.head in ("Model", *family.heads) or record.default_head is not None
 
     @property
     def head_record(self) -> Head:
@@ -265,7 +233,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         return TinyData({}, ["a b ab", "", "c d e a b", "p"])
 
     def tiny_questions(self) -> tuple:
-        """Return the arguments of `text_method` for as many texts as `tiny_data` has."""
+        """Return the arguments of `record.text_method` for as many texts as `tiny_data` has."""
         x = self.tiny_data().x
         return x if isinstance(x, tuple) else (x,)
 
@@ -291,7 +259,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
 
     def metric_by_name(self, name: str):
         """Return the metric of a name; a name of Keras is returned unchanged."""
-        if self.labels_tokens and name.lower() in EXACT:
+        if self.record.labels_tokens and name.lower() in EXACT:
             raise invalid(
                 "A metric",
                 name,
@@ -322,17 +290,17 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             )
 
     def _check_answers(self, x=None) -> None:
-        if x is not None and self.instead_of_predict and not is_prepared(x):
+        if x is not None and self.record.instead_of_predict and not is_prepared(x):
             raise invalid(
                 "x",
                 x,
                 "prepared inputs, {'token_ids', 'padding_mask', ...}: raw texts would be masked at "
-                f"random. Use {self.instead_of_predict}, or evaluate(texts)",
+                f"random. Use {self.record.instead_of_predict}, or evaluate(texts)",
             )
 
     def _check_labels(self, x, y) -> None:
         """Raise a ValueError if there are none, though the preprocessor declares some."""
-        values = self.preprocessor_class.label_values
+        values = self.record.preprocessor_class.label_values
         if values is None:
             return
         if is_dataset(x) and y is None:
@@ -440,7 +408,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         for own, copied in zip(self.variables, answering.variables, strict=True):
             if own is not copied:
                 copied.assign(own)
-        converted = Encoder(self.backbone) if self.only_saved_model else self
+        converted = Encoder(self.backbone) if self.record.only_saved_model else self
         answering.cpu_model = ENGINES[engine](converted, dtype)
         if calibrates:
             answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
@@ -764,8 +732,7 @@ class Encoder(Task):
         backbone: any `Backbone`.
     """
 
-    task_name = "encoder"
-    preprocessor_class = Preprocessor
+    record = TaskRecord("encoder", Preprocessor)
 
     def __init__(self, backbone: Backbone, **kwargs):
         super().__init__(backbone, **kwargs)

@@ -31,6 +31,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import (
     label_weights,
     labels_from_config,
@@ -190,16 +191,19 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         (1, 3)
     """
 
-    task_name = "sequence_classifier"
-    checkpoint_class_suffix = "ForSequenceClassification"
-    pipeline_tag = "text-classification"
-    preprocessor_class = SequenceClassifierPreprocessor
-    learns_soft_labels = True
-    peft_task_type = "SEQ_CLS"
-    text_method = "classify"
-    packs_batches = True
-    answer_type = LabelScore
-    answer_settings = ("window_pooling", "temperature", "thresholds", "abstain_below")
+    record = TaskRecord(
+        "sequence_classifier",
+        SequenceClassifierPreprocessor,
+        head="ForSequenceClassification",
+        pipeline_tag="text-classification",
+        peft_type="SEQ_CLS",
+        text_method="classify",
+        answer_type=LabelScore,
+        answer_settings=("window_pooling", "temperature", "thresholds", "abstain_below"),
+        has_classes=True,
+        packs_batches=True,
+        learns_soft_labels=True,
+    )
 
     @validate_arguments
     def __init__(

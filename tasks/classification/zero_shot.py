@@ -17,6 +17,7 @@ from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats.checkpoint import default_labels
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
@@ -35,6 +36,9 @@ from encoder_zoo.tasks.classification.sequence_classifier import (
     LabelScore,
     SequenceClassifier,
     labels_in_order,
+)
+from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
+    SequenceClassifierPreprocessor,
 )
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 
@@ -74,8 +78,12 @@ class ZeroShotClassifier:
         ['label', 'score']
     """
 
-    text_method = "classify"
-    answer_type = LabelScore
+    record = TaskRecord(
+        "zero_shot_classifier",
+        SequenceClassifierPreprocessor,
+        text_method="classify",
+        answer_type=LabelScore,
+    )
 
     def __init__(self, classifier: SequenceClassifier):
         if not isinstance(classifier, SequenceClassifier):

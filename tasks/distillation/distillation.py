@@ -6,6 +6,7 @@ Comment letters: B batch, L sequence, C classes.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -24,6 +25,7 @@ from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import backbone_inputs
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.distillation import distillation_preprocessor as pairing
 from encoder_zoo.tasks.distillation import objectives as learned
@@ -114,8 +116,7 @@ class Distillation(ModelConfigFromSignature, TextModel):
         ['bad', 'good']
     """
 
-    task_name = "distillation"
-    fills_batches = False
+    record = TaskRecord("distillation", Preprocessor, fills_batches=False)
 
     @validate_arguments
     def __init__(
@@ -136,6 +137,12 @@ class Distillation(ModelConfigFromSignature, TextModel):
         object.__setattr__(self, "teacher", teacher)
         share_weights_lock(self, student)
         self.student = student
+        is_task = isinstance(student, Task)
+        self.record = dataclasses.replace(
+            self.record,
+            pretrains=not is_task or student.record.pretrains,
+            labels_tokens=is_task and student.record.labels_tokens,
+        )
         self.objectives = pairing.checked_objectives(objectives, teacher, student)
         self.temperature = temperature
         self.label_weight = label_weight
@@ -170,26 +177,18 @@ class Distillation(ModelConfigFromSignature, TextModel):
         return backbone_of(self.student)
 
     @property
-    def pretrains(self) -> bool:
-        return isinstance(self.student, Backbone) or self.student.pretrains
-
-    @property
     def _learns_answers(self) -> bool:
         """Return whether any objective trains the student's answers, to the teacher's or masked
         tokens."""
         if isinstance(self.student, Backbone):
             return False
-        masked = self.student.pretrains and self.student.learns_soft_labels
+        masked = self.student.record.pretrains and self.student.record.learns_soft_labels
         return (masked and self.label_weight > 0) or "soft_labels" in self.objectives
 
     @property
     def output_activation(self) -> str | None:
         """Return the student's, whose answers loss and metrics are of; None if none are learned."""
         return self.student.output_activation if self._learns_answers else None
-
-    @property
-    def labels_tokens(self) -> bool:
-        return isinstance(self.student, Task) and self.student.labels_tokens
 
     @property
     def trainable_variables(self) -> list:
@@ -339,7 +338,7 @@ class Distillation(ModelConfigFromSignature, TextModel):
             y = learned.as_labels(y_pred["teacher"], self.output_activation)
             sample_weight = x.get("soft_weights")
         found = y, y_pred["logits"], sample_weight
-        if self.student.pretrains:
+        if self.student.record.pretrains:
             found = by_token(*found)
         return super().compute_metrics(x, *found)
 

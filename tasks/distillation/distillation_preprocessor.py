@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid, shown
@@ -140,13 +141,13 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
 
 def _check_same_answers(teacher, student) -> None:
     """Raise a ValueError if the answers differ in kind; a student may learn its classes here."""
-    if type(teacher) is not type(student) or not student.learns_soft_labels:
-        kinds = ", ".join(task.__name__ for task in all_tasks() if task.learns_soft_labels)
+    if type(teacher) is not type(student) or not student.record.learns_soft_labels:
+        kinds = ", ".join(task.__name__ for task in all_tasks() if task.record.learns_soft_labels)
         raise ValueError(
             f"The teacher is a {type(teacher).__name__}, the student a {type(student).__name__}. "
             f"Expected the same task for soft_labels, one of {kinds}."
         )
-    if not student.has_classes:
+    if not student.record.has_classes:
         sizes = [backbone_of(model).vocabulary_size for model in (teacher, student)]
         if sizes[0] != sizes[1]:
             raise invalid(
@@ -170,8 +171,9 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
     for here, there in ((student, teacher), (student.preprocessor, teacher.preprocessor)):
-        for name in here.distilled_settings if None not in (here, there) else ():
-            setattr(here, name, getattr(there, name))
+        if None not in (here, there):
+            for name in {*student.record.distilled_settings} & {*argument_names(type(here))}:
+                setattr(here, name, getattr(there, name))
 
 
 def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
@@ -284,7 +286,7 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
     """Return the objectives that need a token of the student for each of the teacher's, in
     words."""
     found = [name for name in objectives if name != "soft_labels"]
-    if "soft_labels" in objectives and student.labels_tokens:
+    if "soft_labels" in objectives and student.record.labels_tokens:
         found.append(f"soft_labels of a {type(student).__name__}")
     return found
 

@@ -117,7 +117,6 @@ class Embedder(Task, Generic[IndexKind]):
     similarity_prompts: tuple[str | None, str | None] = (None, None)
     index_class: type[IndexKind]
     vector_mask = "pooling_mask"
-    text_method = "embed"
     chunk_size: int | None = None
     _objective = PAIRS
     if not TYPE_CHECKING:  # so that editors do not offer them
@@ -638,7 +637,7 @@ def check_pooled_by_mean(embedder: Any) -> None:
         ValueError: If the embedder is not a TextEmbedder whose pooling is "mean".
     """
     pooling = getattr(embedder, "pooling", None)
-    if embedder.task_name != "text_embedder" or pooling not in ("mean", ["mean"]):
+    if embedder.record.name != "text_embedder" or pooling not in ("mean", ["mean"]):
         raise ValueError(
             f"late=True needs pooling='mean'. {type(embedder).__name__} has pooling={pooling!r}."
         )

@@ -28,6 +28,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import copy, match, named_weights, stored_array
 from encoder_zoo.presets.formats.embedding_modules import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.presets.formats.sentence_transformers import Module
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.classes import (
@@ -225,10 +226,13 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         ['good', 'late']
     """
 
-    task_name = "text_embedder"  # as which other programs open it
-    pipeline_tag = "text-classification"
-    text_method = "classify"
-    answer_settings = (*TextEmbedder.answer_settings, "thresholds", "abstain_below")
+    record = TaskRecord(
+        "text_embedder",  # as which other programs open it
+        TextEmbedderPreprocessor,
+        pipeline_tag="text-classification",
+        text_method="classify",
+        answer_settings=("thresholds", "abstain_below"),
+    )
 
     @validate_arguments
     def __init__(

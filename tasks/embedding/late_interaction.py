@@ -21,6 +21,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
@@ -123,15 +124,18 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         (1, 3, 4)
     """
 
-    task_name = "late_interaction"
-    pipeline_tag = "sentence-similarity"
-    preprocessor_class = LateInteractionPreprocessor
+    record = TaskRecord(
+        "late_interaction",
+        LateInteractionPreprocessor,
+        pipeline_tag="sentence-similarity",
+        text_method="embed",
+        predicts_lists=True,
+    )
     similarity_prompts = QUERY, DOCUMENT
     index_class = MultiVectorIndex
     vector_mask = "scored_mask"
     sentence_transformers_class = "MultiVectorEncoder"
     settings_in_files = late_interaction_folder.ARGUMENTS
-    predicts_lists = True
 
     @validate_arguments
     def __init__(

@@ -30,6 +30,7 @@ from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets import loading
 from encoder_zoo.presets.formats import sentence_transformers, sparse_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
@@ -206,9 +207,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         (1, 30)
     """
 
-    task_name = "sparse_encoder"
-    checkpoint_class_suffix = "ForMaskedLM"
-    preprocessor_class = SparseEncoderPreprocessor
+    record = TaskRecord(
+        "sparse_encoder", SparseEncoderPreprocessor, head="ForMaskedLM", text_method="embed"
+    )
     index_class = SparseIndex
     sentence_transformers_class = "SparseEncoder"
     query_learning_rate: float | None = None
@@ -286,7 +287,6 @@ class SparseEncoder(Embedder[SparseIndex]):
                 "pooling='token_weights' has no masked language model's head. Leave out "
                 "activation, head_activation and head_layer_norm_epsilon."
             )
-        self.checkpoint_class_suffix = "Model"
         with self.distribution.scope():
             self.head = Projection(1, "relu", name="head")
             self.head.build((None, self.backbone.hidden_dim))

@@ -26,6 +26,7 @@ from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -138,9 +139,12 @@ class TextEmbedder(Embedder[VectorIndex]):
         (1, 16)
     """
 
-    task_name = "text_embedder"
-    pipeline_tag = "sentence-similarity"
-    preprocessor_class = TextEmbedderPreprocessor
+    record = TaskRecord(
+        "text_embedder",
+        TextEmbedderPreprocessor,
+        pipeline_tag="sentence-similarity",
+        text_method="embed",
+    )
     default_losses = DEFAULT_LOSSES
     index_class = VectorIndex
     sentence_transformers_class = "SentenceTransformer"

@@ -79,8 +79,6 @@ class Preprocessor(ConfigFromSignature):
     # The labels of the task, such as `Numbers()`; None: it has none, or may do without.
     label_values: LabelValues | None = None
     fixed_settings = ("sequence_length", "max_length", "window_length", "doc_stride")
-    # Arguments that a student takes over from its teacher's preprocessor.
-    distilled_settings: tuple[str, ...] = ()
     # Of the backbone, see `attach`.
     num_segments: int = 3
     # Of the task, see `attach`.

@@ -24,6 +24,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import Activation, initializer
 from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
@@ -306,16 +307,18 @@ class MaskedLM(Task):
         (1, 1, 30)
     """
 
-    task_name = "masked_lm"
-    checkpoint_class_suffix = "ForMaskedLM"
-    pipeline_tag = "fill-mask"
-    preprocessor_class = MaskedLMPreprocessor
+    record = TaskRecord(
+        "masked_lm",
+        MaskedLMPreprocessor,
+        head="ForMaskedLM",
+        pipeline_tag="fill-mask",
+        text_method="fill_mask",
+        instead_of_predict="fill_mask(texts)",
+        labels_tokens=True,
+        pretrains=True,
+        learns_soft_labels=True,
+    )
     output_activation = "softmax"
-    labels_tokens = True
-    pretrains = True
-    learns_soft_labels = True
-    text_method = "fill_mask"
-    instead_of_predict = "fill_mask(texts)"
 
     @validate_arguments
     def __init__(

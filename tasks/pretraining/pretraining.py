@@ -18,6 +18,7 @@ from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, 
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.classification.class_labels import class_indices
@@ -227,15 +228,17 @@ class Pretraining(Task):
         {'masked_lm': (1, 4, 30), 'next_sentence': (1, 2)}
     """
 
-    task_name = "pretraining"
-    checkpoint_class_suffix = "ForPreTraining"
-    pipeline_tag = "fill-mask"
-    preprocessor_class = PretrainingPreprocessor
-    pretrains = True
-    fills_batches = False
-    instead_of_predict = "save_to_preset, and MaskedLM.from_preset for fill_mask"
+    record = TaskRecord(
+        "pretraining",
+        PretrainingPreprocessor,
+        head="ForPreTraining",
+        pipeline_tag="fill-mask",
+        instead_of_predict="save_to_preset, and MaskedLM.from_preset for fill_mask",
+        pretrains=True,
+        fills_batches=False,
+        warmup=WARMUP,
+    )
     default_learning_rate = LEARNING_RATE
-    default_warmup = WARMUP
 
     @classmethod
     def supports(cls, family: Family) -> bool:

@@ -21,6 +21,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
@@ -154,15 +155,16 @@ class ReplacedTokenDetection(Task):
         (1, 4)
     """
 
-    task_name = "replaced_token_detection"
-    checkpoint_class_suffix = "ForPreTraining"
-    pipeline_tag = "feature-extraction"
-    preprocessor_class = ReplacedTokenDetectionPreprocessor
-    pretrains = True
-    fills_batches = False
-    text_method = "detect"
-    answer_type = ReplacedToken
-    instead_of_predict = "detect(texts)"
+    record = TaskRecord(
+        "replaced_token_detection",
+        ReplacedTokenDetectionPreprocessor,
+        head="ForPreTraining",
+        text_method="detect",
+        answer_type=ReplacedToken,
+        instead_of_predict="detect(texts)",
+        pretrains=True,
+        fills_batches=False,
+    )
 
     @classmethod
     def supports(cls, family: Family) -> bool:

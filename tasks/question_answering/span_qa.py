@@ -5,6 +5,7 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import with_padding_mask
 from encoder_zoo.encoders.positions import last_positions
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -121,16 +123,18 @@ class SpanQA(Task):
         (1, 2, 5)
     """
 
-    task_name = "span_qa"
-    checkpoint_class_suffix = "ForQuestionAnswering"
-    pipeline_tag = "question-answering"
-    preprocessor_class = SpanQAPreprocessor
-    text_method = "answer"
-    file_advice = "Of SQuAD's files: fit(ez.read_squad({!r}))."
-    predicts_lists = True
-    answer_settings = ("null_threshold",)
+    record = TaskRecord(
+        "span_qa",
+        SpanQAPreprocessor,
+        head="ForQuestionAnswering",
+        pipeline_tag="question-answering",
+        text_method="answer",
+        answer_settings=("null_threshold",),
+        file_advice="Of SQuAD's files: fit(ez.read_squad({!r})).",
+        predicts_lists=True,
+        pads_classes=True,
+    )
     output_activation = "softmax"
-    pads_classes = True
     beam: tuple[int, int] | None = None
 
     @validate_arguments
@@ -149,7 +153,7 @@ class SpanQA(Task):
         record, policy = self.head_record, self.dtype_policy
         self.dropout = head_dropout(record, backbone, dropout)
         if self.beam:
-            self.fills_batches = False  # of two losses
+            self.record = dataclasses.replace(self.record, fills_batches=False)  # of two losses
             self.head = make_span_beam(record, backbone, self.beam, policy)
         else:
             self.head = make_head(record, backbone, 2, self.dropout, policy, of_tokens=True)

@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -106,15 +107,17 @@ class MultipleChoice(ListScores):
         (1, 3)
     """
 
-    task_name = "multiple_choice"
-    checkpoint_class_suffix = "ForMultipleChoice"
-    pipeline_tag = "multiple-choice"
-    preprocessor_class = MultipleChoicePreprocessor
-    text_method = "choose"
-    answer_settings = ("window_pooling",)
-    predicts_lists = True
+    record = TaskRecord(
+        "multiple_choice",
+        MultipleChoicePreprocessor,
+        head="ForMultipleChoice",
+        pipeline_tag="multiple-choice",
+        text_method="choose",
+        answer_settings=("window_pooling",),
+        predicts_lists=True,
+        pads_classes=True,
+    )
     output_activation = "softmax"
-    pads_classes = True
 
     @validate_arguments
     def __init__(

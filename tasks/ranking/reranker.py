@@ -23,6 +23,7 @@ from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.presets.formats import cross_encoders
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import labels_from_config, sigmoid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -186,14 +187,16 @@ class Reranker(ListScores):
         (1, 1)
     """
 
-    task_name = "reranker"
-    checkpoint_class_suffix = "ForSequenceClassification"
-    pipeline_tag = "text-ranking"
-    preprocessor_class = RerankerPreprocessor
-    peft_task_type = "SEQ_CLS"
-    text_method = "score"
-    packs_batches = True
-    answer_settings = ("activation",)
+    record = TaskRecord(
+        "reranker",
+        RerankerPreprocessor,
+        head="ForSequenceClassification",
+        pipeline_tag="text-ranking",
+        peft_type="SEQ_CLS",
+        text_method="score",
+        answer_settings=("activation",),
+        packs_batches=True,
+    )
     sentence_transformers_class = "CrossEncoder"
     num_classes = 1  # of the head, in config.json
 
@@ -329,7 +332,7 @@ class Reranker(ListScores):
     def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
         [architecture, *_] = config.get("architectures") or [""]
         labels = labels_from_config(config)
-        if architecture.endswith(cls.checkpoint_class_suffix) and len(labels) > 1:
+        if architecture.endswith(cls.record.head) and len(labels) > 1:
             raise ValueError(
                 f"The checkpoint is a classifier of {len(labels)} labels, {', '.join(labels[:5])}, "
                 "and a Reranker has one output. Use SequenceClassifier.from_preset, or a new "
@@ -437,7 +440,7 @@ class Reranker(ListScores):
             (2,)
         """
         given = queries if texts is None else (queries, texts)
-        queries, texts = self.preprocessor_class.inputs.columns(given)
+        queries, texts = self.record.preprocessor_class.inputs.columns(given)
         if isinstance(texts, str | bytes):
             return self.score([queries], [texts], batch_size)[0]
         return self._shown(self._logits(queries, texts, batch_size))
@@ -523,7 +526,7 @@ class Reranker(ListScores):
             >>> reranker.evaluate_ranking(["Who?"], [["Yes.", "She."]], [[1, 1]])["mrr@10"]
             1.0
         """
-        queries, texts = self.preprocessor_class.inputs.read((queries, texts))
+        queries, texts = self.record.preprocessor_class.inputs.read((queries, texts))
         if not isinstance(texts, array_ops.RaggedTensor):
             raise ValueError(
                 "texts has one text for each query. Expected a list of texts for each."

@@ -139,7 +139,7 @@ def _name_axes(value, task: Task) -> None:
 
 
 def _metadata(task: Task) -> dict[str, str]:
-    metadata = {"pipeline_tag": task.pipeline_tag}
+    metadata = {"pipeline_tag": task.record.pipeline_tag}
     if task.labels:
         metadata["id2label"] = json.dumps(dict(enumerate(task.labels)), ensure_ascii=False)
     if task.problem_type:
@@ -211,10 +211,10 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 def check_other_formats(task: Task) -> None:
     """Raise a ValueError for a task that is exported as a SavedModel alone."""
-    if task.only_saved_model:
+    if task.record.only_saved_model:
         raise ValueError(
-            f"{type(task).__name__} computes {task.only_saved_model}, which only a SavedModel "
-            "holds. Call export('served/1') on TensorFlow."
+            f"{type(task).__name__} computes {task.record.only_saved_model}, which only a "
+            "SavedModel holds. Call export('served/1') on TensorFlow."
         )
 
 

@@ -6,6 +6,7 @@ Comment letters: B batch, L tokens, W words, K widths of spans, C labels, N text
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.gliner import SpanWidth
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import label_indices, validated_labels
 from encoder_zoo.tasks.base.confidence import (
     DEFAULT_THRESHOLD,
@@ -166,20 +168,22 @@ class EntityExtractor(Task):
         ['end', 'label', 'score', 'start', 'text']
     """
 
-    task_name = "entity_extractor"
-    checkpoint_class_suffix = "ForEntityExtraction"
-    default_head = gliner.SpanHeadRecord()
-    pipeline_tag = "token-classification"
-    preprocessor_class = EntityExtractorPreprocessor
-    only_saved_model = "words of several tokens, and an LSTM over them"
-    text_method = "extract_entities"
-    answer_type = Entity
+    record = TaskRecord(
+        "entity_extractor",
+        EntityExtractorPreprocessor,
+        head="ForEntityExtraction",
+        default_head=gliner.SpanHeadRecord(),
+        pipeline_tag="token-classification",
+        text_method="extract_entities",
+        answer_type=Entity,
+        answer_settings=("labels", "thresholds"),
+        only_saved_model="words of several tokens, and an LSTM over them",
+        predicts_lists=True,
+        pads_classes=True,
+    )
     output_activation = "sigmoid"
-    pads_classes = True
-    answer_settings = ("labels", "thresholds")
     settings_in_files = ("max_words", "label_marker", "separator")
     encoder_prefix = gliner.ENCODER
-    predicts_lists = True
 
     @validate_arguments
     def __init__(
@@ -206,7 +210,8 @@ class EntityExtractor(Task):
         self.span_dim = span_dim or backbone.hidden_dim
         self.span_mode = span_mode
         self.num_rnn_layers = num_rnn_layers
-        self.goes_step_by_step = "an LSTM" if num_rnn_layers else None
+        if num_rnn_layers:
+            self.record = dataclasses.replace(self.record, goes_step_by_step="an LSTM")
         self.subtoken_pooling = subtoken_pooling
         self.embed_label_marker = embed_label_marker
         self.dropout = dropout

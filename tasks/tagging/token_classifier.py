@@ -32,6 +32,7 @@ from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import default_labels
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config, softmax
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
@@ -157,30 +158,33 @@ class TokenClassifier(LabelledTask):
         (1, 3, 3)
     """
 
-    task_name = "token_classifier"
-    checkpoint_class_suffix = "ForTokenClassification"
-    pipeline_tag = "token-classification"
-    preprocessor_class = TokenClassifierPreprocessor
-    learns_soft_labels = True
-    peft_task_type = "TOKEN_CLS"
-    text_method = "extract_entities"
-    answer_type = Entity
+    record = TaskRecord(
+        "token_classifier",
+        TokenClassifierPreprocessor,
+        head="ForTokenClassification",
+        pipeline_tag="token-classification",
+        peft_type="TOKEN_CLS",
+        text_method="extract_entities",
+        answer_type=Entity,
+        answer_settings=(
+            "strategy",
+            "valid_tags",
+            "split_symbols",
+            "temperature",
+            "thresholds",
+            "crf",
+        ),
+        distilled_settings=("strategy", "valid_tags", "split_symbols", "label_all_tokens"),
+        has_classes=True,
+        labels_tokens=True,
+        predicts_lists=True,
+        learns_soft_labels=True,
+    )
     output_activation = "softmax"
-    labels_tokens = True
-    predicts_lists = True
     _logged_notation: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer it
         classification_report = ForeignName("evaluate_entities(x, y)")
-    answer_settings = (
-        "strategy",
-        "valid_tags",
-        "split_symbols",
-        "temperature",
-        "thresholds",
-        "crf",
-    )
     fixed_settings = (*LabelledTask.fixed_settings, "crf")
-    distilled_settings = ("strategy", "valid_tags", "split_symbols")
 
     @validate_arguments
     def __init__(
@@ -203,7 +207,8 @@ class TokenClassifier(LabelledTask):
         if crf and head is not None:
             raise ValueError("crf=True uses the family's head. Leave out head=... or crf.")
         self.crf = crf
-        self.goes_step_by_step = "a CRF" if crf else None
+        if crf:
+            self.record = dataclasses.replace(self.record, goes_step_by_step="a CRF")
         self.transitions: TagTransitions | None = None
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         self.strategy = strategy

@@ -86,7 +86,6 @@ class TokenClassifierPreprocessor(Preprocessor):
     label_values = Labels(
         "for every text a list of spans, or for every list of words a list of tags"
     )
-    distilled_settings = ("label_all_tokens",)
 
     @validate_arguments
     def __init__(

@@ -437,7 +437,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         if not _is_chief(model):
             return
         position = Position(epoch, step, self._position.seed)
-        new = self._folder.write(position, arrays, model.task_name, self._run, self._window_sizes)
+        new = self._folder.write(position, arrays, model.record.name, self._run, self._window_sizes)
         self._folder.remove_all_but(new, self._kept)
         self._kept = new
 

@@ -97,7 +97,7 @@ OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceC
 
 def can_be_filled(task: TextModel) -> bool:
     """Return whether rows that only fill a batch can be left out of a task's loss and metrics."""
-    if not (task.fills_batches and computes_rows(task.loss)):
+    if not (task.record.fills_batches and computes_rows(task.loss)):
         return False
     return all(map(_takes_weights, compiled_metrics(task)))
 
@@ -258,7 +258,8 @@ class GraphCache:
         Whether they are depends on the examples alone, so that a training that is resumed has the
         same batches. Of packings that fit about as well, the known one is compiled already.
         """
-        if not (self._task.packs_batches and _is_on_one_jax_device() and self.lengths_vary()):
+        packs = self._task.record.packs_batches
+        if not (packs and _is_on_one_jax_device() and self.lengths_vary()):
             return None
         if any(name.startswith(CANDIDATE) for name in examples):
             return None

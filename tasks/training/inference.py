@@ -37,7 +37,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
     x = as_stream(x, task, learns=False)
     in_dataset = is_dataset(x)
     prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
-    if in_dataset and (prepared or not task.predicts_lists):
+    if in_dataset and (prepared or not task.record.predicts_lists):
         plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
         batches = training_data(task, x, plan=plan).in_order(fills=False)
         return _predict_batches(batches, predict)

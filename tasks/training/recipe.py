@@ -22,7 +22,7 @@ from encoder_zoo.tasks.training.fine_tuning_optimizer import (
     restart_optimizer,
 )
 from encoder_zoo.tasks.training.logit_metrics import metrics_on_logits
-from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
+from encoder_zoo.tasks.training.optimizers import WARMUP, AccumulatingLossScaleOptimizer
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.text_model import TextModel
@@ -131,15 +131,15 @@ class Recipe:
     def _compile(self, optimizer) -> None:
         task, given = self._task, self.arguments
         jit_compile, loss = given["jit_compile"], given["loss"]
+        steps = task.record.goes_step_by_step
         if is_auto(jit_compile) and keras.config.backend() == "tensorflow":
-            can_compile = not (task.graphs.lengths_vary() or task.goes_step_by_step)
+            can_compile = not (task.graphs.lengths_vary() or steps)
             jit_compile = has_accelerator() and can_compile and not task.distribution.strategy
-        elif jit_compile and task.goes_step_by_step and keras.config.backend() == "tensorflow":
+        elif jit_compile and steps and keras.config.backend() == "tensorflow":
             raise invalid(
                 "jit_compile",
                 jit_compile,
-                f"False: XLA does not compile the training of {task.goes_step_by_step} on "
-                "TensorFlow",
+                f"False: XLA does not compile the training of {steps} on TensorFlow",
             )
         default = task.default_loss()
         # Keras gets no loss: `TextModel.compute_loss` computes it.
@@ -164,9 +164,9 @@ class Recipe:
         if is_auto(weighted):
             weighted = task.default_metrics() if metrics is None else None
         else:
-            weighted = metrics_on_logits(weighted, task.output_activation, task.pads_classes)
-        metrics = metrics_on_logits(metrics, task.output_activation, task.pads_classes)
-        if task.labels_tokens and metrics:
+            weighted = metrics_on_logits(weighted, task.output_activation, task.record.pads_classes)
+        metrics = metrics_on_logits(metrics, task.output_activation, task.record.pads_classes)
+        if task.record.labels_tokens and metrics:
             metrics, weighted = None, [*metrics, *(weighted or [])]
         return {"metrics": metrics, "weighted_metrics": weighted}
 
@@ -183,9 +183,9 @@ class Recipe:
         """Compile with a new optimizer of the recipe, for the weights that train now."""
         task, family = self._task, self._task.backbone.family
         settings = {"weight_decay": family.weight_decay, "layer_decay": family.layer_decay}
-        if task.pretrains:  # a family's paper gives those for fine-tuning
+        if task.record.pretrains:  # a family's paper gives those for fine-tuning
             settings = {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
-        settings |= {"warmup": task.default_warmup, "gradient_accumulation_steps": None}
+        settings |= {"warmup": task.record.warmup or WARMUP, "gradient_accumulation_steps": None}
         settings |= {n: self.arguments[n] for n in RECIPE if self.arguments[n] is not None}
         if settings["gradient_accumulation_steps"] == 1:
             settings["gradient_accumulation_steps"] = None

@@ -351,7 +351,7 @@ def check_inputs(task, x, y) -> None:
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
             f"x is {str(x)!r:.60}. Expected texts, not the name of a file or a single text. "
-            f"{task.file_advice.format(str(x))}"
+            f"{task.record.file_advice.format(str(x))}"
         )
     if isinstance(x, Mapping) and any(table_columns(v) is not None for v in x.values()):
         splits = ", ".join(map(repr, x))

@@ -73,7 +73,7 @@ class Stream:
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
         self._separate = task._separate if learns else lambda x, y: (x, y)
-        self._labels_tokens = task.labels_tokens
+        self._labels_tokens = task.record.labels_tokens
         self._elements = self._read()
         self.first = None
         first = next(self._elements, None)

@@ -45,6 +45,7 @@ from encoder_zoo.common.weights_lock import (
 )
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.losses.replicas import counting_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
@@ -66,7 +67,6 @@ from encoder_zoo.tasks.training.graphs import (
 )
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
 from encoder_zoo.tasks.training.loss_inputs import resolve_loss
-from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
 from encoder_zoo.tasks.training.streams import ending_quietly, errors_of_streams
@@ -81,41 +81,20 @@ class TextModel(keras.Model):
     for other data, epochs and learning rates.
 
     Attributes:
+        record: what other code needs to know of the task.
         distribution: the strategy of `tf.distribute` that the model was built under, or none.
         graphs: the graphs that were traced.
         recipe: the settings of `compile`.
         output_activation: the function that makes probabilities of the outputs, "softmax" or
             "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
-        predicts_lists: whether `predict` returns a list of the outputs for each text.
-        group_lengths: whether `fit` makes batches of examples of like length.
-        goes_step_by_step: what goes through texts token by token, such as "an LSTM": TensorFlow
-            does not train it compiled by XLA, which would have to know how many steps there are.
-        pads_classes: whether the outputs of an example have as many classes as the longest example
-            of its batch, such as positions of tokens.
-        fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
-            is one of Keras's: see `graphs.real_rows`.
-        packs_batches: whether the texts of a batch may be packed on JAX, see
-            `choose_sequence_counts`. Only for outputs that `logits_of` makes of those of
-            `encoded`, and losses that are a mean over examples, which does not depend on the
-            batches.
-        file_advice: the end of an error for a path in place of texts.
         traced_settings: the settings of a task that its training graphs depend on.
     """
 
-    pretrains = False
-    default_warmup = WARMUP
+    record: TaskRecord
     output_activation: str | None = None
-    labels_tokens = False
-    predicts_lists = False
-    group_lengths = True
-    fills_batches = True
-    pads_classes = False
-    goes_step_by_step: str | None = None
-    packs_batches = False
     traced_settings: tuple = ()
     _counted = types.SimpleNamespace(steps=None, done=0)
     _evaluation: tuple[Mapping[str, float], int] | None = None  # results, checksum of the weights
-    file_advice = "ez.read_annotations({!r}) reads files of annotations."
 
     @property
     def default_learning_rate(self) -> float:
@@ -347,7 +326,7 @@ class TextModel(keras.Model):
         x, y = self._begin_fit(x, y)
         epoch_numbers = range(initial_epoch, epochs)
         size = batch_size or BATCH_SIZE
-        plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.group_lengths)
+        plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.record.group_lengths)
         held_out_size = validation_batch_size or plan.batch_size
         with logged_once():
             held_out = sources.validation_data_of(
@@ -596,7 +575,7 @@ class TextModel(keras.Model):
         inputs = without(inputs, REAL_ROWS)
         own = without(inputs, PACKED_TOKENS)
         known, name = tuple(self.input_ranges(0)), type(self).__name__
-        check_inputs(own, known, name, getattr(self, "text_method", None))
+        check_inputs(own, known, name, self.record.text_method)
         return super().__call__(inputs, *args, **kwargs)
 
     def train_step(self, *args):
@@ -607,12 +586,12 @@ class TextModel(keras.Model):
 
     def resolve_loss(self, loss, default: keras.losses.Loss):
         """Return the loss that the task computes for the one that `compile` gets."""
-        return resolve_loss(loss, default, self.loss_activation, self.pads_classes)
+        return resolve_loss(loss, default, self.loss_activation, self.record.pads_classes)
 
     @property
     def loss_activation(self) -> str | None:
         """Return the `output_activation` of the outputs that the loss of `compile` gets."""
-        return "softmax" if self.pretrains else self.output_activation
+        return "softmax" if self.record.pretrains else self.output_activation
 
     def make_batch_loss(self, loss) -> BatchLoss:
         """Return what computes a loss of batches of this task.
@@ -620,7 +599,7 @@ class TextModel(keras.Model):
         Args:
             loss: Returned by `resolve_loss`.
         """
-        of_tokens = self.labels_tokens or self.pretrains
+        of_tokens = self.record.labels_tokens or self.record.pretrains
         return BatchLoss(loss, self.loss_activation, of_tokens)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

@@ -1,5 +1,6 @@
 """Messages about encoders and tokenizers advise what works: each is provoked here, and followed."""
 
+import dataclasses
 import json
 
 import pytest
@@ -30,13 +31,13 @@ def test_names_of_parts_are_their_own():
         pass
 
     class Titles(ez.SequenceClassifier):
-        task_name = "span_qa"
+        record = dataclasses.replace(ez.SequenceClassifier.record, name="span_qa")
 
     with pytest.raises(ValueError, match=r"family.*'bert'.*Own"):
         ez.register_family(like=BERT, name="bert")(Own)
-    with pytest.raises(ValueError, match=r"'span_qa'.*task_name"):
+    with pytest.raises(ValueError, match=r"'span_qa'.*record of Titles"):
         ez.register_task(Titles)
-    Titles.task_name = "titles_of_a_test"
+    Titles.record = dataclasses.replace(Titles.record, name="titles_of_a_test")
     families, tasks = dict(encoders.FAMILIES), dict(tasks_wing.TASKS)
     try:
         assert ez.register_family(like=BERT, name="own_of_a_test")(Own) is Own
@@ -94,9 +95,9 @@ def test_tokenizers_are_those_of_the_backbone(preset):
     other = tiny.tokenizer(get_family("roberta"))
     backbone = ez.Backbone.from_preset(preset)
     with pytest.raises(ValueError, match=r"RobertaTokenizer.*BertTokenizer.*from_preset"):
-        ez.MaskedLM(backbone, ez.MaskedLM.preprocessor_class(other))
+        ez.MaskedLM(backbone, ez.MaskedLM.record.preprocessor_class(other))
     own = ez.Tokenizer.from_preset(preset)
-    ez.MaskedLM(backbone, ez.MaskedLM.preprocessor_class(own))
+    ez.MaskedLM(backbone, ez.MaskedLM.record.preprocessor_class(own))
 
 
 def test_special_tokens_are_in_the_vocabulary(preset):

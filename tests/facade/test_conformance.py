@@ -117,7 +117,7 @@ each_usual_pair = pytest.mark.parametrize(
 
 
 def folder_of(family, task) -> pathlib.Path:
-    return CHECKPOINTS / f"{family.class_prefix}_{task.checkpoint_class_suffix}"
+    return CHECKPOINTS / f"{family.class_prefix}_{task.record.head}"
 
 
 STORED = [
@@ -185,7 +185,7 @@ def test_a_task_answers_as_transformers_did(golden, family, task, caplog):
     # Processors add float32 in different orders, which moves sums by a share of their largest term.
     atol = 1e-5 * max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
-    if task.has_classes:
+    if task.record.has_classes:
         assert model.labels == ["O", "B-PER", "I-PER"]
 
 
@@ -228,7 +228,7 @@ def test_a_checkpoints_own_settings_are_kept(golden, family, task, tmp_path):
     model.save_to_preset(tmp_path / "ours")
     saved = json.loads((tmp_path / "ours" / "config.json").read_text())
     ours = {head.dropout, *keys.values(), "architectures"}
-    ours |= {"id2label", "label2id"} if task.has_classes else set()
+    ours |= {"id2label", "label2id"} if task.record.has_classes else set()
     kept = {key: config[key] for key in ours & config.keys()}
     assert {key: saved.get(key) for key in kept} == kept
     assert {"vocab_size", *(key for key in (head.dropout,) if key)} <= kept.keys()

@@ -16,7 +16,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import LayerNorm
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.base.head import make_head
-from encoder_zoo.tasks.base.task import Task, TinyData
+from encoder_zoo.tasks.base.task import Task, TaskRecord, TinyData
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.testing import tiny
@@ -60,8 +60,7 @@ class ScorerPreprocessor(Preprocessor):
 class Scorer(Task):
     """The mean of the tokens' vectors as one number for each text, without a head."""
 
-    task_name = "toy_scorer"
-    preprocessor_class = ScorerPreprocessor
+    record = TaskRecord("toy_scorer", ScorerPreprocessor)
     output_activation = "linear"
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
@@ -98,10 +97,12 @@ class HeadedPreprocessor(ScorerPreprocessor):
 class HeadedScorer(Scorer):
     """The same with a dense layer, which it has in every family."""
 
-    task_name = "toy_headed_scorer"
-    checkpoint_class_suffix = "ForToyScoring"
-    default_head = Head("toy_output")
-    preprocessor_class = HeadedPreprocessor
+    record = TaskRecord(
+        "toy_headed_scorer",
+        HeadedPreprocessor,
+        head="ForToyScoring",
+        default_head=Head("toy_output"),
+    )
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -246,7 +247,7 @@ def colours():
             return super().encode_labels([float(len(colour)) for colour in y])
 
     class Colours(Scorer):
-        preprocessor_class = ColoursPreprocessor
+        record = dataclasses.replace(Scorer.record, preprocessor_class=ColoursPreprocessor)
 
     return tiny.task(get_family("bert"), Colours)
 
@@ -273,7 +274,7 @@ class TestNamesThatAreTaken:
 
     def test_of_a_task(self):
         class Other(Scorer):
-            task_name = "masked_lm"
+            record = dataclasses.replace(Scorer.record, name="masked_lm")
 
         with pytest.raises(ValueError, match="'masked_lm'.* pretraining.masked_lm"):
             ez.register_task(Other)
@@ -378,11 +379,11 @@ class TestABrokenTask:
 
     def test_a_head_that_is_not_saved(self):
         class Unsaved(HeadedScorer):
-            checkpoint_class_suffix, default_head = "Model", None
+            record = TaskRecord("toy_headed_scorer", HeadedPreprocessor)
 
             def __init__(self, backbone, preprocessor=None, **kwargs):
                 super(HeadedScorer, self).__init__(backbone, preprocessor, **kwargs)
-                record = HeadedScorer.default_head
+                record = HeadedScorer.record.default_head
                 self.head = make_head(record, backbone, 1, 0.0, self.dtype_policy)
 
         names = "every weight of the head has one name", "preset round trip"
@@ -390,7 +391,7 @@ class TestABrokenTask:
 
     def test_another_name_than_its_preprocessors(self):
         class Renamed(Scorer):
-            task_name = "toy_renamed"
+            record = dataclasses.replace(Scorer.record, name="toy_renamed")
 
         name = "the task is registered"
         assert self.found(Renamed, name) == {name}

@@ -407,10 +407,10 @@ class TestPartsThatDoNotBelongTogether:
     @pytest.mark.slow
     @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
     def test_another_tasks_preprocessor(self, task):
-        own = task.preprocessor_class.__name__
+        own = task.record.preprocessor_class.__name__
         for other in set(all_tasks()) - {task}:
-            preprocessor = other.preprocessor_class(tokenizer())
-            theirs = other.preprocessor_class.__name__
+            preprocessor = other.record.preprocessor_class(tokenizer())
+            theirs = other.record.preprocessor_class.__name__
             with pytest.raises(TypeError, match=f"preprocessor is {theirs}.*{own}"):
                 task(backbone(), preprocessor)
         for wrong in (tokenizer(), "bert", 5):

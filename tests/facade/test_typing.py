@@ -96,7 +96,7 @@ def test_backbones_name_their_arguments():
 @pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
 def test_tasks_name_the_arguments_of_from_preset(task):
     """All that `from_preset` takes, and nothing else."""
-    own = {*argument_names(task), *argument_names(task.preprocessor_class)} - PARTS
+    own = {*argument_names(task), *argument_names(task.record.preprocessor_class)} - PARTS
     expected = own | (backbone_names() - SHAPES) | CHECKS
     expected |= {"dtype", "added_tokens", "preprocessor"}
     assert known_names(task.from_preset.__func__) - {"cls", "source"} == expected

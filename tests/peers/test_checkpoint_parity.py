@@ -62,7 +62,7 @@ def largest_difference(here: list, there: list, mask: np.ndarray) -> float:
 
 def opened_there(folder, task: str, **arguments):
     """The model, which must have taken every weight and no other."""
-    cls = getattr(transformers, f"AutoModel{getattr(ez, task).checkpoint_class_suffix}")
+    cls = getattr(transformers, f"AutoModel{getattr(ez, task).record.head}")
     model, report = cls.from_pretrained(folder, output_loading_info=True, **arguments)
     assert not any(report.values()), report
     return model
@@ -72,7 +72,7 @@ def opened_there(folder, task: str, **arguments):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", TASKS)
 def test_transformers_opens_what_we_save(golden, family, task, form, tmp_path):
-    head = getattr(ez, task).checkpoint_class_suffix
+    head = getattr(ez, task).record.head
     checkpoint = golden(family + "_" + head)
     model = getattr(ez, task).from_preset(checkpoint.folder)
     model.save_to_preset(tmp_path / "preset", **({"shard_bytes": 3000} if form == "shards" else {}))

@@ -248,7 +248,7 @@ def heads_of(family) -> dict[str, type]:
     """{head: our class} of those that transformers has, too."""
     tasks = {"Model": ez.Backbone}
     for task in all_tasks():
-        suffix = task.checkpoint_class_suffix
+        suffix = task.record.head
         if suffix in family.heads and task.supports(family) and class_of(family, suffix):
             tasks.setdefault(suffix, task)
     return tasks

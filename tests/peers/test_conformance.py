@@ -29,14 +29,17 @@ each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: fam
 each_task = pytest.mark.parametrize("task", ["Backbone", *(task.__name__ for task in TASKS)])
 
 
+def suffix_of(task: str) -> str:
+    return "" if task == "Backbone" else getattr(ez, task).record.head
+
+
 def auto_class(task: str):
     """transformers' class that finds the class of a checkpoint."""
-    suffix = getattr(getattr(ez, task), "checkpoint_class_suffix", "")
-    return getattr(transformers, f"AutoModel{suffix}")
+    return getattr(transformers, f"AutoModel{suffix_of(task)}")
 
 
 def skip_without_class(family, task: str) -> None:
-    suffix = getattr(getattr(ez, task), "checkpoint_class_suffix", "Model")
+    suffix = suffix_of(task) or "Model"
     if not hasattr(transformers, family.class_prefix + suffix):
         pytest.skip(f"transformers has no {family.class_prefix}{suffix}")
 
@@ -46,7 +49,7 @@ def made_there(tiny, family, task: str):
     sizes = {family.config_keys[name]: value for name, value in tiny.sizes(family).items()}
     tokenizer = tiny.tokenizer(family)
     ids = {key: getattr(tokenizer, name) for key, name in family.token_ids.items()}
-    labels = {"num_labels": 3} if getattr(getattr(ez, task), "has_classes", False) else {}
+    labels = {"num_labels": 3} if task in ("SequenceClassifier", "TokenClassifier") else {}
     own = {"pos_att_type": ["c2p", "p2c"]} if "terms" in family.config_keys else {}
     settings = {**family.constants, **sizes, **ids, **labels, **own, "initializer_range": 0.5}
     config = transformers.AutoConfig.for_model(family.name, **settings)

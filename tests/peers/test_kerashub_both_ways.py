@@ -59,7 +59,7 @@ def make_backbone(family: str, **arguments) -> ez.Backbone:
 
 def make_task(family: str, task: str, **arguments):
     cls = getattr(ez, task)
-    preprocessor = cls.preprocessor_class(make_tokenizer(family))
+    preprocessor = cls.record.preprocessor_class(make_tokenizer(family))
     head = dict(HEADS[task])
     if (family, task) == ("Albert", "MaskedLM"):
         head["head_activation"] = TANH["activation"]

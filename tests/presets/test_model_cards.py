@@ -174,7 +174,7 @@ class TestExamples:
         names = {}
         exec(code, names)
         assert type(names["model"]) is task
-        assert (task.text_method is None) == (len(code.splitlines()) == 3)
+        assert (task.record.text_method is None) == (len(code.splitlines()) == 3)
 
     @pytest.mark.slow
     def test_are_in_the_words_of_keras_hub_too(self, tiny, tmp_path):

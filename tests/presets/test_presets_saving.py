@@ -27,7 +27,7 @@ FAMILIES = ["Bert", "Roberta"]  # all of them: test_conformance.py
 TASKS = [
     task
     for task in all_tasks()
-    if (CHECKPOINTS / f"Bert_{task.checkpoint_class_suffix}").is_dir()
+    if (CHECKPOINTS / f"Bert_{task.record.head}").is_dir()
     and task.sentence_transformers_class is None
 ]
 
@@ -45,7 +45,7 @@ def classifier(golden):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
 def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
-    checkpoint = golden(f"{family}_{task.checkpoint_class_suffix}")
+    checkpoint = golden(f"{family}_{task.record.head}")
     model = task.from_preset(checkpoint.folder)
     model.save_to_preset(tmp_path / "preset")
     caplog.clear()
@@ -57,7 +57,7 @@ def test_a_task_comes_back_as_it_was(golden, family, task, tmp_path, caplog):
     ):
         np.testing.assert_array_equal(a, b)
     config = json.loads((tmp_path / "preset" / "config.json").read_text())
-    assert config["architectures"] == [f"{family}{task.checkpoint_class_suffix}"]
+    assert config["architectures"] == [f"{family}{task.record.head}"]
     original = load_file(checkpoint.folder / "model.safetensors")
     saved = load_file(tmp_path / "preset" / "model.safetensors")
     assert saved.keys() == original.keys()  # transformers' own names

@@ -61,7 +61,7 @@ def assert_trained(model, checkpoint, rows=slice(None)) -> None:
 )
 @pytest.mark.parametrize("task", ["SequenceClassifier", "TokenClassifier"])
 def test_the_weights_decide(edited, task, fields, labels):
-    checkpoint = edited(f"Bert_{getattr(ez, task).checkpoint_class_suffix}", **fields)
+    checkpoint = edited(f"Bert_{getattr(ez, task).record.head}", **fields)
     model = getattr(ez, task).from_preset(checkpoint.folder)
     assert (model.num_classes, model.labels) == (3, labels)
     assert_trained(model, checkpoint)

@@ -83,10 +83,10 @@ class TestReference:
     def test_a_task_is_read_from_loading_to_export(self, task):
         """Load, train, answer; then the rest: on the task's own page, in this order."""
         members = documented_names()[task.__name__]
-        order = ["from_preset", "fit", task.text_method, "predict", "evaluate", "save_to_preset"]
-        order = [name for name in (*order, "export") if name in members]
+        order = ["from_preset", "fit", task.record.text_method, "predict", "evaluate"]
+        order = [name for name in (*order, "save_to_preset", "export") if name in members]
         assert [name for name in members if name in order] == order
-        assert {"from_preset", "export", task.text_method} - {None} <= {*members}
+        assert {"from_preset", "export", task.record.text_method} - {None} <= {*members}
 
 
 def is_ours(method) -> bool:

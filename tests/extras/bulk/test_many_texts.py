@@ -29,8 +29,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 class Reversing:
     """A task that answers with the texts turned round."""
 
-    text_method = "classify"
-    answer_type = None
+    record = types.SimpleNamespace(text_method="classify", answer_type=None)
     cpu_model = None
     weights = ()
     backbone = types.SimpleNamespace(get_config=dict)
@@ -147,7 +146,9 @@ def test_lists_have_one_type_also_where_all_are_empty(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("".join("b\n" if i < 20 else "ba\n" for i in range(30)))
     task = Reversing()
-    task.answer_type = TypedDict("Found", {"label": str, "start": int})
+    task.record = types.SimpleNamespace(
+        answer_type=TypedDict("Found", {"label": str, "start": int})
+    )
     ez.answer_files(task, path, tmp_path / "out", method="find", shard_rows=10, verbose=0)
     found = parquet.read_table(tmp_path / "out")["answer"].to_pylist()
     assert found == [[]] * 20 + [[{"label": "A", "start": 1}]] * 10

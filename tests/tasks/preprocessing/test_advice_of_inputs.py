@@ -116,7 +116,7 @@ def test_preprocessors_are_of_their_task():
     theirs = preprocessor("MaskedLM")
     with pytest.raises(TypeError, match=r"MaskedLMPreprocessor.*same tokenizer"):
         ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), theirs)
-    own = ez.SequenceClassifier.preprocessor_class(theirs.tokenizer)
+    own = ez.SequenceClassifier.record.preprocessor_class(theirs.tokenizer)
     ez.SequenceClassifier(tiny.backbone(BERT, pooler=True), own)
 
 

@@ -107,7 +107,7 @@ def make(tiny, name, **settings):
     """Make a task whose preprocessor has settings."""
     cls = getattr(ez, name)
     backbone = tiny.backbone(BERT, pooler=cls.head_of(BERT).pooled)
-    preprocessor = cls.preprocessor_class(tiny.tokenizer(BERT), **settings)
+    preprocessor = cls.record.preprocessor_class(tiny.tokenizer(BERT), **settings)
     return cls(backbone, preprocessor, **cls.tiny_data().arguments)
 
 

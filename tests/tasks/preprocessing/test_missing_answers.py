@@ -35,7 +35,7 @@ CONTAINERS = {
 
 
 def build(cls):
-    task = tiny.task(get_family(FAMILY.get(cls.task_name, "bert")), cls)
+    task = tiny.task(get_family(FAMILY.get(cls.record.name, "bert")), cls)
     task.new_head = None
     return task
 
@@ -44,20 +44,21 @@ def methods() -> dict:
     """Return {name: (method, its columns of texts, further arguments)} of all that answer texts."""
     found = {}
     for cls in all_tasks():
-        if cls.text_method is None:
+        if cls.record.text_method is None:
             continue
         task = build(cls)
         columns = [[*column, *column][:3] for column in task.tiny_questions()]
         texts = ["a b ab", "c d", "p"]
         columns = [texts if not all(column) else column for column in columns]
-        if cls.task_name == "masked_lm":
+        if cls.record.name == "masked_lm":
             mask = task.preprocessor.tokenizer.mask_token
             columns = [[f"a {mask}", f"{mask} b c", f"p {mask}"]]
-        if cls.task_name == "entity_extractor":
+        if cls.record.name == "entity_extractor":
             columns, options = columns[:1], {"labels": ["a", "c"], "threshold": 0.0}
         else:
             options = {}
-        found[f"{cls.__name__}.{cls.text_method}"] = task, cls.text_method, columns, options
+        method = cls.record.text_method
+        found[f"{cls.__name__}.{method}"] = task, method, columns, options
         texts = [["a b ab", "c d", "p"]]
         if cls is ez.SequenceClassifier:
             found["predict_proba"] = task, "predict_proba", texts, {}

@@ -230,7 +230,7 @@ CASES = {
 def build(name: str, **arguments):
     task = getattr(ez, name)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "very", "film"]
-    preprocessor = task.preprocessor_class(ez.BertTokenizer(words))
+    preprocessor = task.record.preprocessor_class(ez.BertTokenizer(words))
     return task(ez.BertBackbone(len(words), 1, 1, 4, 8), preprocessor, **arguments)
 
 

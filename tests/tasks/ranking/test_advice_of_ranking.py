@@ -32,7 +32,7 @@ def test_rerankers_have_one_output(tmp_path):
     with pytest.raises(ValueError, match=r"3 labels.*SequenceClassifier.*Backbone\.from_preset"):
         ez.Reranker.from_preset(tmp_path)
     assert ez.SequenceClassifier.from_preset(tmp_path).num_classes == 3
-    own = ez.Reranker.preprocessor_class(ez.Tokenizer.from_preset(tmp_path))
+    own = ez.Reranker.record.preprocessor_class(ez.Tokenizer.from_preset(tmp_path))
     ez.Reranker(ez.Backbone.from_preset(tmp_path), own)
 
 

@@ -67,7 +67,7 @@ for request in json.load(sys.stdin):
 def load(name: str):
     family, task = name.split()
     cls = getattr(ez, task)
-    return cls.from_preset(CHECKPOINTS / f"{family}_{cls.checkpoint_class_suffix}")
+    return cls.from_preset(CHECKPOINTS / f"{family}_{cls.record.head}")
 
 
 def random_texts(count: int, longest: int, seed: int = 0) -> list[str]:
@@ -469,7 +469,7 @@ class TestIdsModels:
             inputs = ids_of(tasks[name], batch, length)
             [found] = session.run(["logits"], inputs)
             np.testing.assert_allclose(found, np.asarray(tasks[name](inputs)), atol=1e-5)
-        expected, classes = {"pipeline_tag": tasks[name].pipeline_tag}, {}
+        expected, classes = {"pipeline_tag": tasks[name].record.pipeline_tag}, {}
         [output] = session.get_outputs()
         if "Classifier" in name:
             classes = dict(enumerate(tasks[name].labels))

@@ -42,7 +42,7 @@ def build(tokenizer):
             intermediate_dim=32,
             max_sequence_length=24,
         )
-        preprocessor = task.preprocessor_class(tokenizer, **(settings or {}))
+        preprocessor = task.record.preprocessor_class(tokenizer, **(settings or {}))
         return task(backbone, preprocessor, **arguments)
 
     return build

@@ -36,9 +36,10 @@ def without_dropout(cls):
 
 def results(cls, jit_compile):
     """Losses, metrics and outputs of a short training in uneven batches."""
-    task = without_dropout(cls)
-    if cls.fills_batches is False or cls is ez.MaskedLM:  # what is masked depends on the shape
-        task.preprocessor = cls.preprocessor_class(task.preprocessor.tokenizer, sequence_length=16)
+    task, record = without_dropout(cls), cls.record
+    if not record.fills_batches or cls is ez.MaskedLM:  # what is masked depends on the shape
+        tokenizer = task.preprocessor.tokenizer
+        task.preprocessor = record.preprocessor_class(tokenizer, sequence_length=16)
     task.compile(jit_compile=jit_compile, learning_rate=1e-3)
     data = cls.tiny_data()
     count = 8 if task.preprocessor.sequence_length else 7
@@ -49,7 +50,7 @@ def results(cls, jit_compile):
     if cls is ez.ReplacedTokenDetection:  # its generator's draws are others under XLA
         history = {name: values for name, values in history.items() if "generator" in name}
     found = [np.array(values) for values in history.values()]
-    if task.instead_of_predict is None:
+    if task.record.instead_of_predict is None:
         found += keras.tree.flatten(task.predict(x, batch_size=4, verbose=0))
     return found
 
@@ -71,7 +72,8 @@ def test_every_task_trains_and_predicts_compiled_as_it_does_plain(name):
 def test_a_crf_is_not_trained_compiled():
     family, cls = get_family("bert"), ez.TokenClassifier
     arguments = {**cls.tiny_data().arguments, "crf": True}
-    task = cls(tiny.backbone(family), cls.preprocessor_class(tiny.tokenizer(family)), **arguments)
+    preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
+    task = cls(tiny.backbone(family), preprocessor, **arguments)
     with pytest.raises(ValueError, match="jit_compile is True.* CRF"):
         task.compile(jit_compile=True)
     task.compile(jit_compile=False)
@@ -115,13 +117,13 @@ def answers_to_long_texts(cls, jit_compile):
     task = tiny.task(family, cls, max_sequence_length=160)
     task.compile(jit_compile=jit_compile)
     found = []
-    if task.text_method:
-        found.append(getattr(task, task.text_method)(*map(longer, task.tiny_questions())))
+    if task.record.text_method:
+        found.append(getattr(task, task.record.text_method)(*map(longer, task.tiny_questions())))
     data = cls.tiny_data()
     x, y = longer(data.x), several(data.y, len(LENGTHS))
-    if task.instead_of_predict is None:
+    if task.record.instead_of_predict is None:
         found.append(keras.tree.flatten(task.predict(x, batch_size=3, verbose=0)))
-    if not task.pretrains:  # which masks at random
+    if not task.record.pretrains:  # which masks at random
         keras.utils.set_random_seed(0)
         found.append(task.evaluate(x, y, 3, verbose=0, return_dict=True))
     return numbers_and_names(found)

@@ -493,13 +493,15 @@ def test_steps_compile_with_fixed_shapes_and_without_strings(name, tokenizer):
 # -- JAX ------------------------------------------------------------------------------------------
 
 JAX_SCRIPT = """
+import dataclasses
 import sys
 import jax
 import keras
 import numpy as np
 import encoder_zoo as ez
 
-ez.Classifier.packs_batches = False  # one device alone makes other batches where they are packed
+# One device alone makes other batches where they are packed.
+ez.Classifier.record = dataclasses.replace(ez.Classifier.record, packs_batches=False)
 texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 5, [0, 1, 2, 1] * 5
 
 
@@ -680,12 +682,14 @@ if number != "alone":
     keras.distribution.initialize(address, num_processes=2, process_id=int(number))
     keras.distribution.set_distribution(keras.distribution.DataParallel())
 
+import dataclasses
 import jax
 import tensorflow as tf
 import encoder_zoo as ez
 
 assert len(jax.devices()) == (1 if number == "alone" else 2)
-ez.Classifier.packs_batches = False  # one device alone makes other batches where they are packed
+# One device alone makes other batches where they are packed.
+ez.Classifier.record = dataclasses.replace(ez.Classifier.record, packs_batches=False)
 texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 5, [0, 1, 2, 1] * 5
 
 

@@ -520,7 +520,9 @@ def test_a_generator_has_labels_of_the_sizes_of_the_outputs(name, arguments, x, 
         cls, family = getattr(ez, name), get_family("bert")
         pooled = cls.head_of(family).pooled
         backbone = facade_tiny.backbone(family, dropout=0.0, pooler=pooled)
-        task = cls(backbone, cls.preprocessor_class(facade_tiny.tokenizer(family)), **arguments)
+        task = cls(
+            backbone, cls.record.preprocessor_class(facade_tiny.tokenizer(family)), **arguments
+        )
         for layer in layers_in(task):
             if isinstance(layer, keras.layers.Dropout):
                 layer.rate = 0.0
