@@ -1,4 +1,4 @@
-"""Encoders: layers, backbones, tokenizers; one file and one line here per family."""
+"""Encoders: layers, backbones and tokenizers. Each family has one file and one line here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound="type[Backbone]")
 
-# family name (a checkpoint's `model_type`), and its file in `families/`: its backbone
+# The name of a family (its `model_type` in checkpoints), and its file and backbone in `families/`.
 FAMILIES = {
     "bert": "BertBackbone",
     "roberta": "RobertaBackbone",
@@ -30,13 +30,13 @@ FAMILIES = {
     "nomic_bert": "NomicBertBackbone",
     "gte": "GteBackbone",
 }
-# {another `model_type`: name in `FAMILIES`}
+# Other values of `model_type` in checkpoints, and the matching name in `FAMILIES`.
 OTHER_MODEL_TYPES = {"new": "gte"}
-_REGISTERED: dict[str, Family] = {}  # by `register_family`
+_REGISTERED_FAMILIES: dict[str, Family] = {}  # filled by `register_family`
 
 
 def family_module(name: str) -> str:
-    """Return the name of the module with a family's backbone and its `FAMILY` record.
+    """Return the name of the module that contains a family's backbone and its `FAMILY` record.
 
     Example:
         >>> family_module("xlm-roberta")
@@ -46,19 +46,19 @@ def family_module(name: str) -> str:
 
 
 def get_family(name: str) -> Family:
-    """Return the `Family` record of a name in `FAMILIES`, which is imported at first use.
+    """Return the `Family` record for a name in `FAMILIES`, and import its module if necessary.
 
     Example:
         >>> get_family("roberta").class_prefix
         'Roberta'
     """
-    if name in _REGISTERED:
-        return _REGISTERED[name]
+    if name in _REGISTERED_FAMILIES:
+        return _REGISTERED_FAMILIES[name]
     return importlib.import_module(family_module(name)).FAMILY
 
 
 def find_family(model_type: object) -> Family | None:
-    """Return the family of a checkpoint's `model_type`; None if it is unknown.
+    """Find the family for the `model_type` of a checkpoint. Returns None if it is unknown.
 
     Example:
         >>> find_family("new").name, find_family("gpt2")
@@ -71,23 +71,23 @@ def find_family(model_type: object) -> Family | None:
 
 
 def all_families() -> list[Family]:
-    """Return the records of all families, in the order of `FAMILIES`."""
+    """Return the records of all families, in the same order as `FAMILIES`."""
     return [get_family(name) for name in FAMILIES]
 
 
 def register_family(like: Family | None = None, **fields: object) -> Callable[[B], B]:
-    """Make a decorator that adds a backbone's family to the registered ones.
+    """Create a decorator that registers a new encoder family.
 
-    The decorator makes the `Family` record, which becomes the attribute `family` of the class, and
-    registers the class with Keras, where it is not yet, so that `.keras` files hold it.
-    `encoder_zoo.testing.check_family` checks the record and the backbone.
+    The decorator creates a `Family` record and stores it in the class attribute `family`. It also
+    registers the class with Keras if necessary, so that it can be saved in `.keras` files. Use
+    `encoder_zoo.testing.check_family` to check the record and the backbone.
 
     Args:
-        like: a record with the defaults of `fields`; None if there are none.
-        **fields: of the `Family`, without `backbone`.
+        like: A `Family` record that provides default values for `fields`. Defaults to None.
+        **fields: Fields of the `Family` record, except `backbone`.
 
     Raises:
-        ValueError: If the name of the family belongs to another class.
+        ValueError: If the family name is already used by another class.
 
     Example:
         >>> from encoder_zoo import BertBackbone
@@ -114,7 +114,7 @@ def register_family(like: Family | None = None, **fields: object) -> Callable[[B
         make_serializable(cls)
         cls.family = family
         FAMILIES[family.name] = cls.__name__
-        _REGISTERED[family.name] = family
+        _REGISTERED_FAMILIES[family.name] = family
         return cls
 
     return register

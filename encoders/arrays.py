@@ -1,4 +1,4 @@
-"""Values of weights and tensors as arrays of NumPy."""
+"""Convert weights and tensors to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from encoder_zoo.common.lazy import keras, ops
 
 
 def whole_array(values: keras.Variable | keras.KerasTensor) -> np.ndarray:
-    """Return all values of a variable or tensor, also of one whose parts are in other processes.
+    """Return all values of a variable or tensor, even if it is split across processes.
 
-    Of such a one all processes of JAX must ask together.
+    If the values are split, all JAX processes must call this function together.
 
     Example:
         >>> whole_array(keras.Variable([1.0, 2.0])).tolist()

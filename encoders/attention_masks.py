@@ -1,4 +1,4 @@
-"""Masks of attention: as a matrix, or in O(L) numbers for long texts.
+"""Attention masks, as a matrix or in a compact O(L) form for long texts.
 
 Comment letters: B batch, L sequence, Q queries, K keys.
 """
@@ -13,15 +13,18 @@ from encoder_zoo.encoders.positions import text_indices
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMask:
-    """Which tokens may attend to which, in O(L) numbers.
+    """Compact attention mask that needs O(L) memory.
 
     Attributes:
-        real: (B, L) bool, false at padding, to which no token attends; None: there is no padding,
-            every example is one text, and tokens attend to all others.
-        texts: (B, L) int, index of the token's text in a packed example: tokens attend to those of
-            the same text; None: every example is one text.
-        max_distance: the largest distance at which one attends to another; None: any.
-        has_unattended: whether some tokens that are not real have outputs that count.
+        real: Boolean tensor of shape (B, L). It is False for padding, which is never attended to.
+            If None, there is no padding, every example is one text, and every token attends to all
+            other tokens.
+        texts: Integer tensor of shape (B, L). In packed examples, this is the index of the text
+            that a token belongs to, and tokens only attend to tokens of the same text. If None,
+            every example is one text.
+        max_distance: Integer. Maximum distance between two tokens that attend to each other. If
+            None, there is no limit.
+        has_unattended: Boolean. Whether the outputs of some masked tokens are used.
     """
 
     real: keras.KerasTensor | None
@@ -30,7 +33,7 @@ class AttentionMask:
     has_unattended: bool = False
 
     def matrix(self) -> keras.KerasTensor | None:
-        """Return (B, 1, 1 or L, L), bool: true where the last axis may be attended to; or None."""
+        """Return the mask as a boolean tensor (B, 1, 1 or L, L), or None if nothing is masked."""
         distances = None
         if self.max_distance is not None:
             positions = ops.arange(ops.shape(self.real)[1], dtype="int32")
@@ -38,29 +41,30 @@ class AttentionMask:
         return self.pairs(self.real, self.texts, self.texts, distances)
 
     def pairs(self, real, query_texts=None, key_texts=None, distances=None):
-        """Return which of some keys each of some queries attends to, (B, 1, 1 or Q, K), bool.
+        """Compute the mask for some queries and some keys, a boolean tensor (B, 1, 1 or Q, K).
 
         Args:
-            real: (B, K) bool, of the keys; None: each query attends to all, and the result is None.
-            query_texts: (B, Q) int, or None where every example is one text.
-            key_texts: (B, K) int, or None likewise.
-            distances: (Q, K) int, where there is a `max_distance`.
+            real: Boolean tensor of shape (B, K) for the keys. If None, nothing is masked, and the
+                result is None.
+            query_texts: Integer tensor of shape (B, Q). If None, every example is one text.
+            key_texts: Integer tensor of shape (B, K). If None, every example is one text.
+            distances: Integer tensor of shape (Q, K). Only needed if `max_distance` is set.
         """
         if real is None:
             return None
-        allowed = ops.expand_dims(real, (1, 2))  # LiteRT knows no such slices of truth values
+        allowed = ops.expand_dims(real, (1, 2))  # LiteRT cannot slice booleans in this way
         if query_texts is not None:
             allowed = allowed & (query_texts[:, None, :, None] == key_texts[:, None, None, :])
         if self.max_distance is None:
             return allowed
         near, itself = allowed & (distances <= self.max_distance), distances == 0
-        # Padding far from all tokens attends to itself: a kernel makes NaN of a mean of nothing.
+        # Let isolated padding attend to itself, because a kernel returns NaN for an empty row.
         if self.has_unattended:
             itself = itself & ~ops.any(near, axis=-1, keepdims=True)
         return near | itself
 
 
-MASKED_LOGIT = -1e9  # in place of one that does not count: finite, so that 0 times it is 0
+MASKED_LOGIT = -1e9  # replaces a masked logit. It is finite, so that multiplying it by 0 works.
 
 
 def make_attention_mask(
@@ -69,13 +73,16 @@ def make_attention_mask(
     max_distance: int | None = None,
     has_unattended: bool = False,
 ) -> AttentionMask:
-    """Make a mask without attention to padding and to other texts.
+    """Create a mask that excludes padding and other texts in the same example.
 
     Args:
-        padding_mask: (B, L), true or 1 at real tokens, false or 0 at padding; None, without
-            `text_starts` and `max_distance`: all tokens are real.
-        text_starts: (B, K) int, where the texts of packed examples begin, see `text_indices`.
-        max_distance, has_unattended: see `AttentionMask`.
+        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
+            If None, there is no padding. None requires that `text_starts` and `max_distance` are
+            None too.
+        text_starts: Integer tensor of shape (B, K). The start positions of texts in packed
+            examples, see `text_indices`. Defaults to None.
+        max_distance: Integer, see `AttentionMask`. Defaults to None.
+        has_unattended: Boolean, see `AttentionMask`. Defaults to False.
 
     Example:
         >>> import numpy as np
@@ -89,19 +96,19 @@ def make_attention_mask(
     return AttentionMask(real, texts, max_distance, has_unattended)
 
 
-def as_matrix(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:
-    """Return the mask's matrix; a matrix and None as they are."""
+def convert_mask(mask: AttentionMask | keras.KerasTensor | None) -> keras.KerasTensor | None:
+    """Convert an `AttentionMask` to a matrix. A matrix and None are returned unchanged."""
     return mask.matrix() if isinstance(mask, AttentionMask) else mask
 
 
 def mask_scores(
     scores: keras.KerasTensor, mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Make the scores of tokens that may not be attended to much lower than all others.
+    """Decrease the scores of masked tokens, so that their probabilities become zero.
 
     Args:
-        scores: (B, H, Q, K).
-        mask: broadcastable to (B, H, Q, K), bool; None: every token may be attended to.
+        scores: Tensor of shape (B, H, Q, K).
+        mask: Boolean tensor that can be broadcast to (B, H, Q, K). If None, no token is masked.
 
     Example:
         >>> import numpy as np
@@ -110,7 +117,7 @@ def mask_scores(
     """
     if mask is None:
         return scores
-    # Finite, so that an example of padding alone stays finite; within float16's range.
+    # Use a finite value within the range of float16. Otherwise, rows of padding become NaN.
     is_half = keras.backend.standardize_dtype(scores.dtype) == "float16"
     lowest = -3e4 if is_half else MASKED_LOGIT
     return scores + ops.cast(ops.where(mask, 0.0, lowest), scores.dtype)

@@ -1,4 +1,4 @@
-"""The backbone: the encoder with kernels, checks of its inputs, presets and ways of training it."""
+"""The backbone: an encoder with fast kernels, input checks, presets and training options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from encoder_zoo.common.weights_lock import (
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
-from encoder_zoo.encoders.inputs import INPUTS, TASK_INPUTS, check_inputs
+from encoder_zoo.encoders.inputs import BACKBONE_INPUTS, TASK_INPUTS, check_inputs
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.training import (
@@ -40,7 +40,7 @@ from encoder_zoo.encoders.training import (
     choose_layers,
     current_updates,
     megatron_layout,
-    recomputed,
+    recompute_block,
     train_updates,
 )
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.family import Family
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
-# Above the backbones, whose `from_preset`, `save_to_preset` and `push_to_hub` call them.
+# Imported on first use, because these modules depend on the backbones.
 loading = LazyModule("encoder_zoo.presets.loading")
 saving = LazyModule("encoder_zoo.presets.saving")
 pushing = LazyModule("encoder_zoo.presets.pushing")
 
 
 class BackbonePresetArguments(PresetArguments, total=False):
-    """Name arguments of `Backbone.from_preset`, of all families, that change no weight's shape."""
+    """Arguments of `Backbone.from_preset` that do not change the shape of any weight."""
 
     dtype: str | keras.DTypePolicy
     dropout: float
@@ -66,7 +66,7 @@ class BackbonePresetArguments(PresetArguments, total=False):
     layer_norm_epsilon: float
     num_heads: int
     pooler: bool
-    pad_token_id: int  # RoBERTa and families after it
+    pad_token_id: int  # RoBERTa and families that are based on it
     sinusoidal_positions: bool  # DistilBERT
     embedding_dropout: float  # ModernBERT
     classifier_activation: str
@@ -87,11 +87,11 @@ class BackbonePresetArguments(PresetArguments, total=False):
 
 
 class _BuiltAtOnce(type(keras.Model)):
-    """Metaclass that applies a class's `defaults`, and builds a model after the last `__init__`."""
+    """Metaclass that applies the `defaults` of a class and builds the model after `__init__`."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Return the arguments of a class and its bases, as `help` and editors show them."""
+        """Return the arguments of the class and its bases, which `help` and editors display."""
         return signature_of_arguments(cls)
 
     def __call__(cls, *args, **kwargs):
@@ -106,50 +106,59 @@ class _BuiltAtOnce(type(keras.Model)):
 @opens_training
 @locks_weights
 class Backbone(Encoder, metaclass=_BuiltAtOnce):
-    """Base of the families' encoders; `Backbone.from_preset` picks the right one.
+    """Base class of all encoder families. `Backbone.from_preset` selects the right subclass.
 
-    A family that differs overrides `make_embeddings`, `make_block`, `make_final_layer`,
-    `block_contexts` and others of `Encoder`, where the formulas are.
+    A family overrides `make_embeddings`, `make_block`, `make_final_layer`, `block_contexts` or
+    other methods of `Encoder`, which contains the formulas.
 
     Args:
-        vocabulary_size: number of token ids.
-        num_layers: number of encoder blocks.
-        num_heads: H, attention heads of each block.
-        hidden_dim: D, width of the model; a multiple of `num_heads`.
-        intermediate_dim: F, width of the feed-forward nets.
-        dropout: share of embeddings and sublayer outputs dropped in training.
-        attention_dropout: share of attention probabilities dropped in training.
-        activation: of the feed-forward nets; "gelu" is the exact one, see `layers.ACTIVATIONS`.
-        layer_norm_epsilon: added to the variance in every LayerNorm.
-        max_sequence_length: largest number of tokens of an example.
-        num_segments: number of segment ids.
-        pooler: whether there is a pooler; without one there is no `pooled_output`.
+        vocabulary_size: Positive integer. Number of token ids.
+        num_layers: Positive integer. Number of encoder blocks.
+        num_heads: Positive integer. H, the number of attention heads in each block.
+        hidden_dim: Positive integer. D, the width of the model. It must be a multiple of
+            `num_heads`.
+        intermediate_dim: Positive integer. F, the width of the feed-forward networks.
+        dropout: Float between 0 and 1. Dropout rate for the embeddings and the output of each
+            sublayer. Defaults to 0.1.
+        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+            Defaults to 0.1.
+        activation: String. Activation of the feed-forward networks, see `layers.ACTIVATIONS`.
+            "gelu" is the exact GELU. Defaults to "gelu".
+        layer_norm_epsilon: Float. Value that is added to the variance in every LayerNorm. Defaults
+            to 1e-12.
+        max_sequence_length: Positive integer. Maximum number of tokens in an example. Defaults to
+            512.
+        num_segments: Non-negative integer. Number of segment ids. Defaults to 2.
+        pooler: Boolean. Whether the model has a pooler, which computes `pooled_output`. Defaults to
+            True.
 
     Call arguments:
-        inputs: `{"token_ids", "padding_mask", "segment_ids"}`, each (B, L) int or bool.
-            `padding_mask` is 1 at real tokens; without it every token is real.
-            Without `segment_ids` every token is in segment 0.
-            Packed examples, which hold several texts, have "text_starts", (B, K) int, the
-            positions where the texts begin; those of fewer than K texts are filled up with L. The
-            outputs are those of the texts in examples of their own.
-            "attended_mask", (B, L), is 0 at tokens that no token attends to, though they have
-            outputs; without it, it is `padding_mask`.
-        return_hidden_states: whether to return the input and output of all blocks.
-        return_projections: whether to return the last block's queries, keys and values.
+        inputs: Dictionary of tensors. Each of "token_ids", "padding_mask" and "segment_ids" is an
+            integer or boolean tensor of shape (B, L). "padding_mask" is 1 for tokens and 0 for
+            padding. If it is missing, there is no padding. If "segment_ids" is missing, all tokens
+            belong to segment 0. "text_starts" is an integer tensor of shape (B, K) for packed
+            examples, which contain several texts. It holds the start position of each text, and
+            unused entries are set to L. The outputs are the same as for separate examples.
+            "attended_mask", (B, L), is 0 for tokens that have an output but that no token attends
+            to. It defaults to "padding_mask".
+        return_hidden_states: Boolean. Whether to return the input and the output of all blocks.
+            Defaults to False.
+        return_projections: Boolean. Whether to return the queries, keys and values of the last
+            block. Defaults to False.
 
     Returns:
-        `{"sequence_output": (B, L, D), "pooled_output": (B, D)}`; with "text_starts"
-        `pooled_output` is (B, K, D). With `return_hidden_states` also "hidden_states", a list of
-        `num_layers + 1` tensors (B, L, D), the last of which is the sequence output. With
-        `return_projections` also "projections", the queries, keys and values of the last block's
-        H heads, each (B, L, H, D/H).
+        Dictionary of tensors with "sequence_output", (B, L, D), and "pooled_output", (B, D). With
+        "text_starts", the shape of "pooled_output" is (B, K, D). If `return_hidden_states` is True,
+        "hidden_states" is a list of `num_layers + 1` tensors of shape (B, L, D), and the last
+        tensor is the sequence output. If `return_projections` is True, "projections" contains the
+        queries, keys and values of the last block, each (B, L, H, D/H).
 
     Attributes:
-        embeddings: the layer before the blocks.
-        blocks: list of the blocks, in their order; in some families one block has several indices.
-            Those of a decoder, where there is one, are the last.
-        pooler_is_new: whether the pooler has its first, random weights beside those of a checkpoint
-            without one; `fit` trains it, and sets this to False.
+        embeddings: The layer before the blocks.
+        blocks: List of blocks. In some families, the same block is used at several positions.
+            Decoder blocks, if any, come last.
+        pooler_is_new: Boolean. Whether the checkpoint had no pooler, so that the weights of the
+            pooler are still random. `fit` trains the pooler and then sets this attribute to False.
 
     Example:
         >>> import numpy as np
@@ -161,42 +170,42 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     """
 
     family: Family
-    defaults: ClassVar[Mapping[str, object]] = {}  # of a subclass, instead of those of `__init__`
-    pools_logits = False  # whether a classifier's logits are the mean of those of all tokens
-    # Whether tokens are predicted in an order, each from those before it, by `predictions`.
+    defaults: ClassVar[Mapping[str, object]] = {}  # defaults of a subclass that override `__init__`
+    pools_logits = False  # whether a classifier averages the logits of all tokens
+    # Whether `predictions` predicts tokens in a given order, each from the previous ones.
     predicts_in_order = False
-    decoder_blocks = ()  # those of `blocks` that are a decoder's, the last ones
+    decoder_blocks = ()  # the last part of `blocks`, if the family has a decoder
     pooler_is_new = False
     checkpoint_vocabulary = None  # see presets.origin.Vocabulary
     origin = None  # see presets.origin
-    layers_version = 0  # grows whenever functions that were traced before are of other layers
+    layers_version = 0  # increases when traced functions are outdated because layers were replaced
     _checkpoints_gradients = False
-    _was_loaded = False  # from a file of Keras
+    _was_loaded = False  # whether the weights come from a Keras file
 
     @property
     def fixed_settings(self) -> tuple[str, ...]:
-        """Return the arguments that cannot be set later: the layers are made with all of them."""
+        """Names of arguments that cannot be changed later, because all layers depend on them."""
         return tuple(argument_names(type(self)))
 
     @property
     def has_random_weights(self) -> bool:
-        """Return whether the weights are the first ones: neither loaded, set nor trained."""
+        """Whether the weights were never loaded, set or trained."""
         return self.origin is None and not self._was_loaded and not self.weights_version
 
     def load_own_variables(self, store) -> None:
-        """Load as Keras does, and note that the weights are of a file."""
+        """Load the weights as Keras does and remember that they come from a file."""
         super().load_own_variables(store)
         self._was_loaded = True
 
     @property
     def weights_version(self) -> int:
-        """Return a number that grows whenever weights may have changed."""
+        """Integer that increases whenever the weights might have changed."""
         return weights_lock(self).version
 
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments
     ) -> keras.layers.Layer:
-        """Return a layer with the backbone's settings; blocks get the fastest attention."""
+        """Create a layer with the settings of the backbone. Blocks use the fastest attention."""
         layer = super().make_layer(kind, name, **arguments)
         if getattr(layer, "attention_class", None) is SelfAttention:
             layer.attention_class = FastAttention
@@ -205,61 +214,63 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     def attention_mask(
         self, inputs: Mapping, max_distance: int | None = None
     ) -> AttentionMask | keras.KerasTensor | None:
-        """Return which tokens may attend to which; a matrix, which is less to trace, if possible.
+        """Create the attention mask, as a matrix if the texts are short enough.
 
-        None, as the matrix of texts without padding: kernels are faster without a mask.
+        A matrix is faster to trace. The result is None if there is no padding, because kernels are
+        faster without a mask.
 
         Args:
-            inputs: as for `block_contexts`.
-            max_distance: the largest distance at which one attends to another; None: any.
+            inputs: Dictionary of tensors, see `block_contexts`.
+            max_distance: Integer. Maximum distance between two tokens that attend to each other. If
+                None, there is no limit.
         """
         mask = super().attention_mask(inputs, max_distance)
         return mask if self.max_sequence_length > long_attention.SHORT else mask.matrix()
 
     def _run_block(self, block, x, context, training):
         if training and self._checkpoints_gradients:
-            return recomputed(block, x, context)  # the same numbers, with less memory
+            return recompute_block(block, x, context)  # the same result with less memory
         return call_block(block, x, context, training)
 
     def __call__(self, inputs, *args, **kwargs):
-        check_inputs(inputs, (*INPUTS, *TASK_INPUTS), type(self).__name__)
+        check_inputs(inputs, (*BACKBONE_INPUTS, *TASK_INPUTS), type(self).__name__)
         return super().__call__(inputs, *args, **kwargs)
 
     def _encode_embedded(self, embedded, inputs: Mapping) -> dict:
-        """Return the outputs for other inputs of the first block than those of `_embed`.
+        """Compute the outputs for given embeddings, which replace the result of `_embed`.
 
         Args:
-            embedded: (B, L, D).
-            inputs: as for calling the backbone.
+            embedded: Tensor of shape (B, L, D).
+            inputs: Dictionary of tensors, the inputs of the backbone.
         """
         states, _, _ = self._encode(inputs, embedded=embedded)
-        return self._outputs_of(states[-1], inputs)
+        return self._make_outputs(states[-1], inputs)
 
     def text_vectors(self, sequence_output, inputs: Mapping):
-        """Return the input of heads without a pooler, (B, D): the first token's output."""
+        """Return the output of the first token, which heads use without a pooler, (B, D)."""
         return sequence_output[:, 0]
 
     def attention_probabilities(self, inputs: Mapping) -> keras.KerasTensor:
-        """Return how much every token attends to every other one.
+        """Compute the attention probabilities of all blocks.
 
         Args:
-            inputs: as for calling the backbone.
+            inputs: Dictionary of tensors, the inputs of the backbone.
 
         Returns:
-            (B, num_layers, H, L, L) float; each last axis sums to 1.
+            Float tensor of shape (B, num_layers, H, L, L). The last axis sums to 1.
         """
         _, probabilities, _ = self._encode(inputs, return_probabilities=True)
         return ops.stack(probabilities, axis=1)
 
     @classmethod
     def sharing_embeddings(cls, other: Backbone, **arguments) -> Self:
-        """Return a backbone that shares the embedding tables of another.
+        """Create a backbone that shares the embedding tables of another backbone.
 
-        Saving separates them.
+        The tables are no longer shared after saving and loading.
 
         Args:
-            other: a backbone with embeddings of the same width.
-            **arguments: of the new backbone.
+            other: A `Backbone` with embeddings of the same width.
+            **arguments: Arguments of the new backbone.
 
         Example:
             >>> from encoder_zoo import ElectraBackbone
@@ -280,7 +291,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
 
     @classmethod
     def least_weights(cls, config: Mapping) -> int:
-        """Return how many numbers the large matrices of a configuration have, if not more."""
+        """Return a lower bound for the number of weights in the large matrices."""
         hidden = config["hidden_dim"]
         tables = {"token": "vocabulary_size", "position": "max_sequence_length"}
         tables["segment"] = "num_segments"
@@ -291,18 +302,18 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         return of_tables + config[cls.family.blocks] * of_block
 
     def build_from_config(self, config):
-        """Do nothing: the metaclass has built the backbone."""
+        """Do nothing, because the metaclass has already built the backbone."""
 
     @property
     def output_shape(self) -> tuple[None, None, int]:
-        """(B, L, D), for `summary()`."""
+        """The output shape (B, L, D), which `summary()` displays."""
         return (None, None, self.hidden_dim)
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the smallest and the largest value of each input.
+        """Return the minimum and maximum value of each input.
 
         Args:
-            length: L, of the examples.
+            length: Positive integer. L, the length of the examples.
 
         Example:
             >>> from encoder_zoo import RobertaBackbone
@@ -310,12 +321,12 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
             >>> backbone.input_ranges(length=3)["token_ids"]
             (0, 29)
         """
-        # With a single segment, its embedding is that of all tokens, whatever the ids are.
+        # With a single segment, all tokens use its embedding and the ids are ignored.
         segments = max(self.num_segments, 2 if self.family.uses_segments else 1)
         ranges = (0, self.vocabulary_size - 1), (0, 1), (0, segments - 1), (0, length), (0, 1)
-        return dict(zip(INPUTS, ranges, strict=True))
+        return dict(zip(BACKBONE_INPUTS, ranges, strict=True))
 
-    if not TYPE_CHECKING:  # so that editors do not offer them
+    if not TYPE_CHECKING:  # hide these names from editors
         from_pretrained = ForeignName("from_preset(source)")
         save_pretrained = ForeignName("save_to_preset(folder)")
 
@@ -326,20 +337,21 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         """Load a backbone from a bundled preset or a checkpoint folder.
 
         Args:
-            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
-                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **overrides: constructor arguments that leave the weights' shapes alone, such as
-                `dropout=0.0` or `dtype="mixed_bfloat16"`; and options of the checks: `verify`,
-                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
+            source: String or path. A name from `list_presets()`, a folder in the Hugging Face or
+                KerasHub format or from Google's BERT code, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **overrides: Constructor arguments that do not change the shape of any weight, such as
+                `dropout=0.0` or `dtype="mixed_bfloat16"`. The options `verify`, `max_bytes` and
+                `allow_nonfinite` control the safety checks, see `presets.opening.Safeguards`.
 
         Returns:
-            A backbone of the checkpoint's family. A subclass of yours, such as of `BertBackbone`,
-            gets the checkpoint's weights too; those that it adds keep their initial values, which
-            is logged.
+            A backbone of the checkpoint's family. A custom subclass, for example of `BertBackbone`,
+            also gets the weights of the checkpoint. Additional weights of the subclass keep their
+            initial values, and a message is logged.
 
         Raises:
-            ValueError: If the checkpoint is of another family than the class, or has missing or
-                unexpected weights.
+            ValueError: If the checkpoint belongs to another family than the class, or if weights
+                are missing or unexpected.
         """
         return loading.load_backbone(cls, source, **overrides)
 
@@ -347,18 +359,18 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     def from_keras_hub(
         cls, model: keras.Model, **overrides: Unpack[BackbonePresetArguments]
     ) -> Self:
-        """Return a backbone with the weights, settings and dtype policy of one of KerasHub.
+        """Convert a KerasHub model to a backbone with the same weights, settings and dtype policy.
 
         Args:
-            model: a backbone or a task of `keras_hub.models`, of a family of this package.
-            **overrides: as for `from_preset`.
+            model: A backbone or task from `keras_hub.models` whose family is supported here.
+            **overrides: See `from_preset`.
 
         Returns:
-            A backbone of the same family, which shares no weights with the model.
+            A backbone of the same family. It does not share weights with the model.
 
         Raises:
-            TypeError: If `model` is not a model of keras_hub.models.
-            ValueError: As for `from_preset`, and if the model is quantized.
+            TypeError: If `model` is not a model from `keras_hub.models`.
+            ValueError: If the model is quantized, or in the same cases as for `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -380,20 +392,26 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         format: str = "huggingface",
         **options: Unpack[SaveOptions],
     ) -> None:
-        """Write a folder in the Hugging Face format or in KerasHub's, atomically.
+        """Save the backbone to a folder in the Hugging Face or KerasHub format.
+
+        The folder is replaced atomically.
 
         Args:
-            directory: folder to write or to replace; files of other kinds in it are kept.
-            tokenizer: to be saved along, so that tasks load from the folder too.
-            dtype: "float32", "float16" or "bfloat16"; None stores every weight as it is.
-            format: "huggingface", or "keras_hub" for a folder that
-                `keras_hub.models.Backbone.from_preset` opens, with the same outputs.
-            **options: `shard_bytes`, the largest size of a weights file in the Hugging Face
-                format; larger ones are split.
+            directory: String or path. The folder to write or replace. Unrelated files in an
+                existing folder are kept.
+            tokenizer: A tokenizer to save to the same folder, so that tasks can be loaded from it.
+                Defaults to None.
+            dtype: String, "float32", "float16" or "bfloat16". If None, every weight is stored with
+                its own dtype.
+            format: String, "huggingface" or "keras_hub". A folder in the KerasHub format can be
+                loaded with `keras_hub.models.Backbone.from_preset` and gives the same outputs.
+                Defaults to "huggingface".
+            **options: `shard_bytes` is the maximum size of a weights file in the Hugging Face
+                format. Larger files are split.
 
         Raises:
-            ValueError: If weights are quantized, which neither format supports, or if KerasHub's
-                class computes something else, such as another form of GELU.
+            ValueError: If weights are quantized, which neither format supports, or if the model in
+                KerasHub would compute something else, for example another form of GELU.
             OSError: If the disk is full.
         """
         saving.save_backbone(self, directory, tokenizer, dtype, format, **options)
@@ -408,24 +426,26 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         commit_message: CommitMessage = "Upload with encoder_zoo",
         **options: Any,
     ) -> str:
-        """Save the backbone to a repository of the Hugging Face hub; see `Task.push_to_hub`.
+        """Upload the backbone to a repository on the Hugging Face hub, see `Task.push_to_hub`.
 
         Args:
-            repository, private, token, commit_message: see `Task.push_to_hub`.
-            tokenizer: to be saved along, so that tasks load from the repository too.
-            **options: those of `save_to_preset`.
+            repository, private, token, commit_message: See `Task.push_to_hub`.
+            tokenizer: A tokenizer to save to the same repository, so that tasks can be loaded from
+                it. Defaults to None.
+            **options: Options of `save_to_preset`.
 
         Returns:
-            The address of the commit, for `from_preset`: "hf://user/name@1a2b...".
+            The address of the commit, for example "hf://user/name@1a2b...", which can be passed to
+            `from_preset`.
         """
         options["tokenizer"] = tokenizer
         return pushing.push(self, repository, private, token, commit_message, **options)
 
     @property
     def trainable(self) -> bool:
-        """Return whether the weights are trained; those of a new pooler are in any case.
+        """Whether the weights are trained. The weights of a new pooler are always trained.
 
-        A frozen random layer would leave little of what the layers below have learned.
+        A frozen layer with random weights would destroy most of the information from the encoder.
         """
         return super().trainable
 
@@ -436,10 +456,10 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
             self.pooler_dense.trainable = True
 
     def enable_gradient_checkpointing(self) -> None:
-        """Train with less memory, in more time: blocks keep their inputs only.
+        """Reduce the memory for training at the cost of additional time.
 
-        Values inside a block are computed a second time for its gradients; the results are the
-        same. Call it before `fit`.
+        Each block only keeps its inputs. All other values are computed again for the gradients, and
+        the results are the same. Call this method before `fit`.
 
         Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
 
@@ -456,17 +476,18 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
     def layout_map(
         cls, mesh: keras.distribution.DeviceMesh, vocabulary_size: PositiveInt | None = None
     ) -> keras.distribution.LayoutMap:
-        """Return where each weight lies, for `keras.distribution.ModelParallel` on JAX.
+        """Create a layout map for `keras.distribution.ModelParallel` on JAX.
 
-        Attention is split by heads and the feed-forward net by its inner width, so that in each of
-        them devices add up once; the table of tokens is split by tokens, the rest is on every
-        device. Set the distribution before the model is made. Widths must be multiples of the
-        mesh's second axis.
+        Attention is split by heads, and the feed-forward network is split by its inner width. In
+        this way, devices need to exchange sums only once for each of them. The token table is split
+        by tokens. All other weights are stored on every device. Set the distribution before you
+        create the model. All widths must be multiples of the second mesh axis.
 
         Args:
-            mesh: of two axes: for the rows of a batch, and for the weights.
-            vocabulary_size: of the backbone. If it is not given, or no multiple of the second axis,
-                the table of tokens is split by its width.
+            mesh: `keras.distribution.DeviceMesh` with two axes, one for the batch and one for the
+                weights.
+            vocabulary_size: Positive integer. The vocabulary size of the backbone. If it is None or
+                not a multiple of the second axis, the token table is split by its width instead.
 
         Raises:
             ValueError: If the mesh does not have two axes.
@@ -490,9 +511,9 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         layers: Sequence[str] | None = None,
         alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freeze the backbone and train low-rank updates of some of its layers instead.
+        """Freeze the backbone and train low-rank updates (LoRA) of some layers.
 
-        A second call with the same arguments changes nothing.
+        If the method is called again with the same arguments, nothing changes.
 
         Args:
             rank: Positive integer. Rank of the updates.
@@ -514,9 +535,9 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         if present and present != updates:
             ranks, alphas = (sorted(set(values)) for values in zip(*present.values(), strict=True))
             raise ValueError(
-                f"This {type(self).__name__} has low-rank updates of rank "
+                f"This {type(self).__name__} already has low-rank updates of rank "
                 f"{', '.join(map(str, ranks))} and alpha {', '.join(map(str, alphas))} in "
-                f"{len(present)} layers. To train others on top, save the model with "
-                "save_to_preset, which merges them into the weights, and open it with from_preset."
+                f"{len(present)} layers. To train other updates, save the model with "
+                "save_to_preset, which merges the updates, and load it with from_preset."
             )
         train_updates(self, updates)

@@ -1,8 +1,8 @@
-"""The encoder in formulas: embeddings, attention, block, and these one after another.
+"""The formulas of an encoder: embeddings, attention, blocks, and the model that connects them.
 
-Arguments, weights and formula of each stand together, in `keras.ops`. The layers that they are made
-of, and the functions `activate` and `reshape`, are in `layers`. Families are subclasses that change
-single formulas. `kernels` computes the same numbers faster; `Backbone` chooses it.
+Each class contains its arguments, weights and formula, written with `keras.ops`. The basic layers
+and the functions `activate` and `reshape` are in `layers`. Families are subclasses that change
+individual formulas. The module `kernels` computes the same values faster, and `Backbone` uses it.
 
 Comment letters: B batch, L sequence, D hidden, H heads, d = D/H, F intermediate, Q queries, K keys.
 """
@@ -22,11 +22,11 @@ from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, valida
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import (
     AttentionMask,
-    as_matrix,
+    convert_mask,
     make_attention_mask,
     mask_scores,
 )
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import (
     INITIALIZER_RANGE,
     Activation,
@@ -42,25 +42,28 @@ from encoder_zoo.encoders.positions import first_tokens, positions_in_texts, rot
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
-    """Return LayerNorm(token + position + segment), (B, L, D).
+    """Compute LayerNorm(token + position + segment), (B, L, D).
 
     Args:
-        vocabulary_size: number of token ids.
-        hidden_dim: width of the tables.
-        max_positions: rows of the position table; 0: there is no such table.
-        num_segments: rows of the segment table; 0: there is no such table; 1: every token is in
-            the only segment, and `segment_ids` are not read.
-        dropout: share of the normalised sum dropped in training.
-        layer_norm_epsilon: added to the variance.
-        output_dim: D, where a dense layer projects the sum to another width; None: D is
-            `hidden_dim`.
-        use_bias: whether the LayerNorm and the projection have a bias.
+        vocabulary_size: Positive integer. Number of token ids.
+        hidden_dim: Positive integer. Width of the embedding tables.
+        max_positions: Integer. Number of rows in the position table. If 0, there is no position
+            table. Defaults to 512.
+        num_segments: Integer. Number of rows in the segment table. If 0, there is no segment table.
+            If 1, all tokens belong to the same segment, and `segment_ids` is ignored. Defaults to
+            2.
+        dropout: Float between 0 and 1. Dropout rate for the normalized sum. Defaults to 0.0.
+        layer_norm_epsilon: Float. Value that is added to the variance. Defaults to 1e-12.
+        output_dim: Positive integer. D, if a dense layer should project the sum to another width.
+            If None, D is `hidden_dim`.
+        use_bias: Boolean. Whether the LayerNorm and the projection have a bias. Defaults to True.
 
     Call arguments:
-        token_ids: (B, L) int.
-        segment_ids: (B, L) int; None: segment 0 throughout.
-        padding_mask: (B, L); read by families whose positions skip the padding.
-        text_starts: (B, K) int, of packed examples, see `text_indices`.
+        token_ids: Integer tensor of shape (B, L).
+        segment_ids: Integer tensor of shape (B, L). If None, all tokens belong to segment 0.
+        padding_mask: Tensor of shape (B, L). Only used by families whose positions skip the
+            padding.
+        text_starts: Integer tensor of shape (B, K) for packed examples, see `text_indices`.
 
     Raises:
         ValueError: If the input is longer than `max_sequence_length`.
@@ -96,14 +99,14 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         self.use_bias = use_bias
 
     def build(self, input_shape=None):
-        if not hasattr(self, "token_embedding"):  # else these are another's, see `share_tables`
-            kind = keras.layers.ReversibleEmbedding  # masked language models multiply by it again
+        if not hasattr(self, "token_embedding"):  # the tables can be shared, see `share_tables`
+            kind = keras.layers.ReversibleEmbedding  # also the output layer for masked LM
             self.token_embedding = self.make_table("token_embedding", self.vocabulary_size, kind)
             self.position_embedding = self.make_table("position_embedding", self.max_positions)
             self.segment_embedding = self.make_table("segment_embedding", self.num_segments)
             self.norm = self.make_norm("norm")
         self.dropout_layer = self.make_dropout(self.dropout)
-        # To another width: Lan et al. 2020, ALBERT, section 3.1.
+        # Projection to another width: Lan et al. 2020, ALBERT, section 3.1.
         self.projection = self.output_dim and self.make_dense("projection", self.output_dim)
 
     def call(self, token_ids, segment_ids=None, padding_mask=None, text_starts=None, training=None):
@@ -122,63 +125,71 @@ class Embeddings(MakesLayers, ConfigFromSignature, keras.layers.Layer):
         return ops.reshape(x, (batch, length, x.shape[-1]))
 
     def position_ids(self, token_ids, padding_mask=None, text_starts=None):
-        """Return 0, 1, 2, ..., (1 or B, L); in packed examples they restart in every text."""
+        """Compute positions 0, 1, 2, ..., (1 or B, L), which restart in each text of an example."""
         return positions_in_texts(text_starts, ops.shape(token_ids)[1])
 
     def share_tables(self, other: Embeddings) -> None:
-        """Use the tables and the LayerNorm of other embeddings; the projection stays its own.
+        """Use the tables and the LayerNorm of another layer, but create a separate projection.
 
-        Call it before the layer is built.
+        Call this method before the layer is built.
         """
         for name in ("token_embedding", "position_embedding", "segment_embedding", "norm"):
             setattr(self, name, getattr(other, name))
 
     @property
     def output_shape(self) -> tuple[None, None, int]:
-        """(B, L, D), for `summary()`."""
+        """The output shape (B, L, D), which `summary()` displays."""
         return (None, None, self.output_dim or self.hidden_dim)
 
     @property
     def max_sequence_length(self) -> int | None:
-        """Largest number of tokens that the position table serves; None without a table."""
+        """The maximum number of tokens for the position table, or None without a table."""
         return self.max_positions or None
 
     def check_length(self, token_ids) -> None:
-        """Raise a ValueError if there are more tokens than positions."""
+        """Check that there are not more tokens than positions."""
         length, most = token_ids.shape[1], self.max_sequence_length
-        # JAX has symbols for lengths that are not known yet.
+        # JAX uses symbols for unknown lengths.
         if most and isinstance(length, int) and length > most:
             raise ValueError(
-                f"The input has {length} tokens, but there are positions for {most}. Truncate it, "
-                "for example with the preprocessor's sequence_length."
+                f"The input has {length} tokens, but the model only supports {most}. Truncate the "
+                "input, for example with the preprocessor's sequence_length."
             )
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layers.Layer):
-    """Return for each token a weighted mean of all tokens' values, (B, L, D).
+    """Multi-head self-attention, (B, L, D).
 
-    A family that differs overrides `project` or `scores`.
+    A family with another attention overrides `project` or `scores`.
 
     Args:
-        hidden_dim: D, width of input and output; a multiple of `num_heads`.
-        num_heads: H.
-        attention_dropout: share of the attention probabilities dropped in training.
-        use_bias: whether the dense layers have a bias.
-        rotary: whether queries and keys are rotated by their positions; they get `rotation`.
-        fused_qkv: whether one dense layer makes queries, keys and values.
-        output_stddev: of the output layer's initial weights, see `layers.initializer`.
+        hidden_dim: Positive integer. D, the width of the input and output. It must be a multiple of
+            `num_heads`.
+        num_heads: Positive integer. H, the number of attention heads.
+        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+            Defaults to 0.0.
+        use_bias: Boolean. Whether the dense layers have a bias. Defaults to True.
+        rotary: Boolean. Whether to rotate queries and keys by their positions, which requires the
+            call argument `rotation`. Defaults to False.
+        fused_qkv: Boolean. Whether a single dense layer computes queries, keys and values. Defaults
+            to False.
+        output_stddev: Float. Standard deviation of the initial weights in the output layer, see
+            `layers.initializer`. Defaults to 0.02.
 
     Call arguments:
-        x: (B, L, D).
-        attention_mask: an `AttentionMask`, or a matrix broadcastable to (B, H, L, L), bool.
-        return_probabilities: also return the attention probabilities (B, H, L, L).
-        rotation: cosines and sines, see `positions.rotation`.
-        **context: what `Encoder.block_contexts` gives besides, for `project` and `scores`.
+        x: Tensor of shape (B, L, D).
+        attention_mask: An `AttentionMask`, or a boolean tensor that can be broadcast to (B, H, L,
+            L). If None, nothing is masked.
+        return_probabilities: Boolean. Whether to also return the attention probabilities, (B, H, L,
+            L). Defaults to False.
+        rotation: Tuple of cosines and sines, see `positions.rotation`.
+        **context: Other values from `Encoder.block_contexts`, which are passed to `project` and
+            `scores`.
 
     Raises:
         ValueError: If `hidden_dim` is not a multiple of `num_heads`, or if `rotary` is True and the
-            heads have an odd width.
+            width of a head is odd.
 
     Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.
 
@@ -206,8 +217,8 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
             raise invalid("hidden_dim", hidden_dim, f"a multiple of num_heads={num_heads}")
         if rotary and hidden_dim // num_heads % 2:
             raise ValueError(
-                f"rotary=True makes heads of an odd width from hidden_dim={hidden_dim}, "
-                f"num_heads={num_heads}. Expected an even width."
+                f"rotary=True requires heads of even width. Received: hidden_dim={hidden_dim}, "
+                f"num_heads={num_heads}."
             )
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
@@ -226,13 +237,13 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
 
     def call(self, x, attention_mask=None, training=None, return_probabilities=False, **context):
         heads = (ops.transpose(t, (0, 2, 1, 3)) for t in self.project(x, **context))  # (B, H, L, d)
-        mask = as_matrix(attention_mask)  # (B, 1, 1 or L, L)
+        mask = convert_mask(attention_mask)  # (B, 1, 1 or L, L)
         mixed, probabilities = self.attend(*heads, mask, training, **context)
         output = self.join_heads(ops.transpose(mixed, (0, 2, 1, 3)), x)
         return (output, probabilities) if return_probabilities else output
 
     def project(self, x, rotation=None, **context):
-        """Return Q = x W_Q, K = x W_K and V = x W_V, each (B, L, H, d)."""
+        """Compute Q = x W_Q, K = x W_K and V = x W_V, each (B, L, H, d)."""
         batch, length = ops.shape(x)[:2]
         rows = reshape(x, (-1, self.hidden_dim))  # (B L, D)
         heads = (batch, length, self.num_heads, self.hidden_dim // self.num_heads)
@@ -247,23 +258,23 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
         return query, key, value
 
     def attend(self, query, key, value, mask=None, training=None, **context):
-        """Return softmax(QKᵀ/√d) V, equation 1, (B, H, Q, d), and the softmax, (B, H, Q, K)."""
+        """Compute softmax(QKᵀ/√d) V (equation 1), (B, H, Q, d), and the softmax, (B, H, Q, K)."""
         scores = self.scores(query, key, training=training, **context)  # (B, H, Q, K)
         probabilities = ops.softmax(mask_scores(scores, mask), axis=-1)
         dropped = self.dropout_layer(probabilities, training=training)
         return ops.matmul(dropped, value), probabilities
 
     def scores(self, query, key, training=None, **context):
-        """Return QKᵀ/√d, (B, H, Q, K), of (B, H, Q or K, d)."""
+        """Compute QKᵀ/√d, (B, H, Q, K), from queries and keys of shape (B, H, Q or K, d)."""
         return ops.matmul(query * query.shape[-1] ** -0.5, ops.transpose(key, (0, 1, 3, 2)))
 
     def join_heads(self, mixed, x):
-        """Return the heads (B, L, H, d) side by side, times W_O, in the shape of x, (B, L, D)."""
+        """Concatenate the heads (B, L, H, d) and multiply them by W_O, (B, L, D)."""
         output = self.output_dense(reshape(mixed, (-1, self.hidden_dim)))  # (B L, D)
         return reshape(output, ops.shape(x))
 
     def project_from(self, x, content) -> tuple:
-        """Return queries of x, and keys and values of other vectors, each (B, L, H, d)."""
+        """Compute queries from x, and keys and values from content, each (B, L, H, d)."""
         heads = (*ops.shape(x)[:2], self.num_heads, self.hidden_dim // self.num_heads)
         layers = (self.query_dense, x), (self.key_dense, content), (self.value_dense, content)
         rows = (layer(ops.reshape(given, (-1, self.hidden_dim))) for layer, given in layers)
@@ -271,43 +282,49 @@ class SelfAttention(CalledDirectly, MakesLayers, ConfigFromSignature, keras.laye
 
     @property
     def projection_layers(self) -> list[keras.layers.Dense]:
-        """Dense layers of queries, keys and values."""
+        """The dense layers that compute queries, keys and values."""
         if self.fused_qkv:
             return [self.query_key_value_dense]
         return [self.query_dense, self.key_dense, self.value_dense]
 
     @property
     def lora_layers(self) -> list[keras.layers.Dense]:
-        """Layers with low-rank updates, as in Hu et al. 2022: those of queries and values."""
+        """The query and value layers, which get low-rank updates as in Hu et al. 2022."""
         return self.projection_layers[::2]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layers.Layer):
-    """Return LayerNorm(y + FFN(y)) of y = LayerNorm(x + attention(x)), (B, L, D).
+    """Compute y = LayerNorm(x + attention(x)) and return LayerNorm(y + FFN(y)), (B, L, D).
 
     Args:
-        hidden_dim: D.
-        num_heads: H.
-        intermediate_dim: F, width of the feed-forward net.
-        dropout: share of each sublayer's output dropped in training.
-        attention_dropout: share of the attention probabilities dropped in training.
-        activation: of the feed-forward net, one of `layers.ACTIVATIONS`.
-        layer_norm_epsilon: added to the variance.
-        use_bias: whether dense layers and LayerNorms have a bias.
-        gated: whether the feed-forward net is a gated linear unit (GLU).
-        rotary: see `SelfAttention`.
-        fused_qkv: see `SelfAttention`.
-        output_stddev: of the initial weights of both sublayers' last dense layers.
+        hidden_dim: Positive integer. D, the width of the input and output.
+        num_heads: Positive integer. H, the number of attention heads.
+        intermediate_dim: Positive integer. F, the width of the feed-forward network.
+        dropout: Float between 0 and 1. Dropout rate for the output of each sublayer. Defaults to
+            0.0.
+        attention_dropout: Float between 0 and 1. Dropout rate for the attention probabilities.
+            Defaults to 0.0.
+        activation: String, one of `layers.ACTIVATIONS`. Activation of the feed-forward network.
+            Defaults to "gelu".
+        layer_norm_epsilon: Float. Value that is added to the variance. Defaults to 1e-12.
+        use_bias: Boolean. Whether dense layers and LayerNorms have a bias. Defaults to True.
+        gated: Boolean. Whether the feed-forward network is a gated linear unit (GLU). Defaults to
+            False.
+        rotary: Boolean, see `SelfAttention`. Defaults to False.
+        fused_qkv: Boolean, see `SelfAttention`. Defaults to False.
+        output_stddev: Float. Standard deviation of the initial weights in the last dense layer of
+            both sublayers. Defaults to 0.02.
 
     Call arguments:
-        x: (B, L, D).
-        attention_mask: see `SelfAttention`.
-        return_probabilities: also return the attention probabilities (B, H, L, L).
-        **context: what `Encoder.block_contexts` gives besides, for the attention.
+        x: Tensor of shape (B, L, D).
+        attention_mask: See `SelfAttention`.
+        return_probabilities: Boolean. Whether to also return the attention probabilities, (B, H, L,
+            L). Defaults to False.
+        **context: Other values from `Encoder.block_contexts`, which are passed to the attention.
 
     Attributes:
-        attention_class: of the attention; a family may have another.
+        attention_class: The attention layer class, which a family can replace.
 
     Raises:
         ValueError: If `activation` is unknown.
@@ -340,7 +357,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         **kwargs,
     ):
         super().__init__(**kwargs)
-        activation_function(activation)  # raises if there is none
+        activation_function(activation)  # raises an error for an unknown name
         self.hidden_dim = hidden_dim
         self.num_heads = num_heads
         self.intermediate_dim = intermediate_dim
@@ -364,11 +381,11 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         self.attention.build((None, None, self.hidden_dim))
 
     def make_attention(self, **arguments) -> SelfAttention:
-        """Return the attention, of the block's own settings and `arguments`."""
+        """Create the attention layer. Arguments override the settings of the block."""
         return self.make_layer(self.attention_class, "attention", **arguments)
 
     def make_feed_forward(self) -> None:
-        """Make W₁, or W and V side by side, and W₂."""
+        """Create the dense layers: W₁, or W and V in one layer, and W₂."""
         sizes = self.hidden_dim, self.intermediate_dim
         self.intermediate_dense = self.make_dense("intermediate", sizes[1] * (1 + self.gated))
         self.output_dense = self.make_dense("output", *sizes, stddev=self.output_stddev)
@@ -380,7 +397,7 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
             attended, probabilities = attended
         shape, rows = ops.shape(x), (-1, self.hidden_dim)
         x, attended = reshape(x, rows), reshape(attended, rows)  # (B L, D)
-        x = self.attention_dropout_layer(attended, training=training, residual=x)  # their sum
+        x = self.attention_dropout_layer(attended, training=training, residual=x)  # adds x
         x = self.attention_norm(x, training=training)
         update = self.output_dense(self.intermediate(x, training))
         x = self.output_dropout_layer(update, training=training, residual=x)
@@ -388,8 +405,8 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
         return (x, probabilities) if return_probabilities else x
 
     def intermediate(self, x, training=None):
-        """Return a(x W₁), (B L, F); gated, a(x W) ⊙ x V, Shazeer 2020, GLU Variants, section 2."""
-        inner = self.intermediate_dense(x)  # (B L, F), or for W and V side by side (B L, 2 F)
+        """Compute a(x W₁), or a(x W) ⊙ x V if gated (Shazeer 2020, section 2), (B, L, F)."""
+        inner = self.intermediate_dense(x)  # (B L, F), or (B L, 2 F) for W and V
         if self.gated:
             inner, gate = ops.split(inner, 2, axis=-1)
             return activate(self.activation, inner, training) * gate
@@ -397,25 +414,25 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
 
     @property
     def output_shape(self) -> tuple[None, None, int]:
-        """(B, L, D), for `summary()`."""
+        """The output shape (B, L, D), which `summary()` displays."""
         return (None, None, self.hidden_dim)
 
     def project(self, x, attention_mask=None, training=None, **context):
-        """Return queries, keys and values of the block's input (B, L, D), each (B, L, H, d)."""
+        """Compute queries, keys and values from the block input (B, L, D), each (B, L, H, d)."""
         return self.attention.project(x, **context)
 
     @property
     def projection_layers(self) -> list[keras.layers.Layer]:
-        """Layers of the block that `project` calls."""
+        """The layers that `project` calls."""
         return self.attention.projection_layers
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
-    """Return `{"sequence_output": (B, L, D), "pooled_output": (B, D)}` of token ids.
+    """Encode token ids as "sequence_output", (B, L, D), and "pooled_output", (B, D).
 
-    The plain model. `Backbone` is the same with kernels, checks and presets; arguments, inputs and
-    outputs are described there.
+    This class is the plain model. `Backbone` extends it with kernels, checks and presets, and
+    documents the arguments, inputs and outputs.
 
     Source: Devlin et al. 2019, BERT, section 3.
 
@@ -426,7 +443,7 @@ class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
         ((1, 3, 8), (1, 8))
     """
 
-    use_bias = True  # of the pooler
+    use_bias = True  # whether the pooler has a bias
 
     @validate_arguments
     def __init__(
@@ -462,7 +479,7 @@ class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
     def build(self, input_shape=None):
         self.embeddings, self.blocks = self.make_embeddings(), []
         for i in range(self.num_layers):
-            self.blocks.append(self.make_block(i))  # in ALBERT several are one
+            self.blocks.append(self.make_block(i))  # ALBERT returns the same block again
         self.final_layer = self.make_final_layer()
         for layer in dict.fromkeys([self.embeddings, *self.blocks, self.final_layer]):
             if layer is not None and not layer.built:
@@ -471,21 +488,21 @@ class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
             self.pooler_dense = self.make_dense("pooler", self.hidden_dim, activation="tanh")
 
     def make_embeddings(self, kind: type = Embeddings, **arguments) -> keras.layers.Layer:
-        """Return the layer before the blocks, with the model's settings and `arguments`."""
+        """Create the layer before the blocks. Arguments override the settings of the model."""
         arguments = {"max_positions": self.max_sequence_length, **arguments}
         return self.make_layer(kind, "embeddings", **arguments)
 
     def make_block(self, i: int, kind: type = EncoderBlock, **arguments) -> keras.layers.Layer:
-        """Return block i, from 0, with the model's settings and `arguments`."""
+        """Create the block with index i. Arguments override the settings of the model."""
         return self.make_layer(kind, f"block_{i}", **arguments)
 
     def make_final_layer(self) -> keras.layers.Layer | None:
-        """Return the layer after the last block, from (B, L, D) to the same; None for none."""
+        """Create the layer after the last block, or return None if there is no such layer."""
         return None
 
     def call(self, inputs, training=None, return_hidden_states=False, return_projections=False):
         states, _, contexts = self._encode(inputs, training)
-        outputs = self._outputs_of(states[-1], inputs)
+        outputs = self._make_outputs(states[-1], inputs)
         if return_hidden_states:
             outputs["hidden_states"] = states
         if return_projections:
@@ -494,19 +511,22 @@ class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
         return outputs
 
     def _encode(self, inputs, training=False, return_probabilities=False, embedded=None):
-        """Return what all blocks compute.
+        """Run all blocks and return their results.
 
         Args:
-            inputs, training: see the class.
-            return_probabilities: whether the attention returns its probabilities.
-            embedded: the input of the first block, (B, L, D); None: the inputs' embeddings.
+            inputs: Dictionary of tensors, see `Backbone`.
+            training: Boolean. Whether to apply dropout. Defaults to False.
+            return_probabilities: Boolean. Whether to also return the attention probabilities.
+                Defaults to False.
+            embedded: Tensor of shape (B, L, D), the input of the first block. If None, the
+                embeddings of the inputs are used.
 
         Returns:
-            The input of the first block and the output of each, (B, L, D), of the last one behind
-            the final layer; each block's attention probabilities, (B, H, L, L), if they are
-            wanted; and what each block gets beside its input.
+            A list of the first block's input and the output of each block, (B, L, D), where the
+            final layer is applied to the last output. A list of attention probabilities, (B, H, L,
+            L), which is empty unless they are requested. A list of contexts, one for each block.
         """
-        given = with_padding_mask(inputs)
+        given = add_padding_mask(inputs)
         x = self._embed(given, training) if embedded is None else embedded  # (B, L, D)
         contexts = self.block_contexts(inputs)
         states, probabilities = self._run(self.blocks, contexts, x, training, return_probabilities)
@@ -515,31 +535,32 @@ class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
         return states, probabilities, contexts
 
     def _embed(self, inputs: Mapping, training: bool | None = None) -> keras.KerasTensor:
-        """Return the input of the first block, (B, L, D)."""
+        """Compute the input of the first block, (B, L, D)."""
         names = ("token_ids", "segment_ids", "padding_mask", "text_starts")
         return self.embeddings(*(inputs.get(name) for name in names), training=training)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
-        """Return for each block what it gets by name beside its input: tensors, or nested ones."""
+        """Return the additional keyword arguments of each block, as nested tensors."""
         return [{"attention_mask": self.attention_mask(inputs)}] * self.num_layers
 
     def attention_mask(
         self, inputs: Mapping, max_distance: int | None = None
     ) -> AttentionMask | keras.KerasTensor | None:
-        """Return which tokens may attend to which.
+        """Create the attention mask.
 
         Args:
-            inputs: as for `block_contexts`.
-            max_distance: the largest distance at which one attends to another; None: any.
+            inputs: Dictionary of tensors, see `block_contexts`.
+            max_distance: Integer. Maximum distance between two tokens that attend to each other. If
+                None, there is no limit.
         """
         attended, starts = inputs.get("attended_mask"), inputs.get("text_starts")
         if max_distance is not None or starts is not None:
-            inputs = with_padding_mask(inputs)
+            inputs = add_padding_mask(inputs)
         real = inputs.get("padding_mask") if attended is None else attended
         return make_attention_mask(real, starts, max_distance, attended is not None)
 
     def _run(self, blocks, contexts, x, training=False, return_probabilities=False):
-        """Return x, (B, L, D), and the outputs of blocks one after another, and probabilities."""
+        """Run blocks on x, (B, L, D), and return x, the block outputs and the probabilities."""
         states, probabilities = [x], []
         for block, context in zip(blocks, contexts, strict=True):
             if return_probabilities:
@@ -553,13 +574,13 @@ class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
     def _run_block(self, block, x, context, training):
         return block(x, training=training, **context)
 
-    def _outputs_of(self, sequence_output, inputs: Mapping) -> dict:
-        """Return the outputs: those of the last block (B, L, D), and of the pooler (B, D)."""
+    def _make_outputs(self, sequence_output, inputs: Mapping) -> dict:
+        """Create the output dictionary from the last block output, (B, L, D)."""
         outputs = {"sequence_output": sequence_output}
         if self.pooler:
             outputs["pooled_output"] = self.pool(sequence_output, inputs)
         return outputs
 
     def pool(self, sequence_output, inputs):
-        """Return tanh(x₀ W + b), (B, D), of each text's first token; packed texts: (B, K, D)."""
+        """Compute tanh(x₀ W + b) from the first token of each text, (B, D) or (B, K, D)."""
         return self.pooler_dense(first_tokens(sequence_output, inputs.get("text_starts")))

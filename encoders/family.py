@@ -1,4 +1,4 @@
-"""Records of the differences between families of encoders, as data."""
+"""Records that describe the differences between encoder families as data."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.tokenizers import TokenizerClass
 
-LEARNING_RATE = 5e-5  # peak; of Devlin et al. 2019, appendix A.3
-WEIGHT_DECAY = 0.01  # likewise
+LEARNING_RATE = 5e-5  # peak value in Devlin et al. 2019, appendix A.3
+WEIGHT_DECAY = 0.01  # Devlin et al. 2019, appendix A.3
 INITIALIZER_RANGE = 0.02  # standard deviation of new weights; Devlin et al. 2019, released code
 
 
 def default_stddev(backbone: Backbone) -> float:
-    """Return BERT's standard deviation, independent of the backbone's sizes."""
+    """Return the standard deviation of BERT, which does not depend on the model size."""
     return INITIALIZER_RANGE
 
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """A dense layer with an activation, between the backbone and the output layer of a head.
+    """A dense layer with an activation before the output layer of a head.
 
     Attributes:
-        dense: name of the layer in the checkpoint.
-        activation: see `layers.ACTIVATIONS`; None for the backbone's.
-        activation_argument: the backbone's argument that says which one that is.
-        norm: name of the LayerNorm after it, if there is one.
-        bias: whether the dense layer and the LayerNorm have a bias.
-        after_dropout: whether the head's dropout is applied before this layer, too.
-        stddev: returns that of its initial weights, see `layers.initializer`, for a backbone.
+        dense: String. Name of the layer in the checkpoint.
+        activation: String, see `layers.ACTIVATIONS`. If None, the activation of the backbone.
+        activation_argument: String. The backbone argument that contains the activation.
+        norm: String. Name of the LayerNorm after the dense layer. If None, there is no LayerNorm.
+        bias: Boolean. Whether the dense layer and the LayerNorm have a bias.
+        after_dropout: Boolean. Whether to also apply the dropout of the head before this layer.
+        stddev: Function of a backbone. It returns the standard deviation of the initial weights,
+            see `layers.initializer`.
     """
 
     dense: str
@@ -48,12 +49,12 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class PairHead:
-    """The second head of pretraining, for pairs of segments, beside the masked-LM head.
+    """A second pretraining head that classifies pairs of segments, next to the masked-LM head.
 
     Attributes:
-        output: name of the output layer in the checkpoint; its input is `pooled_output`.
-        objective: "next_sentence" predicts whether the second segment is from another document,
-            "sentence_order" whether the two are swapped.
+        output: String. Name of the output layer in the checkpoint. Its input is `pooled_output`.
+        objective: String. "next_sentence" predicts if the second segment is from another document.
+            "sentence_order" predicts if the segments are swapped.
     """
 
     output: str
@@ -62,26 +63,31 @@ class PairHead:
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The layers between a family's backbone and the logits of one task.
+    """The layers between the backbone and the logits of a task.
 
     Attributes:
-        output: name of the output layer in the checkpoint; None if there is no head.
-        hidden: the layer before it, if there is one.
-        pooled: whether the input is `pooled_output` instead of `sequence_output`.
-        dropout: key in config.json of the dropout before the output layer; None for no dropout.
-        default_dropout: the rate if config.json has none; None for the backbone's.
-        tied_bias: name of the output layer's bias, if its kernel is tied to the token embedding.
-        tied_bias_axes: number of its axes in the checkpoint; those before the last have size 1.
-        tied_bias_may_be_absent: whether it is zero where the checkpoint has none.
-        first_norm: name of a LayerNorm before the other layers, of the sum of each token's vector
-            and that of its text's first token.
-        stddev: of the output layer's new weights, as for `Hidden`.
-        pair: the second head of pretraining, for pairs of segments.
-        beam: of spans, the head with a beam, (start_n_top, end_n_top), that checkpoints of another
-            class have instead.
-        class_suffix: end of the name of transformers' class; None: as in `Family.heads`.
-        auto_class: whether transformers' `AutoModelFor...` of the task opens that class.
-        has_crf: whether scores of pairs of tags are beside the output layer.
+        output: String. Name of the output layer in the checkpoint. If None, there is no head.
+        hidden: A `Hidden` layer before the output layer. If None, there is no such layer.
+        pooled: Boolean. Whether the input is `pooled_output` instead of `sequence_output`.
+        dropout: String. The key in config.json for the dropout rate before the output layer. If
+            None, there is no dropout.
+        default_dropout: Float. The dropout rate if config.json has no value. If None, the dropout
+            rate of the backbone.
+        tied_bias: String. Name of the output bias if the kernel is tied to the token embeddings.
+        tied_bias_axes: Integer. Number of axes of the bias in the checkpoint. All axes except the
+            last one have size 1.
+        tied_bias_may_be_absent: Boolean. Whether a missing bias is replaced by zeros.
+        first_norm: String. Name of a LayerNorm before all other layers. Its input is the sum of
+            each token vector and the vector of the first token of the text.
+        stddev: Function of a backbone. It returns the standard deviation of the initial output
+            weights, see `Hidden`.
+        pair: A `PairHead` for pretraining on pairs of segments. Defaults to None.
+        beam: A `BeamHead` for spans. Checkpoints of another class have this head instead. Defaults
+            to None.
+        class_suffix: String. Suffix of the class name in transformers. If None, the key in
+            `Family.heads`.
+        auto_class: Boolean. Whether `AutoModelFor...` in transformers loads the class.
+        has_crf: Boolean. Whether the head also has transition scores for pairs of tags.
 
     Example:
         >>> Head("classifier.out_proj", Hidden("classifier.dense", "tanh")).tensors
@@ -106,7 +112,7 @@ class Head:
 
     @property
     def tensors(self) -> dict[str, str]:
-        """Return {attribute path in the task: name in the checkpoint}."""
+        """Map the attribute paths in the task to the names in the checkpoint."""
         if self.output is None:
             return {}
         names = {"head.first_norm": self.first_norm} if self.first_norm else {}
@@ -123,26 +129,26 @@ class Head:
         return {**names, "head.output_dense": self.output}
 
 
-CRF = "crf"  # name in checkpoints of a head with scores of pairs of tags
+CRF = "crf"  # the name of a head with transition scores in checkpoints
 CRF_SCORES = ("first", "between", "last")
 
-MAX_TOP = 100  # the number of spans of a window is the product of two
+MAX_TOP = 100  # the number of spans in a window is the product of two such values
 TOP = Rule(lambda v: type(v) is int and 1 <= v <= MAX_TOP, f"an integer from 1 to {MAX_TOP}")
-BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # of fields of config.json
+BEAM_RULES = {"start_n_top": TOP, "end_n_top": TOP}  # rules for fields of config.json
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamHead(Head):
-    """The layers for the start position of an answer, its end position after it, and "no answer".
+    """The layers that predict the start and the end of an answer, and "no answer".
 
-    `output` is the layer for start positions, of which `start_n_top` are tried, each with
-    `end_n_top` end positions.
+    The layer `output` predicts the start positions. The best `start_n_top` of them are combined
+    with `end_n_top` end positions each.
 
     Attributes:
-        end: name in the checkpoint of the layers for end positions.
-        answer_class: of the layers for "no answer".
+        end: String. Name of the layers for end positions in the checkpoint.
+        answer_class: String. Name of the layers for "no answer" in the checkpoint.
 
-    Source: Yang et al. 2019, XLNet, the code released with it.
+    Source: Yang et al. 2019, XLNet, the released code.
 
     Example:
         >>> head = BeamHead("start_logits.dense", end="end_logits", answer_class="answer_class")
@@ -167,27 +173,27 @@ class BeamHead(Head):
         }
 
 
-NO_HEAD = Head(None, class_suffix="Model")  # of tasks without weights
-CUSTOM_HEAD = "custom_head"  # name in checkpoints of the weights of a head that a user made
+NO_HEAD = Head(None, class_suffix="Model")  # for tasks without weights
+CUSTOM_HEAD = "custom_head"  # the name of the weights of a user-defined head in checkpoints
 
 
 @dataclasses.dataclass(frozen=True)
 class CustomHeadRecord(Head):
-    """The record of a head that a user made, whose weights are saved by their numbers.
+    """The record of a user-defined head, whose weights are saved by index.
 
     Attributes:
-        num_weights: how many it has.
+        num_weights: Integer. Number of weights.
 
     Example:
-        >>> CustomHeadRecord.of(Head("classifier", pooled=True), 1).tensors
+        >>> CustomHeadRecord.from_record(Head("classifier", pooled=True), 1).tensors
         {'head.layer.weights.0': 'custom_head.0'}
     """
 
     num_weights: int = 0
 
     @classmethod
-    def of(cls, record: Head, num_weights: int) -> CustomHeadRecord:
-        """Return the record of a head that reads what the family's own head reads."""
+    def from_record(cls, record: Head, num_weights: int) -> CustomHeadRecord:
+        """Create the record of a head that reads the same inputs as the head of the family."""
         fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(Head)}
         return cls(**fields, num_weights=num_weights)
 
@@ -198,25 +204,25 @@ class CustomHeadRecord(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Generator:
-    """The masked language model in pretraining on replaced tokens.
+    """The masked language model that generates replaced tokens for pretraining.
 
     Attributes:
-        width: as a share of the backbone's width.
-        depth: number of blocks, as a share of the backbone's.
+        width: Float. Width as a fraction of the backbone width.
+        depth: Float. Number of blocks as a fraction of the number in the backbone.
     """
 
-    width: float = 0.25  # Clark et al. 2020, section 3.2: a quarter to a half
+    width: float = 0.25  # Clark et al. 2020, section 3.2: 1/4 to 1/2
     depth: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadAlias:
-    """Another name of a task's head in checkpoints.
+    """Another name for the head of a task in checkpoints.
 
     Attributes:
-        head: the task's, see `Family.heads`.
-        output: name of the output layer in the checkpoint.
-        labels: of its outputs.
+        head: String. The head of the task, see `Family.heads`.
+        output: String. Name of the output layer in the checkpoint.
+        labels: Tuple of strings. Names of the outputs.
     """
 
     head: str
@@ -226,45 +232,54 @@ class HeadAlias:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The differences between a family of encoders and others, as data.
+    """A description of an encoder family and of its checkpoints.
 
     Attributes:
-        name: of the family, as the `model_type` in config.json.
-        backbone: the `Backbone` subclass.
-        class_prefix: of the class names in a checkpoint's `architectures`.
-        prefix: of the backbone's tensors in the checkpoint of a task.
-        tensors: {attribute path in the backbone, with {} for a block's index: name in the
-            checkpoint}. A block that several layers share is counted once.
-        other_names: {prefix of tensor names in other checkpoints: prefix in `tensors`}; longer
-            prefixes first. {} stands for the same number in both. All are applied, in this order.
-        fused: {prefix of tensor names in other checkpoints, after `other_names`: prefixes of the
-            tensors whose rows it holds, one after the other, with the same number at {}}.
-        copies: {tensor that checkpoints may hold besides: the tensor that it equals}.
-        pretraining_only: names of the encoder's tensors that only its pretraining used;
+        name: String. The `model_type` in config.json.
+        backbone: The `Backbone` subclass.
+        class_prefix: String. Prefix of the class names in the `architectures` of a checkpoint.
+        prefix: String. Prefix of the backbone tensors in the checkpoint of a task.
+        tensors: Dictionary that maps attribute paths in the backbone to names in the checkpoint,
+            with {} for the index of a block. A block that is shared by several layers is counted
+            once.
+        other_names: Dictionary that maps prefixes of tensor names in other checkpoints to prefixes
+            in `tensors`. Longer prefixes come first. {} stands for the same number in both
+            prefixes. All entries are applied in this order.
+        fused: Dictionary that maps prefixes of tensor names in other checkpoints (after
+            `other_names`) to the prefixes of the tensors that were concatenated, with the same
+            number for {}.
+        copies: Dictionary that maps additional tensors in checkpoints to the tensors that they
+            duplicate.
+        pretraining_only: Tuple of strings. Names of tensors that are only used in pretraining.
             transformers does not load them either.
-        pooler: name of the pooler's dense layer, if checkpoints have one.
-        blocks: the backbone argument with the number of blocks with tensors of their own.
-        config_keys: {backbone argument: key in config.json}.
-        repeated_keys: {key in config.json: another key, whose value it must have}.
-        key_aliases: {other name of a key in config.json: its own name}.
-        read_config: converts a config.json of any version of transformers to one with
-            `config_keys`, before `rules` are checked.
-        rules: {key in config.json: rule of its value}, for keys of this family only.
-        constants: {key in config.json: value written}, unless another field sets it.
-        token_ids: {key in config.json: attribute of the tokenizer} to write.
-        positions_skip_padding: whether positions count from the number after the padding id, so
-            that config.json has as many positions more.
-        unused_positions: rows of the position table before that of position 0, which config.json
-            does not count.
-        tokenizer: class of the tokenizer, if the files of a checkpoint do not tell.
-        uses_segments: whether the second text of a pair may have segment id 1.
-        heads: {suffix of the class in transformers: the task's head}.
-        aliases: {suffix of another class: its head}.
-        generator: of pretraining on replaced tokens.
-        learning_rate: recommended peak in fine-tuning, of the paper.
-        weight_decay: of AdamW in fine-tuning, likewise.
-        layer_decay: ratio of a layer's learning rate to that of the layer above, likewise.
-        tiny: backbone arguments of a small model for tests, beside those of all families.
+        pooler: String. Name of the dense layer of the pooler, or None if checkpoints have no
+            pooler.
+        blocks: String. The backbone argument for the number of blocks with separate weights.
+        config_keys: Dictionary that maps backbone arguments to keys in config.json.
+        repeated_keys: Dictionary that maps a key in config.json to another key with the same value.
+        key_aliases: Dictionary that maps alternative keys in config.json to the regular keys.
+        read_config: Function that converts a config.json of any version of transformers to
+            `config_keys`. It is called before `rules` are checked.
+        rules: Dictionary that maps keys in config.json to rules for their values. It only contains
+            keys that are specific to this family.
+        constants: Dictionary of keys and values that are written to config.json, unless another
+            field sets them.
+        token_ids: Dictionary that maps keys in config.json to tokenizer attributes.
+        positions_skip_padding: Boolean. Whether positions start after the padding id. In this case,
+            the number of positions in config.json is larger.
+        unused_positions: Integer. Number of rows before position 0 in the position table, which
+            config.json does not count.
+        tokenizer: Default tokenizer class if it is not specified in the checkpoint.
+        uses_segments: Boolean. Whether the second text of a pair can have segment id 1.
+        heads: Dictionary that maps suffixes of class names in transformers to the head of the task.
+        aliases: Dictionary that maps suffixes of other class names to a `HeadAlias`.
+        generator: A `Generator` for pretraining on replaced tokens.
+        learning_rate: Float. Peak learning rate for fine-tuning, as recommended in the paper.
+        weight_decay: Float. Weight decay of AdamW for fine-tuning, as recommended in the paper.
+        layer_decay: Float. Ratio between the learning rates of a layer and of the layer above it,
+            as recommended in the paper.
+        tiny: Dictionary of backbone arguments for a small test model, in addition to the arguments
+            that all families share.
     """
 
     name: str
@@ -300,13 +315,13 @@ class Family:
     tiny: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Mapping) -> dict:
-        """Return a config.json of any version of transformers with `config_keys`.
+        """Convert a config.json of any version of transformers to `config_keys`.
 
         Args:
-            config: its contents.
+            config: Dictionary with the contents of config.json.
 
         Raises:
-            ValueError: If two names of one key have two values. See also `read_config`.
+            ValueError: If a key and its alias have different values. See also `read_config`.
 
         Example:
             >>> from encoder_zoo.encoders import get_family
@@ -317,12 +332,14 @@ class Family:
         for alias, key in self.key_aliases.items():
             if alias in config and config[alias] != config.setdefault(key, config[alias]):
                 raise invalid(
-                    f"config.json: {alias}", config[alias], f"that of {key}, {shown(config[key])}"
+                    f"config.json: {alias}",
+                    config[alias],
+                    f"the value of {key}, {shown(config[key])}",
                 )
         return self.read_config(config)
 
     def head(self, name: str) -> Head:
-        """Return one of `heads`; `NO_HEAD` for "Model".
+        """Return one of the `heads`, or `NO_HEAD` for "Model".
 
         Raises:
             ValueError: If the family has no such head.
@@ -336,13 +353,13 @@ class Family:
         return self.heads[name]
 
     def class_name(self, head: str) -> str:
-        """Return the name of transformers' class for one of `heads`, or for "Model"."""
+        """Return the name of the class in transformers for one of the `heads`, or for "Model"."""
         record = self.heads.get(head)
         return self.class_prefix + ((record and record.class_suffix) or head)
 
     @property
     def tied(self) -> dict[str, str]:
-        """Return {tensor that is tied to another one: the other one}."""
+        """Map tensors to other tensors that they are tied to."""
         embedding = f"{self.tensors['embeddings.token_embedding']}.weight"
         tied = dict(self.copies)
         for head in self.heads.values():

@@ -1,4 +1,4 @@
-"""Blocks with a gated linear unit whose two projections are layers of their own.
+"""Blocks with a gated linear unit that uses two separate dense layers.
 
 Comment letters: B batch, L sequence, D hidden, F intermediate.
 """
@@ -13,13 +13,13 @@ from encoder_zoo.encoders.layers import activate
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GatedBlock(EncoderBlock):
-    """`EncoderBlock` whose feed-forward net is (a(x W) ⊙ x V) W₂; the same arguments.
+    """`EncoderBlock` with the feed-forward network (a(x W) ⊙ x V) W₂.
 
-    W and V have no bias.
+    It takes the same arguments. W and V have no bias.
 
     Attributes:
-        attention_bias: whether the dense layers of the attention have a bias.
-        output_bias: whether W₂ has.
+        attention_bias: Boolean. Whether the dense layers of the attention have a bias.
+        output_bias: Boolean. Whether W₂ has a bias.
 
     Source: Shazeer 2020, GLU Variants Improve Transformer, section 2.
 
@@ -45,5 +45,5 @@ class GatedBlock(EncoderBlock):
         )
 
     def intermediate(self, x, training=None):
-        """Return a(x W) ⊙ x V, (B L, F)."""
+        """Compute a(x W) ⊙ x V, (B, L, F)."""
         return activate(self.activation, self.gate_dense(x), training) * self.up_dense(x)

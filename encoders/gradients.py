@@ -1,12 +1,13 @@
-"""Operations with their gradients written out, for training on TensorFlow.
+"""Operations with manual gradients for training on TensorFlow.
 
-TensorFlow derives gradients operation by operation: at run time it asks how the shapes of each
-were broadcast, and it keeps every value in between. Written out, a training step has half the
-operations to trace, less to compute and less to keep. JAX's compiler and torch's own kernels do
-as well without, so that there gradients are left to them.
+TensorFlow derives gradients for each operation separately. At run time it checks how shapes were
+broadcast, and it keeps every intermediate value. With manual gradients, a training step has half as
+many operations to trace and needs less computation and memory. The JAX compiler and the kernels of
+PyTorch do not benefit from this, so these backends derive the gradients themselves.
 
-Each formula returns its value and the function from the value's gradient to those of its
-arguments; `with_gradient` makes an operation of it. Half precision is computed in float32 inside.
+Each formula returns its value, and a function that converts the gradient of the value to the
+gradients of the arguments. `add_gradient` turns a formula into an operation. Formulas compute in
+float32 if the inputs are in half precision.
 
 Comment letters: B batch, L sequence, D hidden, H heads.
 """
@@ -24,26 +25,27 @@ from encoder_zoo.common.lazy import tf
 Formula = Callable[..., tuple[keras.KerasTensor, Callable]]
 
 
-def with_gradient(formula: Formula) -> Callable:
-    """Return an operation that has the formula's gradient when it trains on TensorFlow.
+def add_gradient(formula: Formula) -> Callable:
+    """Create an operation that uses the manual gradient when it is trained on TensorFlow.
 
-    Without training the graph stays free for TensorFlow to merge operations.
+    Without training, TensorFlow can still fuse the operations of the formula.
 
     Args:
-        formula: from tensors to a value and its gradient's function.
+        formula: Function of tensors that returns a value and the function for its gradient.
 
     Returns:
-        A function of the same tensors and, by name, `training`, which returns the value.
+        A function of the same tensors that returns the value. It also takes the keyword argument
+        `training`.
 
     Example:
-        >>> double = with_gradient(lambda x: (2 * x, lambda dy: 2 * dy))
+        >>> double = add_gradient(lambda x: (2 * x, lambda dy: 2 * dy))
         >>> float(double(keras.ops.ones(()), training=False))
         2.0
     """
 
     @functools.wraps(formula)
     def operation(*arguments, training=None):
-        if are_used(training):
+        if is_active(training):
             return ops.custom_gradient(formula)(*arguments)
         return formula(*arguments)[0]
 
@@ -51,21 +53,22 @@ def with_gradient(formula: Formula) -> Callable:
 
 
 def hold_gradients() -> None:
-    """Have the graph that TensorFlow is tracing hold the gradients of its operations.
+    """Store the gradients of the current TensorFlow graph in the graph itself.
 
-    TensorFlow's registry of gradients keeps, as long as the process lives, each gradient of a
-    `custom_gradient` that is traced, of Keras and TensorFlow themselves too, and with it the whole
-    graph, some 60 MB of a small model. Called at the end of a step, it has the graph keep them.
+    TensorFlow registers the gradient of each traced `custom_gradient` for the lifetime of the
+    process. This includes the custom gradients of Keras and TensorFlow. A registered gradient keeps
+    the whole graph in memory, which is about 60 MB for a small model. Call this function at the end
+    of a training step, so that the graph is freed together with its gradients.
     """
     if keras.config.backend() == "tensorflow" and not tf.executing_eagerly():
         _hold_gradients(tf.compat.v1.get_default_graph())
 
 
 def _hold_gradients(graph) -> None:
-    # TensorFlow has no public names for these.
+    # TensorFlow has no public API for these parts.
     from tensorflow.python.framework.ops import gradient_registry
 
-    if hasattr(graph, "gradients_of_operations"):  # a function that was held already
+    if hasattr(graph, "gradients_of_operations"):  # the function was processed before
         return
     graph.gradients_of_operations, graphs = {}, weakref.ref(graph)
 
@@ -79,18 +82,18 @@ def _hold_gradients(graph) -> None:
             entry = gradient_registry._registry[name]
             graph.gradients_of_operations[name], entry["type"] = entry["type"], gradient
             weakref.finalize(graph, gradient_registry._registry.pop, name, None)
-    for function in graph._functions.values():  # of its loops
+    for function in graph._functions.values():  # the loops inside the graph
         _hold_gradients(function.graph)
 
 
-def are_used(training: bool | None) -> bool:
-    """Return whether gradients are written out: in training, on TensorFlow."""
+def is_active(training: bool | None) -> bool:
+    """Whether manual gradients are used, which is the case for training on TensorFlow."""
     return bool(training) and keras.config.backend() == "tensorflow"
 
 
-@with_gradient
+@add_gradient
 def gelu(x: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """Return x times the normal distribution's cumulative function at x.
+    """Multiply x by the cumulative distribution function of the normal distribution at x.
 
     Source: Hendrycks and Gimpel 2016, Gaussian Error Linear Units.
     """
@@ -104,27 +107,27 @@ def gelu(x: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
     return ops.cast(z * below, x.dtype), gradient
 
 
-@with_gradient
-def masked(x: keras.KerasTensor, kept: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """Return x * kept, where `kept` is a dropout mask."""
+@add_gradient
+def apply_mask(x: keras.KerasTensor, kept: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
+    """Compute x * kept, where `kept` is a dropout mask."""
     return x * kept, lambda dy: (dy * kept, None)
 
 
-@with_gradient
+@add_gradient
 def residual(
     x: keras.KerasTensor, update: keras.KerasTensor, kept: keras.KerasTensor
 ) -> tuple[keras.KerasTensor, Callable]:
-    """Return x + kept * update, where `kept` is a dropout mask."""
+    """Compute x + kept * update, where `kept` is a dropout mask."""
     return x + kept * update, lambda dy: (dy, kept * dy, None)
 
 
 def layer_norm(epsilon: float) -> Callable:
-    """Return the LayerNorm of x (..., D), gamma (D,) and beta (D,), as an operation.
+    """Create the LayerNorm operation for x (..., D), gamma (D,) and beta (D,).
 
     Source: Ba et al. 2016, Layer Normalization.
     """
 
-    @with_gradient
+    @add_gradient
     def operation(x, gamma, beta):
         z = ops.cast(x, "float32")
         z = z - ops.mean(z, axis=-1, keepdims=True)
@@ -144,9 +147,9 @@ def layer_norm(epsilon: float) -> Callable:
     return operation
 
 
-@with_gradient
+@add_gradient
 def matmul(a: keras.KerasTensor, b: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """Return the product of (B, H, M, K) and (B, H, K, N)."""
+    """Multiply a tensor of shape (B, H, M, K) by a tensor of shape (B, H, K, N)."""
 
     def gradient(dy):
         return ops.matmul(dy, _transpose(b)), ops.matmul(_transpose(a), dy)
@@ -154,11 +157,11 @@ def matmul(a: keras.KerasTensor, b: keras.KerasTensor) -> tuple[keras.KerasTenso
     return ops.matmul(a, b), gradient
 
 
-@with_gradient
+@add_gradient
 def matmul_transposed(
     a: keras.KerasTensor, b: keras.KerasTensor
 ) -> tuple[keras.KerasTensor, Callable]:
-    """Return the product of (B, H, M, K) and the transpose of (B, H, N, K)."""
+    """Multiply a tensor (B, H, M, K) by the transpose of a tensor (B, H, N, K)."""
 
     def gradient(dy):
         return ops.matmul(dy, b), ops.matmul(_transpose(dy), a)
@@ -166,9 +169,9 @@ def matmul_transposed(
     return ops.matmul(a, _transpose(b)), gradient
 
 
-@with_gradient
+@add_gradient
 def softmax(scores: keras.KerasTensor) -> tuple[keras.KerasTensor, Callable]:
-    """Return the softmax over the last axis."""
+    """Compute the softmax over the last axis."""
     p = ops.cast(ops.softmax(ops.cast(scores, "float32"), axis=-1), scores.dtype)
 
     def gradient(dy):

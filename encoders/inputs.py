@@ -1,4 +1,4 @@
-"""Checks of a model's inputs: names, types and shapes.
+"""Check the names, types and shapes of model inputs.
 
 Comment letters: B batch, L sequence, M masked positions, K texts in a row.
 """
@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from encoder_zoo.common.lazy import keras, ops
 from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
-# Inputs that every backbone takes.
-INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
-# Further inputs of tasks, which backbones ignore.
+# Inputs of every backbone.
+BACKBONE_INPUTS = ("token_ids", "padding_mask", "segment_ids", "text_starts", "attended_mask")
+# Additional inputs of tasks, which the backbone ignores.
 TASK_INPUTS = (
     "mask_positions",
     "prediction_order",
@@ -25,33 +25,33 @@ TASK_INPUTS = (
     "label_positions",
     "span_marks",
     "soft_weights",
-    *(f"teacher_{name}" for name in INPUTS),
+    *(f"teacher_{name}" for name in BACKBONE_INPUTS),
 )
-CANDIDATE = "candidate_"  # before the names of a task's inputs of further texts
-# {name in transformers: name here}
-OTHER_NAMES = {
+CANDIDATE = "candidate_"  # prefix for the inputs of additional texts
+# Maps input names in transformers to our names.
+TRANSFORMERS_NAMES = {
     "input_ids": "token_ids",
     "attention_mask": "padding_mask",
     "token_type_ids": "segment_ids",
 }
-# Of the shapes (B, M), (B, K), (B,) or (B, L), (B, K), and (B, 1). All others have that of
-# "token_ids", (B, L), and those of further texts, "candidate_...", that of "candidate_token_ids",
-# (B, K, L).
+# These inputs have the shapes (B, M), (B, K), (B,) or (B, L), (B, K), and (B, 1). All other inputs
+# have the shape of "token_ids", (B, L). The inputs of additional texts, "candidate_...", have the
+# shape of "candidate_token_ids", (B, K, L).
 OTHER_SHAPES = ("mask_positions", "text_starts", "soft_weights", "choice_index", "answer_start")
 OTHER_SHAPES += ("word_mask", "label_positions")
 
 
 def backbone_inputs(inputs: Mapping) -> dict:
-    """Return the inputs of a task's backbone."""
-    return {name: inputs[name] for name in INPUTS if name in inputs}
+    """Select the inputs of the backbone from the inputs of a task."""
+    return {name: inputs[name] for name in BACKBONE_INPUTS if name in inputs}
 
 
-def with_padding_mask(inputs: Mapping) -> Mapping:
-    """Return inputs with a padding mask: the given one, or one of ones.
+def add_padding_mask(inputs: Mapping) -> Mapping:
+    """Add a padding mask of ones if the inputs have no padding mask.
 
     Example:
         >>> import numpy as np
-        >>> ops.convert_to_numpy(with_padding_mask({"token_ids": np.array([[5]])})["padding_mask"])
+        >>> ops.convert_to_numpy(add_padding_mask({"token_ids": np.array([[5]])})["padding_mask"])
         array([[1]])
     """
     if inputs.get("padding_mask") is not None:
@@ -59,28 +59,29 @@ def with_padding_mask(inputs: Mapping) -> Mapping:
     return {**inputs, "padding_mask": ops.ones_like(inputs["token_ids"])}
 
 
-def inputs_of_all_texts(inputs: Mapping) -> dict:
-    """Return the backbone's inputs of all texts, row after row.
+def combine_texts(inputs: Mapping) -> dict:
+    """Combine the inputs of the first text and of all candidates, one row per text.
 
     Args:
-        inputs: of the first texts (B, L), and under "candidate_..." of the others (B, K - 1, L).
+        inputs: Dictionary of tensors. The inputs of the first texts have shape (B, L), and the
+            inputs of the other texts, "candidate_...", have shape (B, K - 1, L).
 
     Returns:
-        The same as (B * K, L).
+        Dictionary of tensors of shape (B * K, L).
 
     Raises:
-        ValueError: If the inputs of candidates lack one that the first text has, or have another
-            length.
+        ValueError: If an input of the first text is missing for the candidates or has another
+            length there.
 
     Example:
         >>> import numpy as np
         >>> inputs = {"token_ids": np.array([[1], [2]]),
         ...           "candidate_token_ids": np.array([[[3]], [[4]]])}
-        >>> ops.convert_to_numpy(inputs_of_all_texts(inputs)["token_ids"]).tolist()
+        >>> ops.convert_to_numpy(combine_texts(inputs)["token_ids"]).tolist()
         [[1], [3], [2], [4]]
     """
     texts = {}
-    for name in INPUTS:
+    for name in BACKBONE_INPUTS:
         if inputs.get(name) is None:
             continue
         first, others = ops.convert_to_tensor(inputs[name]), inputs.get(CANDIDATE + name)
@@ -89,8 +90,8 @@ def inputs_of_all_texts(inputs: Mapping) -> dict:
         lengths = others.shape[-1], first.shape[-1]
         if None not in lengths and lengths[0] != lengths[1]:
             raise ValueError(
-                f"{CANDIDATE}{name} has {lengths[0]} positions, {name} {lengths[1]}. Expected the "
-                "same."
+                f"{CANDIDATE}{name} has {lengths[0]} positions, but {name} has {lengths[1]}. "
+                "Expected the same number."
             )
         both = ops.concatenate([first[:, None], ops.cast(others, first.dtype)], axis=1)
         texts[name] = ops.reshape(both, (-1, ops.shape(first)[-1]))
@@ -100,26 +101,26 @@ def inputs_of_all_texts(inputs: Mapping) -> dict:
 def check_inputs(
     inputs: object, names: Collection[str], taker: str, text_method: str | None = None
 ) -> None:
-    """Check names, types and, as far as they are known, shapes of prepared inputs.
+    """Check the names, types and shapes of prepared inputs. Unknown shapes are not checked.
 
     Args:
-        inputs: `{"token_ids", ...}` of arrays, tensors, or specifications of these.
-        names: of the inputs that may be there.
-        taker: name of the model's class, for errors.
-        text_method: the method that takes texts, if there is one.
+        inputs: Dictionary of arrays, tensors or tensor specifications.
+        names: Collection of strings. The supported input names.
+        taker: String. The class name of the model for error messages.
+        text_method: String. The method of the model that accepts texts. Defaults to None.
 
     Raises:
         TypeError: If `inputs` is not a dictionary.
-        ValueError: If an input is unknown or missing, or has a wrong type or shape.
+        ValueError: If an input is unknown or missing, or if it has the wrong type or shape.
 
     Example:
         >>> import numpy as np
-        >>> check_inputs({"token_ids": np.array([[0.5]])}, INPUTS, "BertBackbone")
+        >>> check_inputs({"token_ids": np.array([[0.5]])}, BACKBONE_INPUTS, "BertBackbone")
         Traceback (most recent call last):
-        ValueError: token_ids is of type float64. Expected integers.
-        >>> check_inputs({"input_ids": np.array([[5]])}, INPUTS, "BertBackbone")
+        ValueError: token_ids has the dtype float64. Expected integers.
+        >>> check_inputs({"input_ids": np.array([[5]])}, BACKBONE_INPUTS, "BertBackbone")
         Traceback (most recent call last):
-        ValueError: BertBackbone takes no input 'input_ids'. Did you mean 'token_ids'?
+        ValueError: BertBackbone has no input 'input_ids'. Did you mean 'token_ids'?
     """
     if not isinstance(inputs, Mapping):
         more = f". Call {text_method}(texts) for texts" if text_method else ""
@@ -134,44 +135,44 @@ def check_inputs(
     for name, values in inputs.items():
         if hasattr(values, "dtype"):
             _check_type(name, values)
-            _check_shape(name, _shape(values), _expected(name, inputs, shape))
+            _check_shape(name, _shape(values), _find_expected_shape(name, inputs, shape))
 
 
 def _check_names(inputs: Mapping, names: Collection[str], taker: str) -> None:
     for name in inputs:
         if name not in names:
             close = close_names(str(name), names, least=0.7)
-            meant = [OTHER_NAMES[name]] if name in OTHER_NAMES else close
+            meant = [TRANSFORMERS_NAMES[name]] if name in TRANSFORMERS_NAMES else close
             hint = did_you_mean(meant) or f" Expected some of {', '.join(names)}."
-            raise ValueError(f"{taker} takes no input {name!r}.{hint}")
+            raise ValueError(f"{taker} has no input {name!r}.{hint}")
     if inputs.get("token_ids") is None:
-        raise invalid("inputs", list(inputs), f"token_ids among them, for {taker}")
+        raise invalid("inputs", list(inputs), f"a dictionary with token_ids for {taker}")
 
 
 def _check_type(name: str, values: object) -> None:
     if getattr(values, "ragged_rank", None):
-        raise ValueError(f"{name} is ragged. Pad it to one length with to_tensor().")
+        raise ValueError(f"{name} is ragged. Pad it to a fixed length with to_tensor().")
     try:
         dtype = keras.backend.standardize_dtype(values.dtype)
-    except ValueError:  # no type of tensors, such as Python's objects
+    except ValueError:  # not a tensor dtype, for example Python objects
         dtype = str(values.dtype)
     good, expected = "int" in dtype, "integers"
     if name.endswith("soft_weights"):
         good, expected = good or "float" in dtype, "numbers"
     elif name.endswith("_mask"):
-        good, expected = good or dtype == "bool", "booleans, or the integers 0 and 1"
+        good, expected = good or dtype == "bool", "booleans or the integers 0 and 1"
     if not good:
-        raise ValueError(f"{name} is of type {dtype}. Expected {expected}.")
+        raise ValueError(f"{name} has the dtype {dtype}. Expected {expected}.")
 
 
 def _shape(values: object) -> tuple | None:
-    """Return the sizes of all axes, None where unknown; None if their number is unknown."""
+    """Return the shape with None for unknown sizes, or None if the rank is unknown."""
     shape = getattr(values, "shape", None)
     return None if shape is None or getattr(shape, "rank", 2) is None else tuple(shape)
 
 
-def _expected(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
-    """Return the shape that an input must have, where it is known."""
+def _find_expected_shape(name: str, inputs: Mapping, token_ids: tuple | None) -> tuple | None:
+    """Return the expected shape of an input, or None if it is unknown."""
     for owner in ("teacher_", CANDIDATE):
         if name.startswith(owner) and f"{owner}token_ids" in inputs:
             token_ids = _shape(inputs[f"{owner}token_ids"])
@@ -190,4 +191,4 @@ def _check_shape(name: str, shape: tuple | None, expected: tuple | None) -> None
         raise ValueError(f"{name} has the shape {shape}. Expected {axes}.")
     both = zip(shape, expected or (), strict=False)
     if any(type(a) is int and type(b) is int and a != b for a, b in both):
-        raise ValueError(f"{name} has the shape {shape}. Expected {expected}, as of token_ids.")
+        raise ValueError(f"{name} has the shape {shape}. Expected {expected}, like token_ids.")

@@ -1,6 +1,7 @@
-"""The layers that encoders are made of: Keras's own, with less to compute, to trace and to check.
+"""Basic layers of the encoders, based on Keras but faster to compute and to trace.
 
-Activations, initial weights, dense layers, LayerNorm, dropout, and a mixin that makes them.
+This module contains activations, initializers, dense layers, LayerNorm, dropout, and a mixin that
+creates them.
 
 Comment letters: B batch, L sequence, D inputs, U outputs.
 """
@@ -36,11 +37,11 @@ def _tanh_gelu(x):
 def _gelu(x):
     if keras.config.backend() == "torch":
         return ops.gelu(x, approximate=False)  # one kernel
-    # Keras's own takes two passes more over the memory on TensorFlow.
+    # Avoid Keras's implementation, which needs two more passes over the memory on TensorFlow.
     return 0.5 * x * (1 + ops.erf(x * 2**-0.5))
 
 
-# The names that checkpoints use. "gelu" is exact (erf); the tanh form has several names.
+# The names in checkpoints. "gelu" is exact (erf). The tanh approximation has several names.
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": _gelu,
     "gelu_new": _tanh_gelu,
@@ -52,19 +53,19 @@ ACTIVATIONS: dict[str, Callable] = {
     "swish": ops.silu,
     "tanh": ops.tanh,
 }
-# Rules of a backbone's arguments, which are those of the fields of config.json too.
+# Rules for the arguments of a backbone and for the matching fields of config.json.
 Size = Annotated[int, Rule(lambda v: type(v) is int and 0 < v < 2**40, "a positive integer")]
 Activation = Annotated[
     str, Rule(lambda v: isinstance(v, str) and v in ACTIVATIONS, f"one of {', '.join(ACTIVATIONS)}")
 ]
-ABSENT = Rule(lambda v: not v, "nothing: encoders here have no such part")
+ABSENT = Rule(lambda v: not v, "no value, because these encoders have no such part")
 
 
 def activation_function(name: str) -> Callable:
-    """Return the activation of a name.
+    """Return the activation function for a name.
 
     Args:
-        name: one of `ACTIVATIONS`.
+        name: String, one of `ACTIVATIONS`.
 
     Returns:
         A function of one tensor.
@@ -82,18 +83,18 @@ def activation_function(name: str) -> Callable:
 
 
 def activate(name: str, x: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
-    """Apply an activation, the exact GELU with its gradient written out.
+    """Apply an activation. The exact GELU uses its manual gradient in training.
 
     Args:
-        name: one of `ACTIVATIONS`.
-        x: a tensor of any shape.
-        training: whether gradients will be needed.
+        name: String, one of `ACTIVATIONS`.
+        x: Tensor of any shape.
+        training: Boolean. Whether gradients are needed.
 
     Example:
         >>> float(activate("relu", -1.0))
         0.0
     """
-    if name == "gelu" and gradients.are_used(training):
+    if name == "gelu" and gradients.is_active(training):
         return gradients.gelu(x, training=True)
     return ACTIVATIONS[name](x)
 
@@ -103,7 +104,7 @@ _draws_weights = contextvars.ContextVar("draws_weights", default=True)
 
 @contextlib.contextmanager
 def skip_initialization() -> Iterator[None]:
-    """Initialize weights with zeros, as a checkpoint's weights will replace them: saves seconds.
+    """Initialize weights with zeros, which saves time if a checkpoint replaces them afterwards.
 
     Example:
         >>> with skip_initialization():
@@ -117,15 +118,15 @@ def skip_initialization() -> Iterator[None]:
         _draws_weights.reset(token)
 
 
-TENSOR_ALIGNMENT = 64  # bytes, of the memory that TensorFlow's kernels read
+TENSOR_ALIGNMENT = 64  # in bytes, as required by the kernels of TensorFlow
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class UntouchedZeros(keras.initializers.Zeros):
-    """Zeros that take no memory until they are read.
+    """Zeros that do not use memory before they are read.
 
-    TensorFlow's own are written into memory that its allocator keeps, as much as the largest weight
-    takes, after the weight is replaced.
+    TensorFlow writes its own zeros to memory, and its allocator keeps this memory after the weight
+    is replaced. This can be as much as the size of the largest weight.
 
     Example:
         >>> UntouchedZeros()((2,), "float32").numpy().tolist()
@@ -137,17 +138,17 @@ class UntouchedZeros(keras.initializers.Zeros):
         if keras.config.backend() != "tensorflow" or dtype not in ("float32", "float16"):
             return super().__call__(shape, dtype)
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        pages = np.zeros(size + TENSOR_ALIGNMENT, "uint8")  # the system clears pages when read
+        pages = np.zeros(size + TENSOR_ALIGNMENT, "uint8")  # the system clears pages on first read
         start = -pages.ctypes.data % TENSOR_ALIGNMENT
         zeros = pages[start : start + size].view(dtype).reshape(shape)
         return tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
 
 
 def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initializer:
-    """Return BERT's initializer: normal, truncated at two standard deviations.
+    """Create the initializer of BERT, a normal distribution truncated at two standard deviations.
 
     Args:
-        stddev: the standard deviation of the normal distribution.
+        stddev: Float. Standard deviation of the normal distribution. Defaults to 0.02.
     """
     if not _draws_weights.get():
         return UntouchedZeros()
@@ -155,9 +156,9 @@ def initializer(stddev: float = INITIALIZER_RANGE) -> keras.initializers.Initial
 
 
 def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
-    """Return x in another shape, as `keras.ops.reshape`.
+    """Reshape a tensor like `keras.ops.reshape`.
 
-    On PyTorch in less time than Keras needs to look for symbolic tensors.
+    On PyTorch, this function skips the slow search of Keras for symbolic tensors.
 
     Example:
         >>> import numpy as np
@@ -170,13 +171,14 @@ def reshape(x: keras.KerasTensor, shape: Sequence[int]) -> keras.KerasTensor:
 
 
 class CalledDirectly:
-    """Mixin of layers of one tensor, which on PyTorch does without Keras's checks and conversions.
+    """Mixin for layers that skips the checks and conversions of Keras on PyTorch.
 
-    They take as long as the work of a small layer. Layers with hooks of PyTorch, quantized ones,
-    and those in mixed precision that call other layers, are called as Keras does it.
+    For small layers, these checks take as long as the computation. The layer must have a single
+    tensor input. Keras still calls quantized layers, layers with PyTorch hooks, and layers in mixed
+    precision that call other layers.
 
     Attributes:
-        calls_layers: whether the layer calls others.
+        calls_layers: Boolean. Whether the layer calls other layers.
     """
 
     calls_layers = False
@@ -188,7 +190,7 @@ class CalledDirectly:
             return call(inputs, *others, **options)
 
     def _is_right(self, inputs, training: bool | None = False, **others) -> bool:
-        """Return whether there is nothing to build, to convert or to find out before `call`."""
+        """Whether `call` can run without building the layer or converting its inputs."""
         if training is None or not self.built or not ops.is_tensor(inputs):
             return False
         policy = self.dtype_policy
@@ -202,25 +204,25 @@ class CalledDirectly:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
-    """Keras's dense layer, with the bias added in the product on PyTorch; the same arguments."""
+    """Keras's dense layer, which adds the bias in a single PyTorch operation."""
 
     def call(self, inputs, training=None):
         if keras.config.backend() != "torch" or self.bias is None or len(inputs.shape) != 2:
             return super().call(inputs)
         import torch
 
-        kernel = self.kernel  # with LoRA a tensor
+        kernel = self.kernel  # a tensor if LoRA is enabled
         kernel = kernel.value if isinstance(kernel, keras.Variable) else kernel
         kernel, bias = kernel.to(inputs.dtype), self.bias.value.to(inputs.dtype)
         return self.activation(torch.addmm(bias, inputs, kernel))  # (B L, U)
 
     def quantize(self, mode=None, type_check=True, config=None):
-        return super().quantize(mode, type_check=False, config=config)  # though a subclass
+        return super().quantize(mode, type_check=False, config=config)  # allow a subclass
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
-    """Keras's LayerNorm over the last axis, cheaper on TensorFlow; the same arguments."""
+    """Keras's LayerNorm over the last axis, with a manual gradient on TensorFlow."""
 
     def call(self, inputs, training=None):
         if keras.config.backend() == "torch":
@@ -228,66 +230,67 @@ class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
 
             gamma, beta = (w if w is None else w.value for w in (self.gamma, self.beta))
             x = ops.cast(inputs, self.gamma.dtype)
-            # The weight's shape: that of the inputs is a tensor while a trace is made.
+            # Use the shape of the weight, because the input shape can be a tensor during tracing.
             x = layer_norm(x, tuple(self.gamma.shape), gamma, beta, self.epsilon)
             return ops.cast(x, self.compute_dtype)
         if keras.config.backend() != "tensorflow":
             return super().call(inputs)
         operation = gradients.layer_norm(self.epsilon)
-        gamma = ops.cast(self.gamma, "float32")  # a tensor: formulas take no variables
+        gamma = ops.cast(self.gamma, "float32")  # a tensor, because formulas do not take variables
         beta = ops.zeros_like(gamma) if self.beta is None else ops.cast(self.beta, "float32")
         return operation(inputs, gamma, beta, training=training)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Dropout(CalledDirectly, keras.layers.Dropout):
-    """Keras's dropout, cheaper on TensorFlow and JAX; the same arguments.
+    """Keras's dropout with a faster implementation on TensorFlow and JAX.
 
-    With a `noise_shape` it is Keras's own.
+    If `noise_shape` is set, Keras's implementation is used.
 
     Call arguments:
-        inputs: (N, D) or (B, H, L, L); D and H are known when the graph is made.
-        residual: a tensor of the same shape, to which the dropped inputs are added.
+        inputs: Tensor of shape (N, D) or (B, H, L, L), where D and H are static.
+        residual: Tensor of the same shape that is added to the result. Defaults to None.
     """
 
     def call(self, inputs, training=False, residual=None):
         drops = training and self.rate > 0 and self.noise_shape is None
         if drops and keras.config.backend() == "jax":
-            dropped = _dropped_on_jax(inputs, self.rate, self.seed_generator)
+            dropped = _drop_on_jax(inputs, self.rate, self.seed_generator)
             return dropped if residual is None else residual + dropped
         if not drops or keras.config.backend() != "tensorflow":
             dropped = super().call(inputs, training=training)
             return dropped if residual is None else residual + dropped
-        kept = self._kept(inputs)
+        kept = self._make_mask(inputs)
         if residual is None:
-            return gradients.masked(inputs, kept, training=True)
+            return gradients.apply_mask(inputs, kept, training=True)
         return gradients.residual(residual, inputs, kept, training=True)
 
-    def drawing_once(self, training: bool | None) -> Callable:
-        """Draw from the generator once, for calls part by part or in one of two branches.
+    def share_draw(self, training: bool | None) -> Callable:
+        """Draw one seed for several calls, for example for parts of a batch or for two branches.
 
         Args:
-            training: without it nothing is drawn.
+            training: Boolean. If False or None, no seed is drawn.
 
         Returns:
-            A function from the index of a part (default: 0) to a context in which the layer drops
-            by that draw: in every part other elements, and in the same part the same ones again.
+            A function that takes the index of a part (default: 0) and returns a context manager.
+            Inside the context, the layer uses the seed of the part. The same part always drops the
+            same elements, and different parts drop different elements.
         """
         if not training or not self.rate:
             return lambda part=0: contextlib.nullcontext()
         drawn = self.seed_generator.next()
 
-        def drawing(part=0):
-            offset = ops.stack([part * 2**20, 0])  # more than draws follow each other in training
+        def draw_part(part=0):
+            offset = ops.stack([part * 2**20, 0])  # exceeds the number of draws in any training
             state = drawn + ops.cast(offset, drawn.dtype)
             return keras.StatelessScope(state_mapping=[(self.seed_generator.state, state)])
 
-        return drawing
+        return draw_part
 
-    def _kept(self, x):
-        """Return 0 where an element is dropped and 1 / (1 - rate) elsewhere, shaped as x."""
-        # Random numbers are most of what dropout costs, and 16 bits are enough: each number
-        # decides on two elements, by its upper and by its lower half.
+    def _make_mask(self, x):
+        """Create a dropout mask with the shape of x. Its values are 0 and 1 / (1 - rate)."""
+        # Generating random numbers is the slowest part of dropout, and 16 bits are enough. For this
+        # reason, the two halves of each number are used for two elements.
         batch, size, *others = ops.shape(x)
         draws = keras.random.randint(
             (batch, (size + 1) // 2, *others), -(2**31), 2**31 - 1, seed=self.seed_generator
@@ -300,22 +303,22 @@ class Dropout(CalledDirectly, keras.layers.Dropout):
         return ops.cast(kept, x.dtype) * (1 / (1 - self.rate))
 
 
-def _dropped_on_jax(x, rate: float, seed_generator):
-    """Return x with elements dropped by a hash of their numbers and the seed.
+def _drop_on_jax(x, rate: float, seed_generator):
+    """Apply dropout with a hash of the element indices and the seed.
 
-    JAX's generators take a sixth of a training step on a CPU. A hash is computed in the loop that
-    drops, and again for the gradient, in place of a mask in memory.
+    The random generators of JAX take one sixth of a training step on a CPU. A hash is computed
+    together with the dropout, and again for the gradient, so no mask is stored in memory.
     """
     import jax
 
-    keys = _hashed(ops.cast(seed_generator.next(), "uint32") + np.uint32(0x9E3779B9))  # (2,)
+    keys = _hash_bits(ops.cast(seed_generator.next(), "uint32") + np.uint32(0x9E3779B9))  # (2,)
     numbers = jax.lax.iota("uint32", x.size).reshape(x.shape)
-    kept = _hashed(_hashed(numbers ^ keys[0]) ^ keys[1]) >= np.uint32(rate * 2**32)
+    kept = _hash_bits(_hash_bits(numbers ^ keys[0]) ^ keys[1]) >= np.uint32(rate * 2**32)
     return ops.where(kept, x / (1 - rate), ops.zeros_like(x))
 
 
-def _hashed(x):
-    """Return integers of 32 bits with all bits mixed, one to one.
+def _hash_bits(x):
+    """Mix all bits of 32-bit integers. The mapping is one-to-one.
 
     Source: Wellons 2018, Prospecting for Hash Functions, `lowbias32`.
     """
@@ -325,7 +328,7 @@ def _hashed(x):
 
 
 class MakesLayers:
-    """Mixin of layers and models: makes their parts with their own settings.
+    """Mixin for layers and models that creates their sublayers.
 
     It reads the attributes `hidden_dim`, `use_bias` and `layer_norm_epsilon`.
     """
@@ -341,15 +344,16 @@ class MakesLayers:
         activation: str | None = None,
         use_bias: bool | None = None,
     ) -> Dense:
-        """Return a built dense layer.
+        """Create and build a dense layer.
 
         Args:
-            name: of the layer.
-            units: width of its output.
-            input_dim: width of its input; None: `hidden_dim`.
-            stddev: of its initial weights, see `initializer`.
-            activation: of its output, by Keras's name.
-            use_bias: whether it has a bias; None: as the attribute says.
+            name: String. Name of the layer.
+            units: Positive integer. Width of the output.
+            input_dim: Positive integer. Width of the input. If None, `hidden_dim`.
+            stddev: Float. Standard deviation of the initial weights, see `initializer`. Defaults to
+                0.02.
+            activation: String. Name of a Keras activation. If None, there is no activation.
+            use_bias: Boolean. Whether the layer has a bias. If None, the attribute `use_bias`.
         """
         layer = Dense(
             units,
@@ -363,7 +367,7 @@ class MakesLayers:
         return layer
 
     def make_norm(self, name: str) -> LayerNorm:
-        """Return a built LayerNorm over `hidden_dim` numbers."""
+        """Create and build a LayerNorm of width `hidden_dim`."""
         layer = LayerNorm(
             epsilon=self.layer_norm_epsilon,
             center=self.use_bias,
@@ -376,7 +380,7 @@ class MakesLayers:
     def make_table(
         self, name: str, rows: int, kind: type[keras.layers.Embedding] = keras.layers.Embedding
     ) -> keras.layers.Embedding | None:
-        """Return a built table of `rows` vectors; None for 0 rows."""
+        """Create and build an embedding table, or return None if the number of rows is 0."""
         if not rows:
             return None
         table = kind(
@@ -390,18 +394,18 @@ class MakesLayers:
         return table
 
     def make_dropout(self, rate: float) -> Dropout:
-        """Return a dropout layer."""
+        """Create a dropout layer."""
         return Dropout(rate, dtype=self.dtype_policy)
 
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments
     ) -> keras.layers.Layer:
-        """Return a layer whose arguments are the attributes of the same names.
+        """Create a layer and pass the attributes that match its constructor arguments.
 
         Args:
-            kind: class of the layer, a `ConfigFromSignature`.
-            name: of the layer.
-            **arguments: others, or other values.
+            kind: Class of the layer, a subclass of `ConfigFromSignature`.
+            name: String. Name of the layer.
+            **arguments: Additional arguments, which override the attributes.
         """
         own = {n: getattr(self, n) for n in argument_names(kind) if hasattr(self, n)}
         return kind(**{**own, **arguments}, name=name, dtype=self.dtype_policy)

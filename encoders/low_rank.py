@@ -1,4 +1,4 @@
-"""Low-rank updates (LoRA) of dense layers, kept exactly in Keras's files."""
+"""Low-rank updates (LoRA) of dense layers, which are stored without loss in Keras files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from keras import initializers, ops
 from encoder_zoo.common.keras_private import frozen_kernel
 
 UPDATES = ("lora_kernel_a", "lora_kernel_b")
-SCALE = "lora_scale"
+LORA_SCALE = "lora_scale"
 
 
 class KeepsUpdates:
-    """Mixin of dense layers: saves the kernel and its low-rank updates apart from each other.
+    """Mixin for dense layers that saves the kernel and its low-rank updates separately.
 
-    Keras's own layers save the sum, and set both factors to 0 when it is read: such a layer does
-    not train again, as the gradient of each factor is a product with the other.
+    Keras saves the sum and sets both factors to 0 when the file is loaded. Such a layer cannot be
+    trained any more, because the gradient of each factor is multiplied by the other factor.
     """
 
     def save_own_variables(self, store) -> None:
@@ -27,7 +27,7 @@ class KeepsUpdates:
             store["1"] = self.bias
         for name in UPDATES:
             store[name] = getattr(self, name)
-        store[SCALE] = np.float32(self.lora_alpha / self.lora_rank)
+        store[LORA_SCALE] = np.float32(self.lora_alpha / self.lora_rank)
 
     def load_own_variables(self, store) -> None:
         names = [*store.keys()]
@@ -35,11 +35,11 @@ class KeepsUpdates:
         updates = {name: store[name][()] for name in UPDATES if name in names}
         if updates and not self.lora_enabled:
             product = np.matmul(*updates.values()).reshape(base["0"].shape)
-            base["0"] = base["0"][()] + store[SCALE][()] * product
+            base["0"] = base["0"][()] + store[LORA_SCALE][()] * product
         super().load_own_variables(base)
         if not self.lora_enabled:
             return
-        if not updates:  # as after `enable_lora`; Keras has set both to 0
+        if not updates:  # start as after `enable_lora`, because Keras has set both factors to 0
             shape = self.lora_kernel_a.shape
             self.lora_kernel_a.assign(initializers.HeUniform()(shape, dtype="float32"))
             return

@@ -1,7 +1,7 @@
-"""A padded batch computed as few packed sequences, each of several texts, with little padding.
+"""Encode a padded batch as a few packed sequences, which contain several texts and little padding.
 
-Comment letters: B texts, L tokens of a padded text and of a packed sequence, S packed sequences,
-D hidden.
+Comment letters: B texts, L tokens of a padded text and of a packed sequence, S packed sequences, D
+hidden.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ def encode_packed(
     packed_tokens: keras.KerasTensor,
     training: bool | None = None,
 ) -> dict:
-    """Return a backbone's outputs for a padded batch, computed as packed sequences.
+    """Encode a padded batch as packed sequences.
 
     Args:
-        backbone: computes the packed sequences; tokens attend to those of their own text.
-        inputs: of the backbone, each (B, L).
-        packed_tokens: (S, L) int, the index among the batch's B * L tokens of the token at each
-            position: every real one once, those of a text side by side; B * L is padding.
-        training: as for calling the backbone.
+        backbone: The `Backbone`. Tokens only attend to tokens of the same text.
+        inputs: Dictionary of tensors of shape (B, L), the inputs of the backbone.
+        packed_tokens: Integer tensor of shape (S, L). The index of the token at each packed
+            position, in the flattened batch of B * L tokens. It contains each token once, and the
+            tokens of a text are adjacent. The value B * L stands for padding.
+        training: Boolean. Whether to apply dropout. Defaults to None.
 
     Returns:
-        "sequence_output", (B, L, D), with zeros at padding, and perhaps "pooled_output", (B, D).
+        Dictionary with "sequence_output", (B, L, D), which is zero for padding. If the backbone has
+        a pooler, it also contains "pooled_output", (B, D).
 
     Example:
         >>> import numpy as np
@@ -51,29 +53,29 @@ def encode_packed(
     mask = packed_tokens < batch * length  # (S, L)
     taken = ops.minimum(packed_tokens, batch * length - 1)
     packed = {name: ops.take(ops.reshape(v, (-1,)), taken) for name, v in inputs.items()}
-    packed |= {"padding_mask": mask, "text_starts": _text_starts(packed_tokens, mask, length)}
+    packed |= {"padding_mask": mask, "text_starts": _find_text_starts(packed_tokens, mask, length)}
     y = backbone(packed, training=training)["sequence_output"]  # (S, L, D)
-    x = _to_texts(ops.reshape(y, (-1, y.shape[-1])), packed_tokens, batch * length)
-    return backbone._outputs_of(ops.reshape(x, (batch, length, y.shape[-1])), inputs)
+    x = _restore_texts(ops.reshape(y, (-1, y.shape[-1])), packed_tokens, batch * length)
+    return backbone._make_outputs(ops.reshape(x, (batch, length, y.shape[-1])), inputs)
 
 
-def _text_starts(packed_tokens, mask, length):
-    """Return where each sequence's texts begin, ascending, (S, L); L in place of further texts."""
+def _find_text_starts(packed_tokens, mask, length):
+    """Find the start positions of the texts in each sequence, (S, L), padded with L."""
     texts = packed_tokens // length
     begins = ops.concatenate([mask[:, :1], texts[:, 1:] != texts[:, :-1]], axis=1) & mask
     return ops.sort(ops.where(begins, ops.arange(length, dtype="int32"), length), axis=1)
 
 
-def _to_texts(x, packed_tokens, count: int):
-    """Return the vectors (S L, D) in the order of the batch's tokens, (B L, D)."""
+def _restore_texts(x, packed_tokens, count: int):
+    """Restore the order of tokens in the batch, from (S L, D) to (B L, D)."""
     tokens = ops.reshape(packed_tokens, (-1,))  # (S L,)
     numbers = ops.arange(ops.shape(tokens)[0], dtype="int32")
     sums = (ops.segment_sum(v, tokens, count + 1)[:-1] for v in (numbers, ops.ones_like(numbers)))
-    positions, real = next(sums), next(sums)[:, None] > 0  # of each token in the packed sequences
+    positions, real = next(sums), next(sums)[:, None] > 0  # positions in the packed sequences
 
     @ops.custom_gradient
     def move(x):
-        def gradient(dy):  # takes as well, where a backend would add up one by one
+        def gradient(dy):  # also uses `take`, because the default adds up rows one by one
             dx = ops.take(dy, ops.minimum(tokens, count - 1), axis=0)
             return ops.where(tokens[:, None] < count, dx, ops.zeros_like(dx))
 

@@ -1,4 +1,4 @@
-"""Positions of tokens in examples of one text or several, and rotary positions.
+"""Positions of tokens in examples with one or several texts, and rotary positions.
 
 Comment letters: B batch, L sequence, D hidden, K texts of an example, M chosen positions.
 """
@@ -14,15 +14,15 @@ from encoder_zoo.common.wording import invalid
 
 
 def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTensor:
-    """Return the index of the text that each position of a packed example belongs to.
+    """Compute the index of the text that each position of a packed example belongs to.
 
     Args:
-        text_starts: (B, K) int, the positions where the texts begin, the first of them 0; in an
-            example of fewer than K texts the rest are `length` or more.
-        length: L.
+        text_starts: Integer tensor of shape (B, K). The start positions of the texts. The first one
+            is 0. If an example has fewer than K texts, the other entries are `length` or larger.
+        length: Integer. L, the sequence length.
 
     Returns:
-        (B, L) int, from 0; padding belongs to the last text.
+        Integer tensor of shape (B, L). Indices start at 0, and padding belongs to the last text.
 
     Example:
         >>> import numpy as np
@@ -31,7 +31,7 @@ def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
     """
     batch = ops.shape(text_starts)[0]
     offsets = ops.arange(batch, dtype="int32")[:, None] * (length + 1)
-    starts = offsets + ops.minimum(ops.cast(text_starts, "int32"), length)  # of all examples in one
+    starts = offsets + ops.minimum(ops.cast(text_starts, "int32"), length)  # in the whole batch
     begun = ops.segment_sum(
         ops.ones_like(ops.reshape(starts, (-1,))),
         ops.reshape(starts, (-1,)),
@@ -42,14 +42,15 @@ def text_indices(text_starts: keras.KerasTensor, length: int) -> keras.KerasTens
 
 
 def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> keras.KerasTensor:
-    """Return how far each token is from the start of its text.
+    """Compute the position of each token in its text.
 
     Args:
-        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
-        length: L.
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
+            one text.
+        length: Integer. L, the sequence length.
 
     Returns:
-        (B, L) int, or (1, L) where every example is one text.
+        Integer tensor of shape (B, L), or (1, L) if every example is one text.
 
     Example:
         >>> import numpy as np
@@ -57,11 +58,11 @@ def positions_in_texts(text_starts: keras.KerasTensor | None, length: int) -> ke
         [[0, 1, 2, 0, 1]]
     """
     positions = ops.arange(length, dtype="int32")[None, :]
-    return positions if text_starts is None else positions - _own_starts(text_starts, length)
+    return positions if text_starts is None else positions - _find_starts(text_starts, length)
 
 
-def _own_starts(text_starts, length):
-    """Return where the text of each position of a packed example begins, (B, L) int32."""
+def _find_starts(text_starts, length):
+    """Compute where the text of each position starts in a packed example, (B, L) int32."""
     starts = ops.take_along_axis(text_starts, text_indices(text_starts, length), axis=1)
     return ops.cast(starts, "int32")
 
@@ -69,14 +70,15 @@ def _own_starts(text_starts, length):
 def text_lengths(
     padding_mask: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Return the number of real tokens of the text that each position belongs to.
+    """Count the tokens of the text that each position belongs to.
 
     Args:
-        padding_mask: (B, L), true or 1 at real tokens.
-        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
+        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
+            one text.
 
     Returns:
-        (B, L) int, or (B, 1) where every example is one text.
+        Integer tensor of shape (B, L), or (B, 1) if every example is one text.
 
     Example:
         >>> import numpy as np
@@ -91,7 +93,7 @@ def text_lengths(
         return ops.sum(real, axis=1, keepdims=True)
     batch, length = ops.shape(real)
     offsets = ops.arange(batch, dtype="int32")[:, None] * length
-    texts = ops.reshape(text_indices(text_starts, length) + offsets, (-1,))  # of all examples
+    texts = ops.reshape(text_indices(text_starts, length) + offsets, (-1,))  # in the whole batch
     counts = ops.segment_sum(ops.reshape(real, (-1,)), texts, num_segments=batch * length)
     return ops.reshape(ops.take(counts, texts), (batch, length))
 
@@ -99,14 +101,15 @@ def text_lengths(
 def first_tokens(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Return the vectors of the first tokens of all texts.
+    """Select the vector of the first token of each text.
 
     Args:
-        x: (B, L, D).
-        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
+        x: Tensor of shape (B, L, D).
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
+            one text.
 
     Returns:
-        (B, D), or of packed examples (B, K, D).
+        Tensor of shape (B, D), or (B, K, D) for packed examples.
 
     Example:
         >>> import numpy as np
@@ -122,14 +125,15 @@ def first_tokens(
 def last_tokens(
     x: keras.KerasTensor, padding_mask: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Return the vectors of the last real tokens, wherever the padding is.
+    """Select the vector of the last token that is not padding. Padding can be on either side.
 
     Args:
-        x: (B, L, D).
-        padding_mask: (B, L), true or 1 at real tokens; None: all are.
+        x: Tensor of shape (B, L, D).
+        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
+            If None, there is no padding.
 
     Returns:
-        (B, D).
+        Tensor of shape (B, D).
 
     Example:
         >>> import numpy as np
@@ -143,13 +147,13 @@ def last_tokens(
 
 
 def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the positions of the last real tokens, wherever the padding is.
+    """Find the position of the last token that is not padding. Padding can be on either side.
 
     Args:
-        padding_mask: (B, L), true or 1 at real tokens.
+        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
 
     Returns:
-        (B, 1) int32.
+        Int32 tensor of shape (B, 1).
 
     Example:
         >>> import numpy as np
@@ -164,14 +168,15 @@ def last_positions(padding_mask: keras.KerasTensor) -> keras.KerasTensor:
 def first_of_texts(
     x: keras.KerasTensor, text_starts: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Return for each position the vector of its text's first token.
+    """Select the vector of the first token of the text that each position belongs to.
 
     Args:
-        x: (B, L, D).
-        text_starts: (B, K) int, see `text_indices`; None: every example is one text.
+        x: Tensor of shape (B, L, D).
+        text_starts: Integer tensor of shape (B, K), see `text_indices`. If None, every example is
+            one text.
 
     Returns:
-        (B, L, D), or (B, 1, D) where every example is one text.
+        Tensor of shape (B, L, D), or (B, 1, D) if every example is one text.
 
     Example:
         >>> import numpy as np
@@ -181,18 +186,18 @@ def first_of_texts(
     """
     if text_starts is None:
         return x[:, :1]
-    return take_positions(x, _own_starts(text_starts, ops.shape(x)[1]))
+    return take_positions(x, _find_starts(text_starts, ops.shape(x)[1]))
 
 
 def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the vectors at some positions of every example.
+    """Gather the vectors at the given positions of every example.
 
     Args:
-        x: (B, L, D).
-        positions: (B, M) int.
+        x: Tensor of shape (B, L, D).
+        positions: Integer tensor of shape (B, M).
 
     Returns:
-        (B, M, D).
+        Tensor of shape (B, M, D).
 
     Example:
         >>> import numpy as np
@@ -201,7 +206,7 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
         [[[4.0, 5.0], [0.0, 1.0]]]
     """
     batch, length, hidden_dim = ops.shape(x)
-    # One flat gather: (B * L, D) by (B, M).
+    # Use one gather on the flattened batch, (B * L, D) by (B, M).
     offsets = ops.arange(batch, dtype="int32")[:, None] * length
     return ops.take(
         ops.reshape(x, (-1, hidden_dim)), ops.cast(positions, "int32") + offsets, axis=0
@@ -209,14 +214,14 @@ def take_positions(x: keras.KerasTensor, positions: keras.KerasTensor) -> keras.
 
 
 def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the mean over the real tokens of every example.
+    """Compute the mean over all tokens that are not padding.
 
     Args:
-        x: (B, L, D).
-        padding_mask: (B, L), true or 1 at real tokens.
+        x: Tensor of shape (B, L, D).
+        padding_mask: Tensor of shape (B, L). It is 1 or True for tokens and 0 or False for padding.
 
     Returns:
-        (B, D), 0 where there is no real token.
+        Tensor of shape (B, D), which is 0 for examples without tokens.
 
     Example:
         >>> import numpy as np
@@ -224,8 +229,8 @@ def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
         >>> np.array(mean_of_tokens(x, np.array([[1, 1, 0]]))).tolist()
         [[1.5]]
     """
-    # In float32: thousands of tokens are too many for the sum in half precision.
-    # LiteRT has `expand_dims`, but not the slice with a new axis at the end.
+    # Use float32, because a sum over thousands of tokens is inaccurate in half precision. LiteRT
+    # supports `expand_dims`, but not a slice that adds an axis at the end.
     real = ops.expand_dims(ops.cast(padding_mask, "float32"), -1)  # (B, L, 1)
     total = ops.sum(ops.cast(x, "float32") * real, axis=1)
     return ops.cast(total / ops.maximum(ops.sum(real, axis=1), 1.0), x.dtype)
@@ -234,16 +239,16 @@ def mean_of_tokens(x: keras.KerasTensor, padding_mask: keras.KerasTensor) -> ker
 def rotation(
     positions: keras.KerasTensor, base: float | keras.KerasTensor, head_dim: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Return cosines and sines of the angles by which a position rotates pairs of numbers.
+    """Compute the cosines and sines of the rotation angles for rotary positions.
 
     Args:
-        positions: (1 or B, L) numbers.
-        base: the angle of a position falls from 1 for the first pair to almost 1 / base; for
-            texts with bases of their own (B, 1 or L, 1, 1).
-        head_dim: numbers of a head, twice as many as pairs.
+        positions: Tensor of shape (1 or B, L).
+        base: Float, or a tensor of shape (B, 1 or L, 1, 1) if each text has its own base. The angle
+            per position decreases from 1 for the first pair of dimensions to almost 1 / base.
+        head_dim: Even integer. The width of a head. Each pair of dimensions has one angle.
 
     Returns:
-        Two (1 or B, L, 1, head_dim / 2) float32.
+        Two float32 tensors of shape (1 or B, L, 1, head_dim / 2).
 
     Source: Su et al. 2021, RoFormer, section 3.2.2.
 
@@ -259,13 +264,13 @@ def rotation(
 
 
 def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
-    """Rotate pairs of numbers: each of a head's first half with its counterpart in the second.
+    """Rotate each dimension in the first half of a head with its partner in the second half.
 
     Args:
-        x: (B, L, H, D/H).
-        rotation: see `rotation`.
+        x: Tensor of shape (B, L, H, D/H).
+        rotation: Tuple of cosines and sines, see `rotation`.
 
-    Source: Su et al. 2021, RoFormer, equation 34; pairs as in GPT-NeoX.
+    Source: Su et al. 2021, RoFormer, equation 34, with the pairs of GPT-NeoX.
 
     Example:
         >>> import numpy as np
@@ -281,19 +286,19 @@ def rotate(x: keras.KerasTensor, rotation: tuple) -> keras.KerasTensor:
 
 
 def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
-    """Return the bucket of every distance from 0: one for each at first, then ever wider ones.
+    """Compute the bucket of every distance. Buckets are exact first and then logarithmic.
 
     Args:
-        buckets: S, number of buckets on either side.
-        max_distance: from about here on all distances are in the last one.
+        buckets: Integer. S, the number of buckets on each side.
+        max_distance: Integer. Distances larger than about this value share the last bucket.
 
     Returns:
-        (N,) int32, up to the first distance in a bucket behind the last one.
+        Int32 array of shape (N,). It ends at the first distance after the last bucket.
 
     Raises:
         ValueError: If half of `buckets` is less than 2, or not less than `max_distance - 1`.
 
-    Source: He et al. 2021, DeBERTa, released code of version 2.
+    Source: He et al. 2021, DeBERTa, the released code of version 2.
 
     Example:
         >>> log_buckets(8, 16).tolist()
@@ -304,9 +309,9 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
         raise invalid(
             "position_buckets",
             buckets,
-            f"4 or more, with a half less than max_relative_positions - 1 = {max_distance - 1}",
+            f"4 or more, and half of it less than max_relative_positions - 1 = {max_distance - 1}",
         )
-    # In float32, as it was in training: which side of a border a distance falls on.
+    # Use float32 as in training, because rounding decides the bucket of some distances.
     base = np.log(np.float32((max_distance - 1) / middle))
     last = math.ceil(middle * ((max_distance - 1) / middle) ** (middle / (middle - 1))) + 1
     distances = np.arange(last + 1)
@@ -317,15 +322,16 @@ def log_buckets(buckets: int, max_distance: int) -> np.ndarray:
 
 
 def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTensor:
-    """Return the buckets of all distances in a text.
+    """Compute the buckets of all distances in a text.
 
     Args:
-        length: L.
-        magnitudes: see `log_buckets`.
+        length: Integer. L, the sequence length.
+        magnitudes: Integer array, see `log_buckets`.
 
     Returns:
-        (2, 2 L) int32: for the distances from L - 1 down to -L, and for their opposites. A
-        distance is the position of the query minus that of the key.
+        Int32 tensor of shape (2, 2 L). The first row has the buckets of the distances from L - 1
+        down to -L, and the second row has the buckets of the negated distances. A distance is the
+        query position minus the key position.
 
     Example:
         >>> buckets_of_distances(2, log_buckets(4, 16)).numpy().tolist()
@@ -338,25 +344,25 @@ def buckets_of_distances(length: int, magnitudes: np.ndarray) -> keras.KerasTens
     return ops.clip(ops.sign(distances) * found + span, 0, 2 * span - 1)
 
 
-def by_distance(scores: keras.KerasTensor) -> keras.KerasTensor:
-    """Return scores of tokens with tokens, of scores of tokens with distances.
+def align_distance_scores(scores: keras.KerasTensor) -> keras.KerasTensor:
+    """Convert scores between tokens and distances to scores between tokens and tokens.
 
     Args:
-        scores: (B, H, L, 2 L), of token i with distance L - 1 - j at index j; a distance is i
-            minus the position of the other token.
+        scores: Tensor of shape (B, H, L, 2 L). Index j of row i has the score of token i for the
+            distance L - 1 - j. A distance is the position i minus the position of the other token.
 
     Returns:
-        (B, H, L, L): row i is the part of that row which begins at index L - 1 - i.
+        Tensor of shape (B, H, L, L). Row i starts at index L - 1 - i of the given row.
 
     Source: Dai et al. 2019, Transformer-XL, appendix B.
 
     Example:
         >>> import numpy as np
-        >>> by_distance(np.arange(8).reshape(1, 1, 2, 4)).numpy().tolist()
+        >>> align_distance_scores(np.arange(8).reshape(1, 1, 2, 4)).numpy().tolist()
         [[[[1, 2], [4, 5]]]]
     """
     batch, heads, length = ops.shape(scores)[:3]
-    # Rows that are shorter by one shift each row by one against the row before it.
+    # If rows are one element shorter, each row is shifted by one compared with the row before.
     flat = ops.reshape(scores, (batch, heads, 2 * length * length))
     flat = flat[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
     return ops.reshape(flat, (batch, heads, length, 2 * length - 1))[..., :length]

@@ -1,4 +1,4 @@
-"""Rotary positions of texts longer than in pretraining, and their fields in config.json.
+"""Rotary positions for long texts, and the matching fields of config.json.
 
 Comment letters: B batch, L sequence.
 """
@@ -12,11 +12,11 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.validation import Rule, is_number, one_of
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import ABSENT
 from encoder_zoo.encoders.positions import positions_in_texts, rotation, text_lengths
 
-LINEAR, DYNAMIC = "linear", "dynamic"  # in config.json
+LINEAR, DYNAMIC = "linear", "dynamic"  # the names in config.json
 
 
 def _is_scaling(value: object) -> bool:
@@ -33,22 +33,22 @@ RopeScaling = Annotated[
     Mapping | None,
     Rule(
         _is_scaling,
-        f"an object of rope_type, {LINEAR!r} or {DYNAMIC!r}, and factor, 1 or more; or nothing. "
-        "Newer files say it in rope_parameters",
+        f"an object with rope_type, {LINEAR!r} or {DYNAMIC!r}, and a factor of at least 1, or no "
+        "value. In newer files, these values are in rope_parameters",
     ),
 ]
 
 
-# Rules of config.json, beside those of the backbones' arguments: heads are rotated whole.
+# Additional rules for config.json, because rotary positions are applied to the whole head.
 ROPE_RULES = {"head_dim": ABSENT, "partial_rotary_factor": one_of(None, 1)}
 
 
 class ScaledRotation:
-    """Mixin of backbones: every block rotates queries and keys, as these say.
+    """Mixin for backbones that pass rotary positions to every block.
 
     Attributes:
-        rope_theta: base of the angles.
-        rope_scaling: see `scaled_rotation`.
+        rope_theta: Float. Base of the angles.
+        rope_scaling: Dictionary or None, see `scaled_rotation`.
     """
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
@@ -57,12 +57,12 @@ class ScaledRotation:
             self.rope_theta,
             self.hidden_dim // self.num_heads,
             self.rope_scaling,
-            self._longest_unscaled(),
+            self.max_unscaled_length(),
         )
         return [{**context, "rotation": rotation} for context in super().block_contexts(inputs)]
 
-    def _longest_unscaled(self) -> int:
-        """Return the number of tokens from which on dynamic scaling begins."""
+    def max_unscaled_length(self) -> int:
+        """The maximum number of tokens without dynamic scaling."""
         return self.max_sequence_length
 
 
@@ -73,22 +73,23 @@ def scaled_rotation(
     scaling: Mapping | None = None,
     trained_length: int = 1,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Return `rotation` of the positions of a batch.
+    """Compute `rotation` for the positions of a batch, with optional scaling.
 
     Args:
-        inputs: of the backbone.
-        theta: base of the angles.
-        head_dim: numbers of a head.
-        scaling: None, or `{"rope_type", "factor"}`: "linear" divides positions by the factor;
-            "dynamic" raises the base for texts of more than `trained_length` tokens (NTK). It
-            depends on a text's own length, and not on that of the longest text of its batch.
-        trained_length: number of tokens of the longest texts in pretraining.
+        inputs: Dictionary of tensors, the inputs of the backbone.
+        theta: Float. Base of the angles.
+        head_dim: Even integer. The width of a head.
+        scaling: Dictionary with "rope_type" and "factor". The type "linear" divides positions by
+            the factor. The type "dynamic" increases the base for texts of more than
+            `trained_length` tokens (NTK). It depends on the length of each text and not on the
+            longest text of the batch. Defaults to None, which means no scaling.
+        trained_length: Integer. Maximum number of tokens in pretraining. Defaults to 1.
 
     Returns:
-        Two (1 or B, L, 1, head_dim / 2) float32.
+        Two float32 tensors of shape (1 or B, L, 1, head_dim / 2).
 
     Source: Chen et al. 2023, Extending Context Window of Large Language Models via Positional
-    Interpolation, section 2.3; Peng et al. 2023, YaRN, section 3.1 and appendix A.1.
+    Interpolation, section 2.3. Peng et al. 2023, YaRN, section 3.1 and appendix A.1.
 
     Example:
         >>> import numpy as np
@@ -105,7 +106,7 @@ def scaled_rotation(
     factor = scaling["factor"]
     if scaling["rope_type"] == LINEAR:
         return rotation(ops.cast(positions, "float32") / factor, theta, head_dim)
-    real = with_padding_mask(inputs)["padding_mask"]
+    real = add_padding_mask(inputs)["padding_mask"]
     lengths = ops.cast(text_lengths(real, starts), "float32")  # (B, 1 or L)
     stretch = factor * ops.maximum(lengths / trained_length, 1.0) - (factor - 1)
     bases = theta * stretch ** (head_dim / (head_dim - 2))
@@ -113,12 +114,13 @@ def scaled_rotation(
 
 
 def read_rope(config: Mapping) -> dict:
-    """Return a configuration with `rope_theta` and `rope_scaling` of any version of transformers.
+    """Convert the rotary fields of any version of transformers to `rope_theta` and `rope_scaling`.
 
-    A `head_dim` that is no other than the quotient of two fields is left out.
+    If `head_dim` is the quotient of two other fields, it is removed.
 
     Args:
-        config: contents of config.json; version 5 has both in `rope_parameters`.
+        config: Dictionary with the contents of config.json. In version 5, both values are in
+            `rope_parameters`.
 
     Example:
         >>> parameters = {"rope_type": "dynamic", "rope_theta": 1000, "factor": 2.0}
@@ -131,7 +133,7 @@ def read_rope(config: Mapping) -> dict:
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     if type(width) is type(heads) is int and heads > 0 and config.get("head_dim") == width / heads:
         del config["head_dim"]
-    # The older name counts first, as in transformers.
+    # The older name has priority, as in transformers.
     found = config.pop("rope_parameters", None)
     found = config.get("rope_scaling") or found
     if not isinstance(found, dict):

@@ -1,5 +1,7 @@
-"""Ways of training an encoder: with less memory, by low-rank updates, over several devices; and
-blocks that are traced once."""
+"""Training options for encoders: gradient checkpointing, low-rank updates and several devices.
+
+This module also traces identical blocks only once.
+"""
 
 from __future__ import annotations
 
@@ -23,42 +25,42 @@ from encoder_zoo.common.wording import invalid
 if TYPE_CHECKING:
     from encoder_zoo.encoders.core import Encoder
 
-# Paths begin with the backbone's name, which the user chooses: exactly one part.
-BLOCK = r"[^/]+/(\w+_)?block_\d+/"
-# Columns of a product's first matrix and rows of its second, so that devices add up once for it.
+# Paths start with the name of the backbone, which users choose. It is exactly one component.
+BLOCK_PATH = r"[^/]+/(\w+_)?block_\d+/"
+# Split the columns of the first matrix and the rows of the second one. This needs a single sum.
 PROJECTIONS = r"(cross_)?attention/(query|key|value|query_key_value|distance)"
-COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
-ROWS = (r"(cross_)?attention/output", "output")
-TOKENS = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
+SPLIT_COLUMNS = (PROJECTIONS, "intermediate", "gate", "up")
+SPLIT_ROWS = (r"(cross_)?attention/output", "output")
+TOKEN_TABLE = r"[^/]+/(\w+_)?embeddings/token_embedding/embeddings"
 
 
-def recomputed(
+def recompute_block(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping
 ) -> keras.KerasTensor:
-    """Return `block(x, training=True, **context)`, and keep only its inputs for the gradients.
+    """Compute `block(x, training=True, **context)` but only keep the inputs for the gradients.
 
     Args:
-        block: its inner values are computed a second time when gradients are taken.
-        x: (B, L, D).
-        context: other arguments of the block, tensors or nested structures of them; those of
-            floating point are differentiated too.
+        block: A layer. Its intermediate values are computed again for the gradients.
+        x: Tensor of shape (B, L, D).
+        context: Dictionary of additional arguments, which can be nested. Floating-point tensors
+            also get a gradient.
 
     Returns:
-        (B, L, D).
+        Tensor of shape (B, L, D).
 
     Source: Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, section 4.
     """
-    # Keras's remat repeats a call as it is: a second draw of dropout would be another one. Here
-    # the call is a function of the weights and of the state of the random generators.
+    # `keras.remat` calls the block a second time, which would draw another dropout mask. Here, the
+    # call is a function of the weights and of the states of the random generators.
     generators = [
         layer.seed_generator
         for layer in layers_in(block)
         if isinstance(layer, keras.layers.Dropout) and layer.rate
     ]
-    states = [(g.state, ops.copy(g.state)) for g in generators]  # before the draws below
+    states = [(g.state, ops.copy(g.state)) for g in generators]  # copied before the draws below
 
-    # Gradients reach arguments alone, not tensors that the function closes over; and TensorFlow
-    # asks for a gradient by each argument, so that masks must not be among them.
+    # Only arguments get gradients, not captured tensors. TensorFlow expects a gradient for every
+    # argument, so masks must not be arguments.
     leaves = keras.tree.flatten(dict(context))
     floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
 
@@ -71,24 +73,24 @@ def recomputed(
             now = keras.tree.pack_sequence_as(dict(context), leaves_now)
             return block(x, training=True, **now)
 
-    # Copies, as a variable among the arguments would get its gradient twice when run eagerly.
+    # Pass copies, because TensorFlow counts the gradient of a variable twice in eager mode.
     weights = [ops.copy(weight) for weight in block.weights]
     y = keras.remat(call)(x, *weights, *(ops.copy(leaves[i]) for i in floats))
-    for generator in generators:  # each drawn from once
+    for generator in generators:  # each generator is used once
         generator.next()
     return y
 
 
-# {what blocks have in common: their function}, of the graph that TensorFlow is tracing; or None.
+# Maps the key of a block to its function in the current TensorFlow graph, or None.
 _functions = contextvars.ContextVar("functions_of_blocks", default=None)
 
 
 @contextlib.contextmanager
-def blocks_traced_once() -> Iterator[None]:
-    """Return a context in which TensorFlow traces blocks that are alike once for a graph.
+def trace_blocks_once() -> Iterator[None]:
+    """Return a context manager in which TensorFlow traces identical blocks only once per graph.
 
-    Most of a trace are the blocks: it takes half the time for six of them. The graph that runs has
-    the same operations, as TensorFlow puts a function's in the place of each call.
+    Most of the tracing time is spent on blocks. With six blocks, tracing takes half the time. The
+    final graph has the same operations, because TensorFlow inlines the function calls.
     """
     token = _functions.set({})
     try:
@@ -100,20 +102,22 @@ def blocks_traced_once() -> Iterator[None]:
 def call_block(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping, training: bool | None
 ) -> keras.KerasTensor:
-    """Return `block(x, training=training, **context)`, inside `blocks_traced_once` by a function.
+    """Compute `block(x, training=training, **context)`, with a shared trace if possible.
+
+    Traces are shared in the context of `trace_blocks_once`.
 
     Args:
-        block: of this package's; others are called as they are, as what they are made of is not
-            known.
-        x: (B, L, D).
-        context: other arguments of the block, tensors or nested structures of them.
-        training: whether the block drops.
+        block: A layer. Only blocks of this package share traces, because other layers can depend on
+            unknown attributes.
+        x: Tensor of shape (B, L, D).
+        context: Dictionary of additional arguments, which can be nested.
+        training: Boolean or None. Whether the block applies dropout.
     """
     functions = _functions.get()
     ours = type(block).__module__.startswith("encoder_zoo.")
     if functions is None or not ours or tf.executing_eagerly():
         return block(x, training=training, **context)
-    variables = block.variables  # those of random generators too
+    variables = block.variables  # including the states of random generators
 
     def call(x, values):
         mapping = list(zip(variables, values, strict=True))
@@ -122,8 +126,8 @@ def call_block(
             now = [scope.get_current_value(variable) for variable in variables]
         return y, {i: v for i, v in enumerate(now) if v is not values[i]}
 
-    # The context's tensors, the same ones for many blocks, are captured.
-    key = _likeness(block), training, *map(id, keras.tree.flatten(dict(context)))
+    # The tensors in the context are captured, because many blocks share them.
+    key = _describe_block(block), training, *map(id, keras.tree.flatten(dict(context)))
     function = functions.setdefault(key, tf.function(call, autograph=False))
     y, changed = function(x, [variable.value for variable in variables])
     for i, value in changed.items():
@@ -131,11 +135,11 @@ def call_block(
     return y
 
 
-def _likeness(block: keras.layers.Layer) -> str:
-    """Return what a block's trace depends on: its layers, their settings, and their weights."""
+def _describe_block(block: keras.layers.Layer) -> str:
+    """Describe everything that a trace depends on: the layers, their settings and weights."""
     layers = [
         (type(layer), layer.get_config() | {"name": None, "call": vars(layer).get("call")})
-        for layer in layers_in(block)  # a `call` of its own: somebody watches the layer
+        for layer in layers_in(block)  # an instance attribute `call` means that a layer is observed
     ]
     return repr((layers, [(v.shape, v.dtype, v.trainable) for v in block.variables]))
 
@@ -144,8 +148,8 @@ def _is_float(leaf) -> bool:
     return hasattr(leaf, "dtype") and "float" in keras.backend.standardize_dtype(leaf.dtype)
 
 
-# Attributes of layers that hold a bias, such as "bias", "bias_hh" and "query_bias", or what a
-# normalization multiplies and adds.
+# Attributes that hold a bias, for example "bias", "bias_hh" or "query_bias", or the scale and
+# offset of a normalization.
 _UNDECAYED = re.compile(r"(.*_)?bias(es)?(_.*)?|gamma|beta")
 _NORMALIZATIONS = (
     keras.layers.BatchNormalization,
@@ -156,14 +160,14 @@ _NORMALIZATIONS = (
 
 
 def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the weights without weight decay: biases, and the weights of normalization layers.
+    """Find the weights without weight decay: biases and the weights of normalization layers.
 
-    The layer decides by its type and by the attribute that holds the weight. Names do not count,
-    as users choose them. A layer with other biases lists their attributes in
-    `without_weight_decay`.
+    The decision depends on the layer type and on the attribute that holds the weight. It does not
+    depend on names, because users can choose them. A layer with other biases lists their attributes
+    in `without_weight_decay`.
 
     Args:
-        model: Any layer or model.
+        model: A layer or model.
 
     Example:
         >>> model = keras.Sequential([keras.layers.Dense(2, name="bias")], name="norm")
@@ -185,12 +189,12 @@ def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
 
 
 def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.layers.Dense]:
-    """Return the dense layers of all blocks that have one of some names.
+    """Find the dense layers with the given names in all blocks.
 
     Args:
-        backbone: the encoder.
-        names: such as "query" or "output", the attributes that hold the layers, without "_dense".
-            None for the attention's query and value projections.
+        backbone: The encoder.
+        names: List of strings, for example "query" or "output". These are the attributes that hold
+            the layers, without "_dense". If None, the query and value layers of the attention.
 
     Raises:
         ValueError: If a layer does not exist.
@@ -213,7 +217,7 @@ def choose_layers(backbone: Encoder, names: Sequence[str] | None) -> list[keras.
 
 
 def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers.Dense]]:
-    """Yield the dense layers inside a layer, with the attributes that hold them."""
+    """Yield the attribute names and dense layers inside a layer."""
     for owner in layers_in(layer):
         for attribute, value in attributes_of(owner).items():
             for inner in keras.tree.flatten(value):
@@ -224,16 +228,16 @@ def _dense_layers(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.layers
 def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]) -> None:
     """Freeze a backbone and train low-rank updates of some of its layers.
 
-    Biases are frozen too, as with peft's `bias="none"`. If the backbone has the same updates
-    already, they are kept. Other updates are removed.
+    Biases are frozen as well, like `bias="none"` in peft. Existing updates with the same rank and
+    alpha are kept, and other updates are removed.
 
     Args:
         backbone: The encoder.
-        updates: Dict of dense layers to `(rank, alpha)`. The product of an update's matrices is
-            multiplied by alpha / rank.
+        updates: Dictionary that maps dense layers to `(rank, alpha)`. The product of the two update
+            matrices is multiplied by alpha / rank.
 
     Raises:
-        ValueError: If a layer cannot have an update. Nothing has changed then.
+        ValueError: If a layer cannot have an update. In this case, nothing is changed.
 
     Source: Hu et al. 2022, LoRA, sections 4.1 and 4.2.
     """
@@ -256,18 +260,18 @@ def train_updates(backbone: Encoder, updates: Mapping[keras.layers.Dense, tuple]
 
 
 def check_updatable(layers: Iterable[keras.layers.Dense]) -> None:
-    """Raise a ValueError for layers that Keras gives no low-rank update."""
+    """Check that Keras supports low-rank updates of the layers."""
     for layer in layers:
         if layer.kernel_constraint is not None or layer.quantization_mode in ("gptq", "awq"):
             raise ValueError(
-                f"The layer {layer.path} has a kernel constraint or is quantized "
-                f"({layer.quantization_mode}), so it cannot have a low-rank update. Call "
-                "enable_lora before quantizing, or choose other layers."
+                f"The layer {layer.path} cannot have a low-rank update, because it has a kernel "
+                f"constraint or is quantized ({layer.quantization_mode}). Call enable_lora before "
+                "you quantize the model, or choose other layers."
             )
 
 
 def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple]:
-    """Return the layers inside a model that have a low-rank update, with its rank and alpha."""
+    """Find the layers with a low-rank update, and their rank and alpha."""
     return {
         layer: (layer.lora_rank, layer.lora_alpha)
         for layer in layers_in(model)
@@ -278,21 +282,21 @@ def current_updates(model: keras.layers.Layer) -> dict[keras.layers.Layer, tuple
 def megatron_layout(
     mesh: keras.distribution.DeviceMesh, vocabulary_size: int | None = None
 ) -> keras.distribution.LayoutMap:
-    """Return the layout of the weights of any family; see `Backbone.layout_map`."""
+    """Create the layout of the weights for any family, see `Backbone.layout_map`."""
     if len(mesh.axis_names) != 2:
         raise invalid(
             "axis_names of the mesh",
             mesh.axis_names,
-            "two axes, the first for the batch, the second for the weights: "
+            "two axes, one for the batch and one for the weights, for example "
             "keras.distribution.DeviceMesh((2, 4), ('batch', 'model'), devices)",
         )
     axis, parts = mesh.axis_names[1], mesh.shape[1]
     layout = keras.distribution.LayoutMap(mesh)
-    for names in COLUMNS:
-        layout[f"{BLOCK}{names}/kernel"] = (None, axis)
-        layout[f"{BLOCK}{names}/bias"] = (axis,)
-    for names in ROWS:
-        layout[f"{BLOCK}{names}/kernel"] = (axis, None)
+    for names in SPLIT_COLUMNS:
+        layout[f"{BLOCK_PATH}{names}/kernel"] = (None, axis)
+        layout[f"{BLOCK_PATH}{names}/bias"] = (axis,)
+    for names in SPLIT_ROWS:
+        layout[f"{BLOCK_PATH}{names}/kernel"] = (axis, None)
     by_token = vocabulary_size is not None and vocabulary_size % parts == 0
-    layout[TOKENS] = (axis, None) if by_token else (None, axis)
+    layout[TOKEN_TABLE] = (axis, None) if by_token else (None, axis)
     return layout

@@ -14,17 +14,17 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Rule, one_of, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.attention_masks import as_matrix
+from encoder_zoo.encoders.attention_masks import convert_mask
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.bert import CONFIG_KEYS, MASKED_LM
 from encoder_zoo.encoders.family import Family, Generator, Head, Hidden
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import ABSENT, Activation, Size, activate, initializer
 from encoder_zoo.encoders.positions import (
+    align_distance_scores,
     buckets_of_distances,
-    by_distance,
     log_buckets,
     text_indices,
 )
@@ -98,10 +98,10 @@ class DisentangledAttention(FastAttention):
         table = self.relative_dropout_layer(relative_embeddings, training=training)
         if CONTENT_TO_POSITION in self.terms:
             keys = self._heads(self.key_dense(ops.take(table, buckets[0], axis=0)))
-            scores = scores + by_distance(ops.matmul(query * scale, keys))
+            scores = scores + align_distance_scores(ops.matmul(query * scale, keys))
         if POSITION_TO_CONTENT in self.terms:
             queries = self._heads(self.query_dense(ops.take(table, buckets[1], axis=0)))
-            transposed = by_distance(ops.matmul(key * scale, queries))  # (B, H, L of keys, L)
+            transposed = align_distance_scores(ops.matmul(key * scale, queries))  # (B, H, L, L)
             scores = scores + ops.transpose(transposed, (0, 1, 3, 2))
         return scores if attending is None else scores * ops.cast(attending, scores.dtype)
 
@@ -319,8 +319,8 @@ class DebertaV2Backbone(Backbone):
         mask = super().attention_mask(inputs, max_distance)
         if "attended_mask" not in inputs:
             return mask
-        real = ops.cast(with_padding_mask(inputs)["padding_mask"], "bool")[:, None, None, :]
-        return ops.where(_make_attending_mask(inputs), as_matrix(mask), real)  # (B, 1, L, L)
+        real = ops.cast(add_padding_mask(inputs)["padding_mask"], "bool")[:, None, None, :]
+        return ops.where(_make_attending_mask(inputs), convert_mask(mask), real)  # (B, 1, L, L)
 
     def block_contexts(self, inputs: Mapping) -> list[Mapping]:
         length = ops.shape(inputs["token_ids"])[1]
@@ -333,7 +333,7 @@ class DebertaV2Backbone(Backbone):
             distances["attending"] = _make_attending_mask(inputs)
         contexts = [{**context, **distances} for context in super().block_contexts(inputs)]
         if self.convolution_width:
-            inputs = with_padding_mask(inputs)
+            inputs = add_padding_mask(inputs)
             real, starts = ops.cast(inputs["padding_mask"], "int32"), inputs.get("text_starts")
             numbers = real if starts is None else real * (1 + text_indices(starts, length))
             contexts[0]["numbers"] = numbers

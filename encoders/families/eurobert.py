@@ -20,7 +20,7 @@ from encoder_zoo.encoders.families.bert import CONFIG_KEYS, TOKEN_IDS
 from encoder_zoo.encoders.families.nomic_bert import ATTENTION
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.gated_block import GatedBlock
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import CalledDirectly, MakesLayers, Size, reshape
 from encoder_zoo.encoders.positions import mean_of_tokens, rotate
@@ -271,7 +271,7 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
     def text_vectors(self, sequence_output, inputs: Mapping):
         if self.pooling == "bos":
             return super().text_vectors(sequence_output, inputs)
-        return mean_of_tokens(sequence_output, with_padding_mask(inputs)["padding_mask"])
+        return mean_of_tokens(sequence_output, add_padding_mask(inputs)["padding_mask"])
 
 
 def read_config(config: Mapping) -> dict:

@@ -21,7 +21,7 @@ from encoder_zoo.encoders.families.roberta import RobertaEmbeddings
 from encoder_zoo.encoders.family import Family, Head, Hidden
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import initializer
-from encoder_zoo.encoders.positions import by_distance
+from encoder_zoo.encoders.positions import align_distance_scores
 from encoder_zoo.encoders.tokenizers import MPNET_WORDPIECE
 
 BUCKETS, MAX_DISTANCE = 32, 128  # the same values in all checkpoints
@@ -144,7 +144,7 @@ class MPNetBackbone(Backbone):
         buckets = ops.where(distances < 0, buckets + BUCKETS // 2, buckets)
         biases = ops.transpose(self.relative_bias(buckets))[None, :, None]  # (1, H, 1, 2 L)
         shape = (1, self.num_heads, length, 2 * length)
-        return by_distance(ops.broadcast_to(biases, shape))
+        return align_distance_scores(ops.broadcast_to(biases, shape))
 
 
 _ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}

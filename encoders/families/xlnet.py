@@ -11,16 +11,16 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import Rate, one_of, validate_arguments
-from encoder_zoo.encoders.attention_masks import as_matrix
+from encoder_zoo.encoders.attention_masks import convert_mask
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.core import Embeddings, EncoderBlock
 from encoder_zoo.encoders.families.electra import read_summary, summary_constants, summary_rules
 from encoder_zoo.encoders.family import BEAM_RULES, BeamHead, Family, Head, Hidden
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.kernels.attention import FastAttention
 from encoder_zoo.encoders.layers import ABSENT, Activation, Dropout, initializer
 from encoder_zoo.encoders.low_rank import KeepsUpdates
-from encoder_zoo.encoders.positions import by_distance, last_tokens
+from encoder_zoo.encoders.positions import align_distance_scores, last_tokens
 from encoder_zoo.encoders.tokenizers import XLNET_SENTENCEPIECE
 
 
@@ -159,7 +159,7 @@ class RelativeAttention(FastAttention):
         scores = super().scores(whole, key, training=training)  # (B, H, L, L)
         table = self.distance_dropout_layer(ops.cast(distances, query.dtype), training=training)
         keys = ops.transpose(self.distance_dense(table), (1, 2, 0))  # (H, d, 2 L)
-        scores = scores + by_distance(ops.matmul(distance * scale, keys))
+        scores = scores + align_distance_scores(ops.matmul(distance * scale, keys))
         if other_segment is None:
             return scores
         keys = ops.transpose(ops.cast(self.terms.embeddings, query.dtype), (1, 2, 0))  # (H, d, 2)
@@ -336,7 +336,7 @@ class XLNetBackbone(Backbone):
             >>> keras.ops.shape(backbone.predictions(inputs))
             (1, 5, 8)
         """
-        inputs = with_padding_mask(inputs)
+        inputs = add_padding_mask(inputs)
         x = self._embed(inputs, training)  # content stream (B, L, D)
         y = self.embeddings.queries(x, training)  # query stream (B, L, D)
         of_contents, of_queries = self._order_masks(inputs)
@@ -348,7 +348,7 @@ class XLNetBackbone(Backbone):
 
     def _order_masks(self, inputs: Mapping) -> tuple:
         """Return boolean masks for the content and the query stream, both (B, 1, L, L)."""
-        mask, order = as_matrix(self.attention_mask(inputs)), inputs.get("prediction_order")
+        mask, order = convert_mask(self.attention_mask(inputs)), inputs.get("prediction_order")
         numbers = ops.arange(ops.shape(inputs["token_ids"])[1])
         itself = numbers[:, None] == numbers
         if order is None:

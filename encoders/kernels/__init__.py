@@ -1,1 +1,1 @@
-"""Faster forms of the core's formulas: subclasses and functions that `Backbone` chooses."""
+"""Faster implementations of the encoder formulas, which `Backbone` uses."""

@@ -1,8 +1,8 @@
-"""Faster attention: all pairs at once or in parts, by a backend's kernel or written-out gradients.
+"""Faster attention with the kernels of a backend, with manual gradients, or in chunks.
 
-Every form returns the numbers of `SelfAttention`, the formula.
+All implementations return the same values as `SelfAttention`.
 
-Comment letters: B batch, L sequence, H heads, d numbers of a head, Q queries, K keys.
+Comment letters: B batch, L sequence, H heads, d head size, Q queries, K keys.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FastAttention(SelfAttention):
-    """`SelfAttention`, faster; the same arguments.
+    """Faster `SelfAttention`. It takes the same arguments.
 
-    Where a subclass has other `scores`, the probabilities of all pairs are computed at once, with
-    gradients written out: kernels know no other scores than QKᵀ/√d.
+    If a subclass overrides `scores`, the probabilities of all pairs are computed at once with
+    manual gradients, because kernels only support the scores QKᵀ/√d.
 
     Example:
         >>> attention = FastAttention(hidden_dim=8, num_heads=2)
@@ -67,19 +67,20 @@ def attend_fast(
     mask: AttentionMask | keras.KerasTensor | None,
     training: bool | None = None,
 ) -> keras.KerasTensor:
-    """Return softmax(QKᵀ/√d) V by the fastest form for the backend and the length of the texts.
+    """Compute softmax(QKᵀ/√d) V with the fastest method for the backend and the sequence length.
 
     Args:
-        layer: its `attend` is the formula, its `dropout_layer` drops the formula's probabilities.
-        query: (B, L, H, d).
-        key: as the query.
-        value: as the query.
-        mask: an `AttentionMask`, or a matrix broadcastable to (B, H, L, L), bool: then the text is
-            not divided into parts.
-        training: whether probabilities are dropped, and gradients are needed.
+        layer: The attention layer. Its method `attend` contains the formula, and its
+            `dropout_layer` is applied to the probabilities.
+        query: Tensor of shape (B, L, H, d).
+        key: Tensor of shape (B, L, H, d).
+        value: Tensor of shape (B, L, H, d).
+        mask: An `AttentionMask`, or a boolean tensor that can be broadcast to (B, H, L, L). With a
+            tensor, the sequence is not divided into parts.
+        training: Boolean. Whether to apply dropout and to compute gradients. Defaults to None.
 
     Returns:
-        (B, L, H, d).
+        Tensor of shape (B, L, H, d).
     """
 
     def attend(*query_key_value, mask):
@@ -88,17 +89,17 @@ def attend_fast(
 
     if not hasattr(mask, "max_distance"):
         return attend(query, key, value, mask=mask)
-    drawing = layer.dropout_layer.drawing_once(training)
+    drawing = layer.dropout_layer.share_draw(training)
 
-    def at_once():
+    def attend_all():
         with drawing():
             return attend(query, key, value, mask=mask.matrix())
 
-    def in_blocks():
+    def attend_by_block():
         with drawing():
             return long_attention.attend_in_blocks(attend, query, key, value, mask)
 
-    def in_chunks():
+    def attend_by_chunk():
         def attend_chunk(*query_key_value, mask, chunk):
             with drawing(chunk):
                 return _attend_heads(layer, *query_key_value, mask, training)
@@ -107,29 +108,30 @@ def attend_fast(
 
     length = ops.shape(query)[1]
     if mask.max_distance is not None:
-        return _either(length > long_attention.SHORT, in_blocks, at_once)
+        return _select(length > long_attention.SHORT, attend_by_block, attend_all)
     drops = training and layer.dropout_layer.rate
-    if mask.texts is None and not drops and _kernel_writes_no_pairs(query):
-        return at_once()
-    return _either(length > long_attention.SHORT, in_chunks, at_once)
+    if mask.texts is None and not drops and _has_efficient_kernel(query):
+        return attend_all()
+    return _select(length > long_attention.SHORT, attend_by_chunk, attend_all)
 
 
 def _attend_heads(layer, query, key, value, mask, training):
-    """Return (B, H, Q, d), of (B, H, Q or K, d), by the backend's kernel if it has one."""
+    """Compute attention with a kernel if possible, from (B, H, Q or K, d) to (B, H, Q, d)."""
     rate = layer.dropout_layer.rate if training else 0.0
     if keras.config.backend() == "torch":
         return _attend_on_torch(query, key, value, mask, rate)
-    if rate or not _jax_has_a_kernel():
+    if rate or not _has_jax_kernel():
         return layer.attend(query, key, value, mask, training)[0]
     tokens = (_transpose(t) for t in (query, key, value))
     return _transpose(fused_attention(*tokens, mask))
 
 
-def _jax_has_a_kernel():
-    """Return whether the backend is JAX on a GPU.
+def _has_jax_kernel():
+    """Whether the backend is JAX on a GPU.
 
-    Elsewhere JAX's function computes what the layer does, but traces itself anew at every call that
-    is not compiled and keeps the traces; Keras's for TPUs applies the first example's mask to all.
+    On other devices, the JAX function has no advantage over the layer. Without compilation, it is
+    traced again in every call and keeps the traces. The TPU function of Keras uses the mask of the
+    first example for all examples.
     """
     if keras.config.backend() != "jax":
         return False
@@ -138,19 +140,19 @@ def _jax_has_a_kernel():
     return jax.default_backend() == "gpu"
 
 
-def _kernel_writes_no_pairs(query):
-    """Return whether the backend's kernel works without the probabilities of all pairs."""
+def _has_efficient_kernel(query):
+    """Whether the kernel of the backend does not store the probabilities of all pairs."""
     half = keras.backend.standardize_dtype(query.dtype) in ("float16", "bfloat16")
     cudnn = half and query.shape[-1] % 8 == 0
-    return keras.config.backend() == "torch" or (_jax_has_a_kernel() and cudnn)
+    return keras.config.backend() == "torch" or (_has_jax_kernel() and cudnn)
 
 
 def _attend_on_torch(query, key, value, mask, rate):
-    """Return (B, H, Q, d) by PyTorch's kernel, without the copies that Keras's function makes."""
+    """Compute attention (B, H, Q, d) with PyTorch, without the copies in the Keras function."""
     import torch
 
     if mask is not None:
-        # Finite, so that an example of padding alone stays finite.
+        # Use a finite value. Otherwise, an example that only contains padding becomes NaN.
         mask = torch.where(mask, 0.0, torch.finfo(query.dtype).min / 2).to(query.dtype)
     attend = torch.nn.functional.scaled_dot_product_attention
     return attend(query, key, value, mask, dropout_p=rate)
@@ -162,34 +164,34 @@ def fused_attention(
     value: keras.KerasTensor,
     mask: keras.KerasTensor | None,
 ) -> keras.KerasTensor:
-    """Return attention by the backend's kernel, which never writes the (B, H, Q, K) probabilities.
+    """Compute attention with the kernel of the backend, which does not store the probabilities.
 
     Args:
-        query: (B, Q, H, d).
-        key: (B, K, H, d).
-        value: as the key.
-        mask: broadcastable to (B, H, Q, K), bool.
+        query: Tensor of shape (B, Q, H, d).
+        key: Tensor of shape (B, K, H, d).
+        value: Tensor of shape (B, K, H, d).
+        mask: Boolean tensor that can be broadcast to (B, H, Q, K). If None, nothing is masked.
 
     Returns:
-        (B, Q, H, d).
+        Tensor of shape (B, Q, H, d).
 
     Source: Dao et al. 2022, FlashAttention.
     """
     if mask is not None and keras.config.backend() == "jax":
-        # cuDNN does not broadcast it. (B, 1, Q, K)
+        # Broadcast the mask to (B, 1, Q, K), because cuDNN does not.
         mask = ops.broadcast_to(mask, (*mask.shape[:2], query.shape[1], key.shape[1]))
     return ops.dot_product_attention(query, key, value, mask=mask)
 
 
 def _transpose(x):
-    """(B, L, H, d) to (B, H, L, d), or back."""
+    """Transpose (B, L, H, d) to (B, H, L, d) or back."""
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def _either(is_long, by_parts, at_once):
-    """Return the result of one of two functions; a graph of unknown lengths holds both."""
+def _select(is_long, by_parts, attend_all):
+    """Call one of two functions. If the length is unknown, the graph contains both."""
     if keras.config.backend() == "tensorflow" and not isinstance(is_long, bool):
         is_long = long_attention.known_to_be_long(is_long)
     if isinstance(is_long, bool):
-        return by_parts() if is_long else at_once()
-    return ops.cond(is_long, by_parts, at_once)
+        return by_parts() if is_long else attend_all()
+    return ops.cond(is_long, by_parts, attend_all)

@@ -1,20 +1,21 @@
-"""Attention over long texts, without the (B, H, L, L) probabilities.
+"""Attention for long texts, without storing the probabilities (B, H, L, L).
 
-The forms by backend, above `SHORT` tokens:
+For more than `SHORT` tokens, the method depends on the backend:
 
-- Local attention: blocks, on all of them, each by the backend's own kernel where it has one. JAX's
-  window (`jax.nn.dot_product_attention`, `local_window_size`) only masks the scores of all pairs,
-  but for cuDNN's, which looks to the left alone. Torch's `scaled_dot_product_attention` has no
-  window, and its `flex_attention` writes all pairs where it is not compiled, for which users would
-  need a C++ compiler.
-- Global attention on torch, and on JAX with a GPU in half precision (cuDNN), of examples of one
-  text and without dropout: their kernels, which write no pairs. For packed examples they need a
-  mask of all pairs: chunks then.
-- Global attention on TensorFlow, which has no kernel, and on JAX elsewhere, whose own writes all
-  pairs: chunks.
-- A graph of TensorFlow, whose lengths are open, holds both ways and a choice between them, unless
-  it is known beforehand whether its texts are long: see `graph_of_texts`. XLA has no gradient for
-  such a choice, and other runtimes have no loops: they get all pairs at once.
+- Local attention uses blocks on all backends. Each block uses the kernel of the backend if
+  possible. The window in JAX (`local_window_size` of `jax.nn.dot_product_attention`) only masks the
+  scores of all pairs, except for cuDNN, which only supports a window to the left. In PyTorch,
+  `scaled_dot_product_attention` has no window, and `flex_attention` stores all pairs unless it is
+  compiled, which requires a C++ compiler.
+- Global attention uses a kernel on PyTorch, and on JAX with a GPU in half precision (cuDNN). These
+  kernels do not store all pairs. They are only used without dropout and if every example is one
+  text, because packed examples would need a mask for all pairs. In all other cases, chunks are
+  used.
+- Global attention on TensorFlow and on JAX with other devices uses chunks, because TensorFlow has
+  no kernel and the JAX function stores all pairs.
+- A TensorFlow graph with unknown lengths contains both methods and selects one at run time. If the
+  lengths are known to be short or long, `trace_for_length` avoids the selection. XLA has no
+  gradient for it, and other runtimes do not support loops, so they compute all pairs at once.
 
 Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
 """
@@ -35,9 +36,9 @@ from encoder_zoo.encoders import gradients
 if TYPE_CHECKING:
     from encoder_zoo.encoders.attention_masks import AttentionMask
 
-SHORT = 512  # tokens, up to which the scores of all pairs cost the least; measured
-SMALLEST_BLOCK = 32  # queries: smaller products are slow
-CHUNK_NUMBERS = 2**24  # probabilities held at once; fewer cost more time
+SHORT = 512  # tokens. Up to this length, it is fastest to compute all pairs at once (measured).
+SMALLEST_BLOCK = 32  # queries. Smaller matrix products are slow.
+CHUNK_NUMBERS = 2**24  # probabilities that are stored at once. Smaller values are slower.
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
@@ -45,12 +46,12 @@ _graphs_texts_are_long = contextvars.ContextVar("graphs_texts_are_long", default
 
 
 @contextlib.contextmanager
-def graph_of_texts(long: bool | None) -> Iterator[None]:
-    """Return a context for tracing a graph that holds one form of attention alone.
+def trace_for_length(long: bool | None) -> Iterator[None]:
+    """Return a context manager for tracing a graph with only one attention method.
 
     Args:
-        long: whether the texts that the graph will meet are long, or short; None: they may be
-            either, and the graph holds both forms and the choice.
+        long: Boolean. Whether the graph is used for long or for short texts. If None, it can be
+            used for both, so it contains both methods and the selection.
     """
     token = _graphs_texts_are_long.set(long)
     try:
@@ -60,8 +61,8 @@ def graph_of_texts(long: bool | None) -> Iterator[None]:
 
 
 def known_to_be_long(is_long: array_ops.Tensor) -> array_ops.Tensor | bool:
-    """Return a bool where it is known at tracing whether texts are long, else the tensor."""
-    # TensorFlow has no public name for it.
+    """Return a boolean if the text length is known at tracing time, and the tensor otherwise."""
+    # TensorFlow has no public API for this check.
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
@@ -77,24 +78,25 @@ def attend_in_blocks(
     value: keras.KerasTensor,
     mask: AttentionMask,
 ) -> keras.KerasTensor:
-    """Compute local attention: each block of queries with the keys that it reaches.
+    """Compute local attention between each block of queries and the keys in its window.
 
-    Blocks are as long as a query reaches to both sides, so that two blocks of keys, moved by half
-    a block, are all that one of queries needs. Costs O(L max_distance), as
-    much per token of any L.
+    The block size is twice the maximum distance. For this reason, two adjacent blocks of keys,
+    shifted by half a block, contain all keys that a block of queries needs. The cost is O(L
+    max_distance).
 
     Args:
-        attend: a function of query, key and value, as below but of other lengths, and by name
-            `mask`, (B, 1, Q, K), which returns attention of them.
-        query: (B, L, H, D/H).
-        key: as the query.
-        value: as the query.
-        mask: with a `max_distance`.
+        attend: Function of query, key and value tensors with the shapes below but with other
+            lengths. It also takes a keyword argument `mask` of shape (B, 1, Q, K), and returns the
+            attention output.
+        query: Tensor of shape (B, L, H, D/H).
+        key: Tensor of shape (B, L, H, D/H).
+        value: Tensor of shape (B, L, H, D/H).
+        mask: An `AttentionMask` with a `max_distance`.
 
     Returns:
-        (B, L, H, D/H).
+        Tensor of shape (B, L, H, D/H). (B, L, H, D/H).
 
-    Source: Beltagy et al. 2020, Longformer: The Long-Document Transformer, sections 3.1 and 3.2;
+    Source: Beltagy et al. 2020, Longformer: The Long-Document Transformer, sections 3.1 and 3.2.
     Zaheer et al. 2020, Big Bird, appendix D (blocks).
     """
     size = max(2 * mask.max_distance, SMALLEST_BLOCK)
@@ -103,29 +105,29 @@ def attend_in_blocks(
     missing = count * size - length
 
     def blocks(x, left=0, right=0):
-        """Divide (B, L, ...) into (B, N, C, ...), with zeros before and behind."""
+        """Divide (B, L, ...) into blocks (B, N, C, ...), with zeros at both ends."""
         x = ops.pad(x, [[0, 0], [left, missing + right]] + [[0, 0]] * (len(x.shape) - 2))
         return ops.reshape(x, (batch, -1, size, *ops.shape(x)[2:]))
 
     def queries(x):
-        return _merged(blocks(x))  # (B N, C, ...)
+        return _merge_axes(blocks(x))  # (B N, C, ...)
 
     def keys(x):
         x = blocks(x, mask.max_distance, size - mask.max_distance)  # (B, N + 1, C, ...)
-        return _merged(ops.concatenate([x[:, :-1], x[:, 1:]], axis=2))  # (B N, 2 C, ...)
+        return _merge_axes(ops.concatenate([x[:, :-1], x[:, 1:]], axis=2))  # (B N, 2 C, ...)
 
     texts = (None, None) if mask.texts is None else (queries(mask.texts), keys(mask.texts))
     real = keys(ops.cast(mask.real, "int32")) > 0
     positions = (
         ops.arange(size, dtype="int32")[:, None] + mask.max_distance
-    )  # among the block's keys
+    )  # positions of the queries among the keys of the block
     distances = ops.abs(positions - ops.arange(2 * size, dtype="int32"))
     allowed = mask.pairs(real, *texts, distances)  # (B N, 1, C, 2 C)
     mixed = attend(queries(query), keys(key), keys(value), mask=allowed)
     return ops.reshape(mixed, (batch, count * size, heads, width))[:, :length]
 
 
-def _merged(x):
+def _merge_axes(x):
     """Reshape (B, N, ...) to (B N, ...)."""
     return ops.reshape(x, (-1, *ops.shape(x)[2:]))
 
@@ -138,33 +140,34 @@ def attend_in_chunks(
     mask: AttentionMask,
     training: bool | None,
 ) -> keras.KerasTensor:
-    """Compute global attention: some queries at a time with all keys.
+    """Compute global attention for one chunk of queries at a time.
 
-    The values inside a chunk are not kept, but computed again for its gradients. A chunk holds the
-    scores of all keys, so that no running maximum is needed as where keys too come in chunks.
+    Intermediate values of a chunk are not stored. They are computed again for the gradients. Each
+    chunk uses all keys, so a running maximum is not necessary.
 
     Args:
-        attend: a function of query (B, H, C, D/H), key and value (B, H, L, D/H), and by name
-            `mask`, (B, 1, 1 or C, L), and `chunk`, its index, which returns (B, H, C, D/H).
-        query: (B, L, H, D/H).
-        key: as the query.
-        value: as the query.
-        mask: without a `max_distance`.
-        training: whether gradients will be asked for.
+        attend: Function of a query tensor (B, H, C, D/H) and of key and value tensors (B, H, L,
+            D/H). It also takes the keyword arguments `mask`, (B, 1, 1 or C, L), and `chunk`, the
+            index of the chunk. It returns a tensor of shape (B, H, C, D/H).
+        query: Tensor of shape (B, L, H, D/H).
+        key: Tensor of shape (B, L, H, D/H).
+        value: Tensor of shape (B, L, H, D/H).
+        mask: An `AttentionMask` without a `max_distance`.
+        training: Boolean. Whether gradients are needed.
 
     Returns:
-        (B, L, H, D/H).
+        Tensor of shape (B, L, H, D/H).
 
-    Source: Rabe and Staats 2021, Self-attention Does Not Need O(n^2) Memory; Dao et al. 2022,
+    Source: Rabe and Staats 2021, Self-attention Does Not Need O(n^2) Memory. Dao et al. 2022,
     FlashAttention, section 3.1 (recomputation).
     """
     batch, length, heads, _ = ops.shape(query)
     fit = CHUNK_NUMBERS // (batch * heads * length)
-    size = _least(_least(_most(fit, SMALLEST_CHUNK), LARGEST_CHUNK), length)
+    size = _minimum(_minimum(_maximum(fit, SMALLEST_CHUNK), LARGEST_CHUNK), length)
     count = -(-length // size)
 
     def chunks(x):
-        """Divide (B, L, ...) into (N, B, C, ...), with zeros behind."""
+        """Divide (B, L, ...) into chunks (N, B, C, ...), with zeros at the end."""
         x = ops.pad(x, [[0, 0], [0, count * size - length]] + [[0, 0]] * (len(x.shape) - 2))
         x = ops.reshape(x, (batch, count, size, *ops.shape(x)[2:]))
         return ops.moveaxis(x, 0, 1)
@@ -172,14 +175,14 @@ def attend_in_chunks(
     texts = None if mask.texts is None else chunks(mask.texts)
 
     def one(query, key, value, i):
-        """Return a chunk (B, H, C, D/H) of the output."""
+        """Compute the output of one chunk, (B, H, C, D/H)."""
         allowed = mask.pairs(mask.real, None if texts is None else texts[i], mask.texts)
         return attend(query, key, value, mask=allowed, chunk=i)
 
     queries = ops.swapaxes(chunks(query), 2, 3)  # (N, B, H, C, D/H)
     key, value = (ops.swapaxes(x, 1, 2) for x in (key, value))
     if keras.config.backend() == "tensorflow":
-        mixed = _one_by_one(one)(queries, key, value, training=training)
+        mixed = _map_chunks(one)(queries, key, value, training=training)
     else:
         one = keras.remat(one) if training else one
         mixed = ops.map(lambda i: one(queries[i], key, value, i), ops.arange(count))
@@ -187,13 +190,14 @@ def attend_in_chunks(
     return ops.reshape(mixed, (batch, count * size, *ops.shape(mixed)[3:]))[:, :length]
 
 
-def _one_by_one(one: Callable) -> Callable:
-    """Make an operation of queries (N, B, H, C, D/H), keys and values that maps `one` over chunks.
+def _map_chunks(one: Callable) -> Callable:
+    """Create an operation that applies `one` to each chunk of queries (N, B, H, C, D/H).
 
-    TensorFlow's own gradient of a loop would keep the keys and values of each round.
+    It has a manual gradient, because the gradient of a TensorFlow loop would store the keys and
+    values of every iteration.
     """
 
-    @gradients.with_gradient
+    @gradients.add_gradient
     def operation(queries, key, value):
         count = array_ops.shape(queries)[0]
         mixed = tf.map_fn(
@@ -214,7 +218,7 @@ def _one_by_one(one: Callable) -> Callable:
                 sums = (a + b for a, b in zip(sums, others, strict=True))
                 return i + 1, dqueries.write(i, dquery), *sums
 
-            zeros = array_ops.zeros_like(key, array_ops.float32)  # sums of many
+            zeros = array_ops.zeros_like(key, array_ops.float32)  # float32, as it is a long sum
             dqueries = array_ops.TensorArray(queries.dtype, count, element_shape=queries.shape[1:])
             _, dqueries, *sums = array_ops.while_loop(
                 lambda i, *_: i < count, step, (0, dqueries, zeros, zeros), parallel_iterations=1
@@ -226,10 +230,10 @@ def _one_by_one(one: Callable) -> Callable:
     return operation
 
 
-def _least(a, b):
-    """Return the smaller of two numbers, which are tensors in a graph of unknown lengths."""
+def _minimum(a, b):
+    """Return the smaller of two values, which can be tensors."""
     return array_ops.minimum(a, b) if keras.config.backend() == "tensorflow" else min(a, b)
 
 
-def _most(a, b):
+def _maximum(a, b):
     return array_ops.maximum(a, b) if keras.config.backend() == "tensorflow" else max(a, b)

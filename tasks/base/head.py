@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import INITIALIZER_RANGE, Head, Hidden
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import (
     LayerNorm,
     activation_function,
@@ -241,7 +241,7 @@ def text_logits(
     backbone, x = task.backbone, encoded["sequence_output"]  # (B, L, D)
     if backbone.pools_logits and isinstance(task.head, TaskHead):
         logits = task.head(x, training=training)  # (B, L, C)
-        return mean_of_tokens(logits, with_padding_mask(inputs)["padding_mask"])
+        return mean_of_tokens(logits, add_padding_mask(inputs)["padding_mask"])
     return task.head(backbone.text_vectors(x, inputs), training=training)
 
 

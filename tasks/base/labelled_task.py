@@ -102,7 +102,7 @@ class LabelledTask(Task):
         record = super().head_record
         if self.given_head is None:
             return record
-        return CustomHeadRecord.of(record, len(self.head.weights) if self.head else 0)
+        return CustomHeadRecord.from_record(record, len(self.head.weights) if self.head else 0)
 
     def get_config(self) -> dict:
         config = super().get_config()

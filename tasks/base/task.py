@@ -78,7 +78,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:
-        backbone: any `Backbone`.
+        backbone: A `Backbone`.
         preprocessor: turns raw inputs into the model's; without one, `fit`, `evaluate` and
             `predict` take prepared inputs (`{"token_ids", ...}`) only.
 
@@ -408,7 +408,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         for own, copied in zip(self.variables, answering.variables, strict=True):
             if own is not copied:
                 copied.assign(own)
-        converted = Encoder(self.backbone) if self.record.only_saved_model else self
+        converted = TokenEncoder(self.backbone) if self.record.only_saved_model else self
         answering.cpu_model = ENGINES[engine](converted, dtype)
         if calibrates:
             answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
@@ -725,11 +725,11 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         adapters.load_adapters(self, folder)
 
 
-class Encoder(Task):
-    """Return the vectors of tokens (B, L, D), which engines compute of a task with other layers.
+class TokenEncoder(Task):
+    """Encoder that returns token vectors (B, L, D), for exports of tasks with unsupported layers.
 
     Args:
-        backbone: any `Backbone`.
+        backbone: A `Backbone`.
     """
 
     record = TaskRecord("encoder", Preprocessor)

@@ -30,7 +30,7 @@ from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
+from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import (
     label_weights,
@@ -272,7 +272,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:
             return super().call(inputs, training)  # (B, C)
-        windows = inputs_of_all_texts(inputs)  # (B * K, L)
+        windows = combine_texts(inputs)  # (B * K, L)
         if windows.get("padding_mask") is None:
             windows["padding_mask"] = ops.ones_like(windows["token_ids"])
         count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]

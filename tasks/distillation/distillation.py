@@ -207,10 +207,10 @@ class Distillation(ModelConfigFromSignature, TextModel):
     def call(self, inputs, training=None):
         soft = "soft_labels" in self.objectives
         segments = backbone_of(self.teacher).family.uses_segments
-        mine, logits = self._outputs_of(self.student, inputs, training, self._learns_answers)
+        mine, logits = self._make_outputs(self.student, inputs, training, self._learns_answers)
         theirs, right = keras.tree.map_structure(
             ops.stop_gradient,
-            self._outputs_of(self.teacher, teacher_inputs(inputs, segments), False, soft),
+            self._make_outputs(self.teacher, teacher_inputs(inputs, segments), False, soft),
         )
         if TEACHER_POSITIONS in inputs:
             learned_of = {n: theirs[n] for n in ("hidden_states", "projections") if n in theirs}
@@ -232,7 +232,7 @@ class Distillation(ModelConfigFromSignature, TextModel):
             outputs["relations"] = learned.relations(*both, self._heads, inputs)
         return outputs
 
-    def _outputs_of(
+    def _make_outputs(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
         """Return the outputs of a model's backbone and, if needed, its answers."""

@@ -25,7 +25,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets import loading
 from encoder_zoo.presets.formats import sentence_transformers, sparse_folder
@@ -327,7 +327,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     def logits_of(self, encoded, inputs, training=None):
         """Return the weights of terms (B, V), of the backbone's outputs."""
-        mask = inputs.get("pooling_mask", with_padding_mask(inputs)["padding_mask"])
+        mask = inputs.get("pooling_mask", add_padding_mask(inputs)["padding_mask"])
         x = encoded["sequence_output"]
         if self.pooling == TOKEN_WEIGHTS:
             ids = inputs["token_ids"]

@@ -23,7 +23,7 @@ from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.explanation import Method
@@ -204,7 +204,7 @@ class SpanQA(Task):
     def logits_of(self, encoded, inputs, training=None):
         x = encoded["sequence_output"]  # (B, L, D)
         if self.beam:
-            real = with_padding_mask(inputs)["padding_mask"]
+            real = add_padding_mask(inputs)["padding_mask"]
             read = inputs.get("answer_mask", real), inputs.get("answer_start")
             return self.head(x, self.backbone.text_vectors(x, inputs), *read)
         return ops.transpose(self.head(x, training=training), (0, 2, 1))  # (B, 2, L)
@@ -239,7 +239,7 @@ class SpanQA(Task):
         """Return half the mean cross-entropy of whether there is no answer, as XLNet's code."""
         mean = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True))
         logits = y_pred[:, 2, :1]
-        last = last_positions(with_padding_mask(x)["padding_mask"])  # (B, 1), of the start token
+        last = last_positions(add_padding_mask(x)["padding_mask"])  # (B, 1), of the start token
         none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
         return 0.5 * mean(none, logits, sample_weight)[0]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from encoder_zoo.encoders.inputs import CANDIDATE, inputs_of_all_texts
+from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, make_head, text_logits
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
@@ -33,7 +33,7 @@ class ListScores(Task):
         if CANDIDATE + "token_ids" not in inputs:
             return super().call(inputs, training)  # (B, 1)
         count = 1 + ops.shape(inputs[CANDIDATE + "token_ids"])[1]
-        logits = super().call(inputs_of_all_texts(inputs), training)  # (B * K, 1)
+        logits = super().call(combine_texts(inputs), training)  # (B * K, 1)
         return ops.reshape(logits, (-1, count))  # (B, K)
 
     def logits_of(self, encoded, inputs, training=None):

@@ -61,7 +61,7 @@ class CpuModel(ABC):
     """Return a task's outputs for prepared inputs, as `Task.call` does.
 
     Args:
-        task: in float32; of one that only a SavedModel has whole its `Encoder`.
+        task: in float32; of one that only a SavedModel has whole its `TokenEncoder`.
         dtype: of the matrix products.
 
     Attributes:

@@ -31,7 +31,7 @@ import numpy as np
 from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.kernels.long_attention import graph_of_texts
+from encoder_zoo.encoders.kernels.long_attention import trace_for_length
 from encoder_zoo.presets.files.atomic import Kind, replacing, replacing_file
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.preprocessing.checks import serving
@@ -511,7 +511,7 @@ def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
 
 
 def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
-    with graph_of_texts(long=False):
+    with trace_for_length(long=False):
         if keras.config.backend() == "torch":
             _write_onnx_of_torch(task, path, options)
         else:
@@ -575,7 +575,7 @@ def _frozen(task: Task) -> Iterator[None]:
 
 def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
     """Write a LiteRT file; from PyTorch it has one shape."""
-    with graph_of_texts(long=False), warnings.catch_warnings():
+    with trace_for_length(long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if keras.config.backend() == "torch":
             _write_litert_of_torch(task, path, options)
@@ -676,7 +676,7 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
     module = tf.Module()
     module.weights = [variable.value for variable in task.variables]
     specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
-    with graph_of_texts(long=False), _warnings_only():
+    with trace_for_length(long=False), _warnings_only():
         function = tf.function(logits, autograph=False).get_concrete_function(**specs)
         tf.saved_model.save(module, str(folder), {"serving_default": function})
 

@@ -30,7 +30,7 @@ from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.inputs import with_padding_mask
+from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
@@ -274,7 +274,7 @@ class EntityExtractor(Task):
         if "word_index" in inputs:
             read = SpanInputs(*(inputs[name] for name in SpanInputs._fields))
         else:
-            mask = ops.cast(with_padding_mask(inputs)["padding_mask"], "int32")
+            mask = ops.cast(add_padding_mask(inputs)["padding_mask"], "int32")
             index = (ops.arange(ops.shape(mask)[1], dtype="int32") + 1) * mask
             read = SpanInputs(index, mask, ops.zeros_like(mask[:, :1]))
         return self.head(x, read, training=training)  # (B, W, K, C)

@@ -23,7 +23,7 @@ from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.encoders.training import blocks_traced_once
+from encoder_zoo.encoders.training import trace_blocks_once
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     REAL_ROWS,
     THREE_LENGTHS_UP_TO,
@@ -139,7 +139,7 @@ def of_texts(long: bool | None, function: Callable) -> Callable:
     """Return a function of one argument traced for long examples alone, or short; None is both."""
 
     def traced(argument):
-        with long_attention.graph_of_texts(long), blocks_traced_once():
+        with long_attention.trace_for_length(long), trace_blocks_once():
             return function(argument)
 
     return traced

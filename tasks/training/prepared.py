@@ -13,7 +13,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.inputs import OTHER_NAMES, check_inputs
+from encoder_zoo.encoders.inputs import TRANSFORMERS_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.checks import assert_right
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def is_prepared(x: object) -> bool:
         >>> is_prepared({"first": ["a"], "second": ["b"]})
         False
     """
-    names = {*OTHER_NAMES, *OTHER_NAMES.values()}
+    names = {*TRANSFORMERS_NAMES, *TRANSFORMERS_NAMES.values()}
     return isinstance(x, Mapping) and any(name in names for name in x)
 
 

@@ -43,7 +43,7 @@ def test_names_of_parts_are_their_own():
         assert ez.register_family(like=BERT, name="own_of_a_test")(Own) is Own
         assert ez.register_task(Titles) is Titles
     finally:
-        encoders.FAMILIES.pop("own_of_a_test"), encoders._REGISTERED.pop("own_of_a_test")
+        encoders.FAMILIES.pop("own_of_a_test"), encoders._REGISTERED_FAMILIES.pop("own_of_a_test")
         tasks_wing.TASKS.pop("titles_of_a_test"), tasks_wing._REGISTERED.pop("titles_of_a_test")
     assert (families, tasks) == (encoders.FAMILIES, tasks_wing.TASKS)
 

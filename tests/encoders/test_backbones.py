@@ -344,8 +344,8 @@ def test_what_all_blocks_are_given_is_differentiated_also_with_gradient_checkpoi
         gradients_of.append([tf.convert_to_tensor(gradient).numpy() for gradient in found])
         table = [v.path for v in backbone.trainable_variables].index(backbone.relative.path)
     assert np.abs(gradients_of[0][table]).max() > 1e-5
-    for plain, recomputed in zip(*gradients_of, strict=True):
-        np.testing.assert_allclose(recomputed, plain, atol=1e-5)
+    for plain, recompute_block in zip(*gradients_of, strict=True):
+        np.testing.assert_allclose(recompute_block, plain, atol=1e-5)
 
 
 def test_each_block_has_its_own_mask():

@@ -256,7 +256,7 @@ def test_graphs_for_others_hold_attention_all_at_once(tiny, compute):
     graph = tf.function(lambda ids: backbone({"token_ids": ids})["sequence_output"])
     choices = {"If", "StatelessIf", "While", "StatelessWhile"}
     assert choices & {op.type for op in graph.get_concrete_function(ids).graph.get_operations()}
-    with long_attention.graph_of_texts(long=False):
+    with long_attention.trace_for_length(long=False):
         graph = tf.function(graph.python_function).get_concrete_function(ids).graph
     assert not choices & {op.type for op in graph.get_operations()}
 

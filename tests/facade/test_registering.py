@@ -22,7 +22,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.testing import tiny
 
 TABLES = (pd.DataFrame, pa.table, dict)
-REGISTRIES = (FAMILIES, encoders._REGISTERED, TASKS, tasks._REGISTERED)
+REGISTRIES = (FAMILIES, encoders._REGISTERED_FAMILIES, TASKS, tasks._REGISTERED)
 
 
 def registries(contents: list[dict] | None = None) -> list[dict]:
@@ -304,7 +304,7 @@ def broken(monkeypatch):
     def register(backbone=ToyBackbone, **fields):
         family = dataclasses.replace(TOY, backbone=backbone, **fields)
         monkeypatch.setattr(backbone, "family", family)
-        monkeypatch.setitem(encoders._REGISTERED, "toy", family)
+        monkeypatch.setitem(encoders._REGISTERED_FAMILIES, "toy", family)
         monkeypatch.setitem(FAMILIES, "toy", backbone.__name__)
         return {name.split(": ")[1]: check for name, check in ez.testing.family_checks(family)}
 

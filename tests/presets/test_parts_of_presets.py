@@ -101,8 +101,8 @@ class Scaled(ez.BertBackbone):
         first = keras.initializers.Constant(self.first_scale)
         self.scale = self.add_weight(shape=(), initializer=first, name="scale")
 
-    def _outputs_of(self, sequence_output, inputs):
-        return super()._outputs_of(sequence_output * self.scale, inputs)
+    def _make_outputs(self, sequence_output, inputs):
+        return super()._make_outputs(sequence_output * self.scale, inputs)
 
 
 class TestOwnBackbone:

@@ -36,18 +36,18 @@ WRONG_NUMBERS = [
     (EMPTY_ROW, "padding_mask has no token", "Expected 1 at one token or more."),
 ]
 WRONG_FORMS = [
-    ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids is of type float32"),
-    ({**GOOD, "token_ids": IDS > 0}, "token_ids is of type bool"),
-    ({**GOOD, "token_ids": IDS.astype(str)}, "token_ids is of type <U21"),
-    ({**GOOD, "padding_mask": np.ones(IDS.shape)}, "padding_mask is of type float64"),
-    ({**GOOD, "segment_ids": np.ones(IDS.shape)}, "segment_ids is of type float64"),
+    ({**GOOD, "token_ids": IDS.astype("float32")}, "token_ids has the dtype float32"),
+    ({**GOOD, "token_ids": IDS > 0}, "token_ids has the dtype bool"),
+    ({**GOOD, "token_ids": IDS.astype(str)}, "token_ids has the dtype <U21"),
+    ({**GOOD, "padding_mask": np.ones(IDS.shape)}, "padding_mask has the dtype float64"),
+    ({**GOOD, "segment_ids": np.ones(IDS.shape)}, "segment_ids has the dtype float64"),
     ({**GOOD, "padding_mask": np.ones((3, 5), int)}, r"padding_mask has the shape \(3, 5\)"),
     ({**GOOD, "padding_mask": np.ones((2, 4), int)}, r"padding_mask has the shape \(2, 4\)"),
     ({"token_ids": IDS[0]}, r"token_ids has the shape \(4,\)"),
-    ({**GOOD, "tokens": IDS}, "takes no input 'tokens'. Did you mean 'token_ids'"),
-    ({**GOOD, "attention_mask": IDS}, "takes no input 'attention_mask'. Did you mean 'padding_"),
-    ({**GOOD, "x": IDS}, "takes no input 'x'"),
-    ({"input_ids": IDS}, "takes no input 'input_ids'. Did you mean 'token_ids'"),
+    ({**GOOD, "tokens": IDS}, "has no input 'tokens'. Did you mean 'token_ids'"),
+    ({**GOOD, "attention_mask": IDS}, "has no input 'attention_mask'. Did you mean 'padding_"),
+    ({**GOOD, "x": IDS}, "has no input 'x'"),
+    ({"input_ids": IDS}, "has no input 'input_ids'. Did you mean 'token_ids'"),
     ({"padding_mask": IDS}, r"inputs is \[\'padding_mask\'\].*token_ids"),
     (TOO_LONG, "token_ids is 17.* 16.*sequence_length"),
 ]
@@ -210,7 +210,7 @@ def test_in_a_functional_model(model):
     found = keras.Model(inputs, outputs)({name: GOOD[name] for name in names})
     expected = model.backbone({name: GOOD[name] for name in names})["sequence_output"]
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    with pytest.raises(ValueError, match="token_ids is of type float32"):
+    with pytest.raises(ValueError, match="token_ids has the dtype float32"):
         model.backbone({"token_ids": keras.Input((None,), name="token_ids")})
 
 
@@ -248,7 +248,7 @@ def test_every_task_takes_what_its_preprocessor_makes_and_no_more(tiny, family, 
     assert set(extra) == set(x) - {"token_ids", "padding_mask", "segment_ids"}
     outputs = keras.tree.flatten(task.predict(x, verbose=0))
     assert all(np.isfinite(values).all() for values in outputs)
-    with pytest.raises(ValueError, match=f"^{name} takes no input 'labels'"):
+    with pytest.raises(ValueError, match=f"^{name} has no input 'labels'"):
         task.predict({**x, "labels": x["token_ids"]})
     for key in extra:
         last = x["token_ids"].shape[1] - 1

@@ -228,7 +228,7 @@ before = registered()
 with strategy.scope() if trained == "replicas" else contextlib.nullcontext():
     tasks = {"in chunks": ez.TextEmbedder, "sparse": ez.SparseEncoder, "late": ez.LateInteraction}
     model = tiny.task(get_family("bert"), tasks.get(trained, ez.SequenceClassifier))
-if trained == "recomputed":
+if trained == "recompute_block":
     model.backbone.enable_gradient_checkpointing()
 if trained == "in chunks":
     model.compile(chunk_size=2)
@@ -243,7 +243,7 @@ print("RESULT", before, during, after, sum(isinstance(o, FuncGraph) for o in gc.
 
 @pytest.mark.slow(every=True)
 @pytest.mark.parametrize(
-    "trained", ["plain", "recomputed", "in chunks", "sparse", "late", "replicas"]
+    "trained", ["plain", "recompute_block", "in chunks", "sparse", "late", "replicas"]
 )
 def test_graphs_of_a_model_end_with_it(trained):
     """TensorFlow's registry of gradients would keep them for good."""
@@ -298,7 +298,7 @@ def trained(name, change=lambda backbone: None):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """A function after which each block is traced by itself."""
-    return lambda: monkeypatch.setattr(graphs, "blocks_traced_once", contextlib.nullcontext)
+    return lambda: monkeypatch.setattr(graphs, "trace_blocks_once", contextlib.nullcontext)
 
 
 @pytest.mark.parametrize(
