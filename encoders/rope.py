@@ -33,8 +33,8 @@ RopeScaling = Annotated[
     Mapping | None,
     Rule(
         _is_scaling,
-        f"an object with rope_type, {LINEAR!r} or {DYNAMIC!r}, and a factor of at least 1, or no "
-        "value. In newer files, these values are in rope_parameters",
+        f"an object with rope_type, {LINEAR!r} or {DYNAMIC!r}, and a factor of at least 1, or None "
+        "(rope_parameters in newer files)",
     ),
 ]
 
