@@ -32,6 +32,7 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.tasks.preprocessing.batching import Plan
+    from encoder_zoo.tasks.training.data import BatchMaker
 
 SHARD_TOKENS = 2**23
 
@@ -226,9 +227,9 @@ class PretrainingCorpus:
                 "that one, or make the corpus anew."
             )
 
-    def training_data(self, task, plan: Plan) -> CorpusBatches:
+    def training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
         """Return the corpus as the data of `fit` and `evaluate`, which call this."""
-        return CorpusBatches(task, plan, self)
+        return CorpusBatches(plan, maker, self)
 
     def shard(self, number: int) -> Shard:
         """Open one of the files, from 0; the first time it is compared with its checksum."""

@@ -23,8 +23,7 @@ from encoder_zoo.extras.corpora.writing import Shard
 from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM, Plan
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
-from encoder_zoo.tasks.training.data import TrainingData
-from encoder_zoo.tasks.training.distribution import worker_of
+from encoder_zoo.tasks.training.data import BatchMaker, Source
 
 if TYPE_CHECKING:
     from encoder_zoo.extras.corpora.corpus import PretrainingCorpus
@@ -103,24 +102,24 @@ class Reader:
         return shard, self.plan(shard, random.Random(f"{self.seed} {run} {number}"))
 
 
-class CorpusBatches(TrainingData):
+class CorpusBatches(Source):
     """A corpus as the data of `fit` and `evaluate`, read pass after pass.
 
     With several workers each reads its own part of every batch alone.
 
     Args:
-        task: whose preprocessor makes examples of the corpus.
-        plan: `batch_size` counts slots, of all workers together.
+        plan: `Plan`, whose `batch_size` counts slots, of all workers together.
+        maker: `BatchMaker`, whose preprocessor makes examples of the corpus.
         corpus: of the preprocessor's tokenizer.
     """
 
-    def __init__(self, task, plan: Plan, corpus: PretrainingCorpus):
-        super().__init__(task, plan)
-        check_corpus(corpus, task.preprocessor)
+    def __init__(self, plan: Plan, maker: BatchMaker, corpus: PretrainingCorpus):
+        super().__init__(plan, maker)
+        check_corpus(corpus, maker.preprocessor)
         self._corpus = corpus
 
     def _reader(self, seed: int, *windows: list) -> Reader:
-        return Reader(self._corpus, planner(self.task.preprocessor), seed, *windows)
+        return Reader(self._corpus, planner(self.maker.preprocessor), seed, *windows)
 
     @functools.cached_property
     def steps(self) -> int:
@@ -129,7 +128,7 @@ class CorpusBatches(TrainingData):
     def check(self) -> None:
         if not self.plan.shuffle:
             raise invalid("shuffle", self.plan.shuffle, "True for a corpus")
-        length = self.task.preprocessor.max_sequence_length
+        length = self.maker.preprocessor.max_sequence_length
         tokens = self.total_steps * self.plan.batch_size * length
         logger.info(
             "%s steps have up to %s tokens, %.1f times those of the corpus.",
@@ -138,10 +137,10 @@ class CorpusBatches(TrainingData):
             tokens / self._corpus.num_tokens,
         )
 
-    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
+    def _batches(self, seed: int, start: int) -> tf.data.Dataset:
         reader = self._reader(seed, self.window_sizes)
-        slots = functools.partial(reader.shuffled, done * self.plan.batch_size)
-        return self._collated(slots, seed, done, worker_of(self.task.distribution.strategy))
+        slots = functools.partial(reader.shuffled, start * self.plan.batch_size)
+        return self._collated(slots, seed, start, self.maker.worker)
 
     def in_order(self) -> tf.data.Dataset:
         """Return the batches of one pass, which is always the same."""
@@ -161,7 +160,7 @@ class CorpusBatches(TrainingData):
             done: how many batches come before.
             worker: number of this worker, and how many there are.
         """
-        preprocessor, (number, count) = self.task.preprocessor, worker
+        preprocessor, (number, count) = self.maker.preprocessor, worker
         part = slice(*(self.plan.batch_size * n // count for n in (number, number + 1)))
         labels = ("labels",) if isinstance(preprocessor, PretrainingPreprocessor) else ()
         signature = {
@@ -178,7 +177,7 @@ class CorpusBatches(TrainingData):
         if count > 1:  # each worker's dataset has its own examples
             policy = tf.data.experimental.AutoShardPolicy.OFF
             options.experimental_distribute.auto_shard_policy = policy
-        collate, packed = self.task.graphs.collate(), preprocessor.packed_length is not None
+        collate, packed = self.maker.collate(), preprocessor.packed_length is not None
         draws = seed != NOT_RANDOM
         make = functools.partial(_collate_slots, collate=collate, packed=packed, draws=draws)
         dataset = dataset.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
@@ -186,7 +185,7 @@ class CorpusBatches(TrainingData):
 
     def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:
         """Yield this worker's part of each batch, and the span of its tokens in the batch."""
-        following, tokenizer = slots(), self.task.preprocessor.tokenizer
+        following, tokenizer = slots(), self.maker.preprocessor.tokenizer
         for step in itertools.count(done):
             batch = list(itertools.islice(following, self.plan.batch_size))
             if not batch:

@@ -40,7 +40,7 @@ def explain_answers(
 ) -> list[AnswerExplanation]:
     """Return explanations of answers; arguments: see `SpanQA.explain`."""
     preprocessor = model.preprocessor
-    marks = model.graphs.get("word_marks", lambda: word_marks(preprocessor.tokenizer))
+    marks = model.batch_maker.cached("word_marks", lambda: word_marks(preprocessor.tokenizer))
     asked, told = (
         tokenize_texts(preprocessor.tokenizer, array_ops.constant(texts, array_ops.string), marks)
         for texts in ([question.strip() for question in questions], contexts)

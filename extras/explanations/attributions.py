@@ -160,7 +160,7 @@ def part_of(
 def example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
     """Return the model's inputs of an encoded example, {name: (1, L)}."""
     example = take_examples(examples, [index])
-    inputs = keras.utils.unpack_x_y_sample_weight(task.graphs.collate()(example))[0]
+    inputs = keras.utils.unpack_x_y_sample_weight(task.batch_maker.collate()(example))[0]
     return {name: values.numpy() for name, values in inputs.items()}
 
 

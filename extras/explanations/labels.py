@@ -68,7 +68,7 @@ def _encoded(classifier: SequenceClassifier, texts) -> tuple:
     """Return the tokens of one or two columns of texts, their parts that are read, and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
-    marks = classifier.graphs.get("word_marks", lambda: word_marks(tokenizer))
+    marks = classifier.batch_maker.cached("word_marks", lambda: word_marks(tokenizer))
     tokens = [tokenize_texts(tokenizer, column, marks) for column in preprocessor.texts_of(texts)]
     ids, separators = [part.ids for part in tokens], tokenizer.pair_separators
     if preprocessor.pools_windows:

@@ -37,7 +37,7 @@ from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
-from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.sources import check_inputs, check_not_empty, is_dataset
 from encoder_zoo.tasks.training.streams import check_no_stream
 
@@ -181,7 +181,7 @@ class LabelledTask(Task):
         """Return the classes that occur in the data of `fit` by name, or their number."""
         raise NotImplementedError
 
-    def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
+    def _weigh_classes(self, data: Source, class_weight: Mapping | str) -> Source:
         weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
         return data.weighted(weighted, weights)
 

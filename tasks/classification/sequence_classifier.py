@@ -74,7 +74,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
 from encoder_zoo.tasks.preprocessing.columns import is_doc
-from encoder_zoo.tasks.training.data import TrainingData
+from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.inference import predict_texts
 from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
@@ -340,7 +340,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             )
         return learned
 
-    def _weigh_classes(self, data: TrainingData, class_weight: Mapping | str) -> TrainingData:
+    def _weigh_classes(self, data: Source, class_weight: Mapping | str) -> Source:
         if self.problem_type == "regression":
             raise invalid(
                 "class_weight",

@@ -18,7 +18,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     multi_label_targets,
     regression_targets,
 )
-from encoder_zoo.tasks.preprocessing.batch_shapes import pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pad_candidates, with_candidates
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
@@ -194,7 +194,7 @@ class SequenceClassifierPreprocessor(Preprocessor):
         return parts
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L), and (B, K - 1, L) of further windows."""
         if CANDIDATE + "token_ids" in examples:
             return pad_candidates(super().pad, examples, self.tokenizer.pad_token_id, bucketed)

@@ -12,7 +12,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.inputs import Inputs
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -379,7 +379,7 @@ class DistillationPreprocessor(Preprocessor):
             )
         return examples
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         own = {name: values for name, values in examples.items() if not name.startswith(TEACHER)}
         batch = self.student.collate(own, seed, bucketed)
         inputs, *rest = batch if isinstance(batch, tuple) else (batch,)
@@ -392,7 +392,9 @@ class DistillationPreprocessor(Preprocessor):
             inputs |= _soft_weights(examples, array_ops.shape(inputs["token_ids"], array_ops.int64))
         return pack_batch(inputs, *rest)
 
-    def _teachers(self, examples: dict, own: dict, bucketed: bool) -> dict[str, array_ops.Tensor]:
+    def _teachers(
+        self, examples: dict, own: dict, bucketed: Bucketed
+    ) -> dict[str, array_ops.Tensor]:
         """Return the inputs that only the teacher reads."""
         if self.teacher is not None:
             named = {n.removeprefix(TEACHER): v for n, v in examples.items() if n not in own}

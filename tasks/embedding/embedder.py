@@ -262,10 +262,9 @@ class Embedder(Task, Generic[IndexKind]):
                 settings = {**self.recipe.arguments, **self.recipe.options}
                 self.compile(**settings, chunk_size=self.chunk_size)
 
-    def _begin_evaluate(self, x, y) -> None:
+    def _adapt_evaluation(self, x, y) -> None:
         if not self.compiled:
-            self._adapt(*self._separate(x, y))
-        super()._begin_evaluate(x, y)
+            self._adapt(x, y)
 
     # -- vectors compared ----------------------------------------------------------------------
 

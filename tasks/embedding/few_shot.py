@@ -65,7 +65,7 @@ from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
-from encoder_zoo.tasks.training.fit_arguments import Callbacks, History
+from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.logit_metrics import metric_by_name
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import late_interaction_folder
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, checked_prompts
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.packing import pack, truncated
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 
@@ -205,7 +206,7 @@ class LateInteractionPreprocessor(SeparateTexts):
         )
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L) of queries, or of documents."""
         # All tokens are in segment 0.
         first_length = {

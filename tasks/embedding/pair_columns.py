@@ -8,7 +8,7 @@ from __future__ import annotations
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
@@ -119,7 +119,7 @@ class SeparateTexts(Preprocessor):
         check_same_count(examples)
         return examples
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         x = self.pad(examples, bucketed)
         if CANDIDATE + "token_ids" in examples:
             x |= self._padded_candidates(examples, bucketed)
@@ -128,7 +128,7 @@ class SeparateTexts(Preprocessor):
             labels = _numbered(examples[TEXT_IDS])  # small ones, which float32 holds exactly
         return pack_batch(x, labels, examples.get("sample_weight"))
 
-    def _padded_candidates(self, examples: dict, bucketed: bool) -> dict:
+    def _padded_candidates(self, examples: dict, bucketed: Bucketed) -> dict:
         """Return the model's inputs (B, K, L) of the other texts."""
         names = ("token_ids", *self.values_per_text)
         parts = {n: examples[CANDIDATE + n] for n in names if CANDIDATE + n in examples}

@@ -438,9 +438,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)
 
-    def _fit(self, data, callbacks, verbose, options: dict):
+    def _fit(self, data, *args):
         self.schedule.assign([0, data.total_steps // RISING])
-        return super()._fit(data, callbacks, verbose, options)
+        return super()._fit(data, *args)
 
     def _adapt(self, x, y) -> None:
         alone = y is not None and not isinstance(x, tuple)

@@ -52,7 +52,7 @@ from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batche
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
 from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
-from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.training.inference import example_outputs, predict_few
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         if self._adds_rows:
             return self._means_of_rows(texts, prompt)
         if count <= batch_size:
-            return self.graphs.predict_few((texts,), encode)
+            return predict_few(self, (texts,), encode)
         return self._in_order(encode(texts), batch_size)
 
     @property
@@ -437,7 +437,7 @@ class TextEmbedder(Embedder[VectorIndex]):
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield indices of examples (B,), the longest first, and their tokens' (B, L, D)."""
         order = np.argsort(-examples["token_ids"].row_lengths().numpy(), kind="stable")
-        collate = self.graphs.collate()
+        collate = self.batch_maker.collate()
         with weights_lock(self).shared():
             for start in range(0, len(order), batch_size):
                 indices = order[start : start + batch_size]

@@ -19,6 +19,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
 from encoder_zoo.presets.formats import embedding_folder
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
@@ -287,7 +288,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
         return {"token_ids": self.pack([ids])["token_ids"]}, parts
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L) of the first texts."""
         # All tokens are in segment 0.
         first_length = {

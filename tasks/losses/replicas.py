@@ -16,58 +16,49 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops, tf
 
-_real_rows = contextvars.ContextVar("rows of the batch that are examples", default=None)
-_real_tokens = contextvars.ContextVar("weights of the tokens of the batch", default=None)
+# Which rows of the batch are examples, and the weights of its tokens; None is all.
+_counted = contextvars.ContextVar("counted", default=(None, None))
 
 
 @contextlib.contextmanager
-def counting_rows(real: keras.KerasTensor | None) -> Iterator[None]:
-    """Have losses in the block leave out the rows that only fill a batch.
+def counting(
+    rows: keras.KerasTensor | None = None, tokens: keras.KerasTensor | None = None
+) -> Iterator[None]:
+    """Make losses in the block leave out rows that only fill a batch, and tokens without weight.
+
+    A loss of Keras's only gets labels and outputs.
 
     Args:
-        real: (B,) bool, which rows are examples; None: all.
+        rows: Boolean tensor of shape (B,). The rows that are examples. Defaults to None, all rows.
+        tokens: Tensor of weights of shape (B, L). Defaults to None, all tokens.
     """
-    token = _real_rows.set(real)
+    token = _counted.set((rows, tokens))
     try:
         yield
     finally:
-        _real_rows.reset(token)
+        _counted.reset(token)
 
 
 def rows_that_count() -> keras.KerasTensor | None:
     """Return which rows of the batch are examples, (B,) bool; None: all.
 
     Example:
-        >>> with counting_rows(keras.ops.convert_to_tensor([True, False])):
+        >>> with counting(rows=keras.ops.convert_to_tensor([True, False])):
         ...     rows_that_count().numpy().tolist()
         [True, False]
     """
-    return _real_rows.get()
-
-
-@contextlib.contextmanager
-def counting_tokens(weights: keras.KerasTensor | None) -> Iterator[None]:
-    """Tell losses in the block which tokens have a weight.
-
-    Args:
-        weights: Tensor of shape (B, L). None: all tokens count.
-    """
-    token = _real_tokens.set(weights)
-    try:
-        yield
-    finally:
-        _real_tokens.reset(token)
+    return _counted.get()[0]
 
 
 def tokens_that_count() -> keras.KerasTensor | None:
     """Return the weights of the tokens of the batch, 0 for those to be left out; None: all count.
 
     Example:
-        >>> with counting_tokens(keras.ops.convert_to_tensor([[1.0, 0.0]])):
+        >>> with counting(tokens=keras.ops.convert_to_tensor([[1.0, 0.0]])):
         ...     tokens_that_count().numpy().tolist()
         [[1.0, 0.0]]
     """
-    return _real_tokens.get()
+    return _counted.get()[1]
 
 
 def of_all_replicas(*values: keras.KerasTensor) -> tuple:

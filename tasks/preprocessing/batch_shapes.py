@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import bisect
 import collections
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated
 
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, keras
+from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool
@@ -228,30 +228,13 @@ def with_packed_tokens(batch, counts: tuple[int, ...]):
     return pack_batch({**x, PACKED_TOKENS: tokens}, y, sample_weight)
 
 
+Bucketed = Annotated[
+    bool | tuple[int, ...],
+    Rule(lambda v: type(v) is bool or isinstance(v, tuple), "True, False or a tuple of lengths"),
+]
 LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192
 SHORTEST = 32  # tokens of the longest text, below which lengths are as for it
 THREE_LENGTHS_UP_TO = 128  # tokens, up to which there are three lengths
-
-_lengths = contextvars.ContextVar("lengths", default=LENGTHS[1:])
-
-
-@contextlib.contextmanager
-def padding_to(lengths: tuple[int, ...] | None) -> Iterator[None]:
-    """Return a context in which `lengths_now` returns these lengths, to trace a graph with.
-
-    Args:
-        lengths: ascending; None leaves them as they are.
-    """
-    token = _lengths.set(lengths or _lengths.get())
-    try:
-        yield
-    finally:
-        _lengths.reset(token)
-
-
-def lengths_now() -> tuple[int, ...]:
-    """Return the lengths that batches are padded to."""
-    return _lengths.get()
 
 
 def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -281,7 +264,7 @@ def take_examples(examples: Mapping, indices) -> dict:
         >>> take_examples({"labels": tf.constant([5, 6, 7])}, [2, 0])["labels"].numpy().tolist()
         [7, 5]
     """
-    return {name: array_ops.gather(values, indices) for name, values in examples.items()}
+    return array_ops.nest.map_structure(lambda values: array_ops.gather(values, indices), examples)
 
 
 def with_candidates(
@@ -316,7 +299,10 @@ def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> d
 
 
 def pad_candidates(
-    pad: Callable[[dict, bool], dict], examples: dict, pad_token_id: int, bucketed: bool
+    pad: Callable[[dict, bool], dict],
+    examples: dict,
+    pad_token_id: int,
+    bucketed: Bucketed,
 ) -> dict[str, array_ops.Tensor]:
     """Return the model's inputs of rows with further texts, all padded to one length.
 

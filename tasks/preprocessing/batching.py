@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,6 @@ from encoder_zoo.common.lazy import array_ops, in_tensorflow, keras, tf
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     filled_batch,
-    lengths_now,
     pack_examples,
     packed_epoch_order,
     take_examples,
@@ -96,6 +95,8 @@ def epochs_of_arrays(
 def example_lengths(examples: dict) -> array_ops.Tensor:
     """Return the tokens of every example, (N,) int64, those of all its texts added up.
 
+    Prepared examples have one length, with their padding.
+
     Example:
         >>> import tensorflow as tf
         >>> first = tf.ragged.constant([[2, 7, 3], [2, 3]])
@@ -104,7 +105,11 @@ def example_lengths(examples: dict) -> array_ops.Tensor:
         >>> example_lengths(examples).numpy().tolist()
         [8, 6]
     """
-    lengths = examples["token_ids"].row_lengths()
+    token_ids = examples["token_ids"]
+    if not hasattr(token_ids, "row_lengths"):
+        count, length = array_ops.unstack(array_ops.shape(token_ids, array_ops.int64))
+        return array_ops.fill([count], length)
+    lengths = token_ids.row_lengths()
     if (others := f"{CANDIDATE}token_ids") in examples:
         lengths += array_ops.reduce_sum(examples[others].row_lengths(axis=2), axis=1)
     return lengths
@@ -236,15 +241,15 @@ class Batches:
     order: np.ndarray
 
 
-def bucket_length(length: array_ops.Tensor) -> array_ops.Tensor:
-    """Return the smallest of `lengths_now` that is not below a length; a longer one stays.
+def bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops.Tensor:
+    """Return the smallest of some lengths that is not below a length. A longer one stays.
 
     Example:
         >>> import tensorflow as tf
-        >>> bucket_length(tf.constant(17)).numpy().item()
+        >>> bucket_length(tf.constant(17), (16, 32, 64)).numpy().item()
         32
     """
-    buckets = array_ops.constant(lengths_now())
+    buckets = array_ops.constant(lengths)
     fitting = array_ops.boolean_mask(buckets, buckets >= length)
     return array_ops.reduce_min(
         array_ops.concat([fitting, [array_ops.maximum(length, buckets[-1])]], axis=0)
@@ -314,7 +319,7 @@ class LengthGroupedBatcher:
             The number of batches in one pass, and `batches(seed, done)`: those of all epochs but
             the first that are done, which are never made. The seed is of order and masking.
         """
-        lengths = examples["token_ids"].row_lengths().numpy()
+        lengths = example_lengths(examples).numpy()
         packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
         steps = -(-(int(packing[0].nrows()) if packing else len(lengths)) // plan.batch_size)
         total = (plan.steps_per_epoch or steps) * len(plan.epochs)

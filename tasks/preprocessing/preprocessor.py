@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.origin import check_tokenizer
-from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
+from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
 from encoder_zoo.tasks.preprocessing.checks import check_each, check_no_iterator
 from encoder_zoo.tasks.preprocessing.columns import plain
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.given_labels import LabelValues
 
 logger = logging.getLogger("encoder_zoo")
-# Inside of `logged_once`: {(preprocessor, what is logged): [cut, all]}.
-_counts: contextvars.ContextVar[dict | None] = contextvars.ContextVar("counts", default=None)
-# Inside of `reported_by_datasets`: logs the counts of a batch.
-_report: contextvars.ContextVar[Callable | None] = contextvars.ContextVar("report", default=None)
+# Dict of (preprocessor, line of the log) to the numbers of texts that are cut and of all texts,
+# inside of `logged_once`. Function that logs those of a batch, inside of `reported_by_datasets`.
+_counts = contextvars.ContextVar("counts", default=None)
 
 
 class HasBackbone(Protocol):
@@ -240,14 +239,15 @@ class Preprocessor(ConfigFromSignature):
             return self.label_values.read(y)
         return array_ops.convert_to_tensor(y)
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         """Return a padded batch of encoded examples.
 
         Args:
             examples: from `encode`, all or some.
             seed: (2,) int, for preprocessors that draw random numbers.
-            bucketed: round the length up to one of few, for compilers that make a program for
-                every shape. Has no effect with a fixed `sequence_length`.
+            bucketed: Boolean, or tuple of ascending lengths. Round the length up to one of these
+                lengths, True to a power of two, for compilers that make a program for every shape.
+                Has no effect with a fixed `sequence_length`. Defaults to False.
 
         Returns:
             `x`, `(x, y)` or `(x, y, sample_weight)`; x is `{"token_ids", "padding_mask"}` and,
@@ -258,14 +258,15 @@ class Preprocessor(ConfigFromSignature):
         )
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L) from encoded examples."""
         length = self.sequence_length
         if length is None and bucketed:
             longest = array_ops.cast(
                 array_ops.reduce_max(examples["token_ids"].row_lengths()), "int32"
             )
-            length = array_ops.minimum(bucket_length(longest), self.max_sequence_length)
+            lengths = LENGTHS[1:] if bucketed is True else bucketed
+            length = array_ops.minimum(bucket_length(longest, lengths), self.max_sequence_length)
         inputs = pad(examples["token_ids"], self.tokenizer.pad_token_id, length)
         shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
         if self.tokenizer.uses_segments and "segment_ids" in examples:
@@ -356,21 +357,17 @@ def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: 
         ...     list(_counts.get().values())
         [(0, 3)]
     """
-    report, what = _report.get(), f"{what} {preprocessor.truncation_advice}"
+    counts, what = _counts.get(), f"{what} {preprocessor.truncation_advice}"
     cut, count = array_ops.math.count_nonzero(is_cut), array_ops.size(is_cut)
-    if not array_ops.is_symbolic_tensor(is_cut):
-        _note((id(preprocessor), what), int(cut), int(count))
-    elif report is not None:
-        tf.numpy_function(report, [cut, count, what], [])
-
-
-def _note(key: tuple[int, str], cut: int, count: int) -> None:
-    counts = _counts.get()
-    if counts is None:
-        _log(cut, count, key[1])
-    else:
+    if array_ops.is_symbolic_tensor(is_cut):
+        if callable(counts):
+            tf.numpy_function(counts, [cut, count, what], [])
+    elif isinstance(counts, dict):
+        key = id(preprocessor), what
         before = counts.get(key, (0, 0))
-        counts[key] = before[0] + cut, before[1] + count
+        counts[key] = before[0] + int(cut), before[1] + int(count)
+    else:
+        _log(int(cut), int(count), what)
 
 
 def _log(cut: int, count: int, what: str, where: str = "") -> None:
@@ -414,8 +411,8 @@ def reported_by_datasets() -> Iterator[None]:
             logger.warning("In a batch of the dataset %d of %d %s", cut, count, what.decode())
         return []
 
-    token = _report.set(report)
+    token = _counts.set(report)
     try:
         yield
     finally:
-        _report.reset(token)
+        _counts.reset(token)

@@ -17,6 +17,7 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.batching import NOT_RANDOM
 from encoder_zoo.tasks.preprocessing.packing import join_texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
@@ -118,7 +119,7 @@ class MaskedLMPreprocessor(Preprocessor):
             examples["draws"] = ids.with_flat_values(draws)
         return examples
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         if examples["token_ids"].ragged_rank == 2:
             examples = join_texts(examples, self.tokenizer.first_column)
         inputs = self.pad(examples, bucketed)

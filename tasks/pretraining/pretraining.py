@@ -22,6 +22,7 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
 from encoder_zoo.tasks.base.task import Task, TinyData
 from encoder_zoo.tasks.classification.class_labels import class_indices
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import check_same_count
 from encoder_zoo.tasks.pretraining.masked_lm import (
     MaskingPresetArguments,
@@ -118,7 +119,7 @@ class PretrainingPreprocessor(MaskedLMPreprocessor):
             raise invalid("The shape of y", tuple(labels.shape), expected)
         return labels
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         x, y, weights = super().collate(examples, seed, bucketed)
         labels = examples["labels"]
         each = examples.get("sample_weight", array_ops.ones(array_ops.shape(labels)))

@@ -26,6 +26,7 @@ from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import Task
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.packing import truncated
@@ -72,7 +73,7 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
 
     task_name = "replaced_token_detection"
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         inputs, labels, weights = super().collate(examples, seed, bucketed)
         inputs["masked_token_ids"] = inputs["token_ids"]
         inputs["token_ids"] = put_at(inputs["token_ids"], inputs["mask_positions"], labels)

@@ -16,6 +16,7 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights, check_same_count
 from encoder_zoo.tasks.preprocessing.tokenized_texts import ROW, keys
@@ -234,7 +235,7 @@ class SpanQAPreprocessor(Preprocessor):
         return array_ops.where(inside[:, None], columns, self.null_column(examples)[:, None])
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         inputs = super().pad(examples, bucketed)
         if self.marks_answers:
             columns = array_ops.range(array_ops.shape(inputs["token_ids"])[1])
@@ -244,7 +245,7 @@ class SpanQAPreprocessor(Preprocessor):
             )  # (B, L)
         return inputs
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         batch = super().collate(examples, seed, bucketed)
         if not self.marks_answers or "labels" not in examples:
             return batch

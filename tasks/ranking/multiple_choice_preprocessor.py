@@ -21,7 +21,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
-from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidates
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, with_candidates
 from encoder_zoo.tasks.preprocessing.given_labels import Index
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 
@@ -198,7 +198,7 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         return y
 
     @validate_arguments
-    def pad(self, examples: dict, bucketed: bool = False) -> dict[str, array_ops.Tensor]:
+    def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
         """Return the model's inputs (B, L), (B, M - 1, L) and (B, M)."""
         inputs = super().pad(examples, bucketed)
         if CHOICE_INDEX in examples:

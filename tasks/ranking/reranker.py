@@ -315,10 +315,8 @@ class Reranker(ListScores):
                 "loss='auto' or a loss of lists, such as ez.losses.LambdaLoss()."
             )
 
-    def _begin_evaluate(self, x, y) -> None:
-        self._check_labels(x, y)
+    def _adapt_evaluation(self, x, y) -> None:
         self._adapt(x, y)
-        super()._begin_evaluate(x, y)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

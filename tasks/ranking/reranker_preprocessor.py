@@ -15,6 +15,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats import cross_encoders
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     ABSENT,
+    Bucketed,
     pack_batch,
     pad_candidates,
     with_candidates,
@@ -238,7 +239,7 @@ class RerankerPreprocessor(Preprocessor):
             examples["labels"] = texts.with_values(array_ops.gather(scores.values, order))
         return examples
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         if CANDIDATE + "token_ids" not in examples:
             return super().collate(examples, seed, bucketed)
         labels = examples.get("labels")

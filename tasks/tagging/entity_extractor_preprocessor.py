@@ -27,7 +27,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.tasks.base.classes import label_indices
-from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, class_name
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
@@ -391,7 +391,7 @@ class EntityExtractorPreprocessor(Preprocessor):
                 self.max_width,
             )
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         inputs = self.pad(examples, bucketed)
         shape = array_ops.shape(inputs["token_ids"], array_ops.int64)
         word_index = examples["word_index"].to_tensor(shape=shape)

@@ -18,6 +18,7 @@ from encoder_zoo.common.validation import (
     SequenceLength,
     validate_arguments,
 )
+from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.character_bounds import read_characters, with_marks
 from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
@@ -215,7 +216,7 @@ class TokenClassifierPreprocessor(Preprocessor):
     def _most_classes(self) -> int:
         return self.num_classes or np.iinfo("int32").max
 
-    def collate(self, examples: dict, seed: array_ops.Tensor | None = None, bucketed: bool = False):
+    def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
         inputs = self.pad(examples, bucketed)
         if "labels" not in examples:
             return inputs

@@ -17,11 +17,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.losses.replicas import (
-    counting_tokens,
-    replica_context,
-    rows_that_count,
-)
+from encoder_zoo.tasks.losses.replicas import counting, replica_context
 from encoder_zoo.tasks.training.loss_inputs import (
     function_of,
     inputs_of_function,
@@ -48,6 +44,8 @@ class BatchLoss:
         y_true: Labels.
         y_pred: Outputs of shape (B, ...).
         sample_weight: Weights of shape (B,), (B, L) or None.
+        rows: Boolean tensor of shape (B,), the rows that do not only fill the batch. Defaults to
+            None, all rows.
 
     Returns:
         The loss, and what the sum of the values was divided by, or None for a sum. In a replica the
@@ -100,11 +98,11 @@ class BatchLoss:
                 "`call(y_true, y_pred)`, which returns a value for each example",
             )
 
-    def __call__(self, y_true, y_pred, sample_weight=None) -> tuple:
-        if self.reduces_itself:
-            return self._reduced_by_loss(y_true, y_pred, sample_weight)
-        weights = [w for w in (sample_weight, rows_that_count()) if w is not None]
-        with counting_tokens(sample_weight):
+    def __call__(self, y_true, y_pred, sample_weight=None, rows=None) -> tuple:
+        weights = [w for w in (sample_weight, rows) if w is not None]
+        with counting(rows, sample_weight):
+            if self.reduces_itself:
+                return self._reduced_by_loss(y_true, y_pred, sample_weight)
             values = self.values(y_true, y_pred)
         if len(values.shape) == 0:
             return self._of_single_value(values, y_pred, weights)

@@ -28,7 +28,6 @@ from encoder_zoo.common.keras_private import (
     torch_processes,
 )
 from encoder_zoo.common.lazy import array_ops, tf
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
 
 logger = logging.getLogger(__name__)
@@ -49,19 +48,10 @@ def shard_of_process() -> tuple[int, int]:
 
 
 def part_of_process(dataset):
-    """Return a dataset of this process's part of every batch, where JAX runs in several.
-
-    Raises:
-        ValueError: If `dataset` holds arrays of prepared inputs and there are several processes.
-    """
+    """Return a dataset of this process's part of every batch, where JAX runs in several."""
     number, count = shard_of_process()
     if dataset is None or count == 1:
         return dataset
-    if not hasattr(dataset, "map"):
-        raise ValueError(
-            "Several processes cannot share arrays of prepared inputs. Pass texts, or "
-            "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)."
-        )
 
     def part(*batch):
         return part_of_batch(batch if batch[1:] else batch[0], number, count)
@@ -261,16 +251,6 @@ class Distribution:
             )
 
     # -- data ----------------------------------------------------------------------------------
-
-    def check_arrays(self, shuffle: bool) -> None:
-        """Raise a ValueError if Keras would shuffle arrays differently in every worker."""
-        if shuffle and is_multi_worker(self.strategy):
-            raise invalid(
-                "shuffle",
-                shuffle,
-                "False, as every worker shuffles prepared inputs on its own; or pass a "
-                "tf.data.Dataset, whose shuffle has a seed",
-            )
 
     def divided(self, dataset, steps: int | None) -> tuple:
         """Return a dataset of the parts of every batch, and the number of batches.

@@ -5,6 +5,8 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 
@@ -12,15 +14,19 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.weights_lock import weights_lock
+from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
+from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
+from encoder_zoo.tasks.training.data import own_errors
 from encoder_zoo.tasks.training.distribution import data_parallel_devices, pad_indices
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
 from encoder_zoo.tasks.training.sources import (
+    as_source,
     check_has_elements,
     check_preprocessor,
     is_dataset,
-    training_data,
 )
 from encoder_zoo.tasks.training.streams import Stream, as_stream, ending_quietly
 
@@ -34,13 +40,16 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         batch_size: B.
         predict: Keras's `predict`, called with a dataset, or with arrays and the batch size.
     """
-    x = as_stream(x, task, learns=False)
+    separate = lambda x, y: (x, y)  # noqa: E731
+    maker = dataclasses.replace(task.batch_maker, separate=separate, fills=False)
+    x = as_stream(x, maker)
     in_dataset = is_dataset(x)
     prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
     if in_dataset and (prepared or not task.record.predicts_lists):
         plan = Plan(batch_size, steps_per_epoch=predict.keywords.get("steps"))
-        batches = training_data(task, x, plan=plan).in_order(fills=False)
-        return _predict_batches(batches, predict)
+        source = as_source(x, plan=plan, maker=maker)
+        with own_errors(source):
+            return _predict_batches(source.in_order(), predict)
     if prepared:
         return _predict_arrays(checked_arrays(task, x), batch_size, predict)
     check_preprocessor(task, x)
@@ -100,20 +109,69 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     with in_numpy():  # encoding makes tensors of them where it computes in TensorFlow
         texts = tuple(task.preprocessor.texts_of(x))
     if given == {"verbose": 0} and 0 < len(texts[0]) <= batch_size:
-        return task.graphs.predict_few(texts)
+        return predict_few(task, texts)
     examples = task.preprocess(texts)
     count = examples["token_ids"].shape[0]
     if not count:
-        return task.graphs.predict_few(tuple(array_ops.constant([""]) for _ in texts))[:0]
+        return predict_few(task, tuple(array_ops.constant([""]) for _ in texts))[:0]
     # Rows that fill a batch for the devices are left out behind the last one alone.
     devices = data_parallel_devices()
     batch_size = -(-batch_size // devices) * devices
-    batcher = task.graphs.batcher(examples, batch_size, task.graphs.compiles_shapes())
+    maker = task.batch_maker
+    batcher = maker.batcher(examples, batch_size, maker.compiles)
     batches = batcher.ordered(examples, batch_size)
     index = np.argsort(batches.order)[:count]
     with weights_lock(task).shared():
         outputs = predict(batches.dataset)
     return keras.tree.map_structure(lambda output: output[index], outputs)
+
+
+def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarray:
+    """Return the outputs of one batch of texts.
+
+    Keras's loop over a dataset takes longer than the model.
+
+    Args:
+        task: `TextModel` with a preprocessor.
+        texts: Tuple of one or two string tensors of shape (B,).
+        encode: Function that makes examples of the texts. Defaults to the preprocessor's `encode`.
+    """
+    preprocessor, collate = task.preprocessor, task.batch_maker.collate()
+    quick = preprocessor.tokenizer.library_is_equal
+    with in_numpy() if quick else contextlib.nullcontext():
+        texts = tuple(as_array(np.asarray(part)) for part in texts) if quick else texts
+        batch = collate((encode or preprocessor.encode)(texts))
+    return _outputs(task, inputs_of(batch))
+
+
+def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
+    """Return the outputs of some encoded examples.
+
+    Args:
+        task: `TextModel` with a preprocessor.
+        examples: Encoded examples.
+        indices: Integer array of shape (B,). The examples of the batch.
+    """
+    maker = task.batch_maker
+
+    def inputs(arguments):
+        return inputs_of(maker.collate()(take_examples(*arguments)))
+
+    make = maker.cached("chosen", lambda: ShapePolymorphicFunction(inputs))
+    return _outputs(task, make((examples, indices)))
+
+
+def _outputs(task, inputs: dict) -> np.ndarray:
+    """Return the outputs of one batch of inputs."""
+    task._warn_new_head()
+    with weights_lock(task).shared():
+        if not task.has_one_graph:
+            return task.predict_on_batch(
+                {name: np.asarray(values) for name, values in inputs.items()}
+            )
+        task.make_predict_function()
+        outputs = task.forward(inputs)
+        return keras.tree.map_structure(lambda output: output.numpy(), outputs)
 
 
 def example_outputs(
@@ -134,7 +192,7 @@ def example_outputs(
     with weights_lock(task).shared():
         for start in range(0, len(order), size):
             indices = order[start : start + size]
-            yield indices, task.graphs.predict_chosen(examples, indices)
+            yield indices, predict_chosen(task, examples, indices)
 
 
 def unpadded_outputs(

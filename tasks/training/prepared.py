@@ -14,10 +14,14 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import TRANSFORMERS_NAMES, check_inputs
+from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch
 from encoder_zoo.tasks.preprocessing.checks import assert_right
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
+
+
+LABELS = ("labels", "sample_weight")  # of examples; everything else is an input
 
 
 def inputs_of(element):
@@ -90,6 +94,34 @@ def _not_a_list(name: str, values: object) -> object:
 def _as_array(values: object) -> np.ndarray:
     # NumPy looks at most tensors without a copy; those of PyTorch may be on a GPU.
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
+
+
+def prepared_examples(x: Mapping, y, sample_weight) -> dict:
+    """Return prepared inputs as examples, in the types that Keras gives a model.
+
+    Example:
+        >>> examples = prepared_examples({"token_ids": np.array([[2, 3]])}, [0.5], None)
+        >>> {name: values.dtype.name for name, values in examples.items()}
+        {'token_ids': 'int64', 'labels': 'float32'}
+    """
+    given = {**x, **dict(zip(LABELS, (y, sample_weight), strict=True))}
+    return {name: _as_tensors(values) for name, values in given.items() if values is not None}
+
+
+def _as_tensors(values):
+    if isinstance(values, Mapping):
+        return {name: _as_tensors(inner) for name, inner in values.items()}
+    if isinstance(values, tuple) and np.ndim(values[0]):  # of several outputs
+        return tuple(map(_as_tensors, values))
+    array = _as_array(values)
+    is_float = np.issubdtype(array.dtype, np.floating)
+    return array_ops.convert_to_tensor(array.astype(keras.config.floatx()) if is_float else array)
+
+
+def prepared_batch(examples: dict, seed=None):
+    """Return a batch of `prepared_examples` as the model takes it."""
+    x = {name: values for name, values in examples.items() if name not in LABELS}
+    return pack_batch(x, *map(examples.get, LABELS))
 
 
 def _check_structure(task: TakesInputs, inputs: Mapping) -> None:

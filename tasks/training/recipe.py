@@ -133,7 +133,8 @@ class Recipe:
         jit_compile, loss = given["jit_compile"], given["loss"]
         steps = task.record.goes_step_by_step
         if is_auto(jit_compile) and keras.config.backend() == "tensorflow":
-            can_compile = not (task.graphs.lengths_vary() or steps)
+            length = getattr(task.preprocessor, "sequence_length", None)
+            can_compile = length is not None and not steps
             jit_compile = has_accelerator() and can_compile and not task.distribution.strategy
         elif jit_compile and steps and keras.config.backend() == "tensorflow":
             raise invalid(

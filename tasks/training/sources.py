@@ -1,13 +1,14 @@
-"""Texts in memory, datasets and prepared inputs as `TrainingData`, by one adapter.
+"""The `Source` of any input of `fit` and `evaluate`: texts and prepared inputs in memory, datasets
+of `tf.data`, streams.
 
-A source of another kind, such as a `PretrainingCorpus`, has a method `training_data(task, plan)`
-that returns its own `TrainingData`.
+Data of another kind, such as a `PretrainingCorpus`, have a method `training_data(plan, maker)` that
+returns their own `Source`.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 
@@ -26,152 +27,93 @@ from encoder_zoo.tasks.preprocessing.batching import (
 )
 from encoder_zoo.tasks.preprocessing.columns import columns_advice, materialize, table_columns
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
-from encoder_zoo.tasks.training.data import TrainingData, check_dataset_alone
-from encoder_zoo.tasks.training.distribution import (
-    check_divisible,
-    count_batches,
-    count_to_end,
-    data_parallel_devices,
-)
-from encoder_zoo.tasks.training.divergence import stopping_at_divergence
+from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
+from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
 from encoder_zoo.tasks.training.prepared import (
     checked_arrays,
     checked_dataset,
     inputs_of,
     is_prepared,
+    prepared_batch,
+    prepared_examples,
 )
-from encoder_zoo.tasks.training.resuming import check_no_backup, checksum_of_examples
 from encoder_zoo.tasks.training.streams import Stream, StreamBatches, as_stream
 
 
-class PreparedArrays(TrainingData):
-    """Prepared inputs in memory, which Keras cuts into batches and shuffles.
+class Examples(Source):
+    """Examples in memory: encoded texts, in batches of like length, or prepared inputs.
 
     Args:
-        x: checked inputs `{"token_ids": (N, L), ...}`.
-        y: labels, or None.
-        sample_weight: or None.
+        plan: `Plan`. How the examples are read.
+        maker: `BatchMaker` of the task.
+        examples: Encoded examples, or prepared inputs of one length with their labels.
     """
 
-    def __init__(self, task, plan: Plan, x: dict, y, sample_weight):
-        super().__init__(task, plan)
-        self.arrays = x, y, sample_weight
-
-    @property
-    def steps(self) -> int:
-        return -(-self.count_examples() // self.plan.batch_size)
-
-    def count_examples(self) -> int:
-        return len(self.arrays[0]["token_ids"])
-
-    def one_pass(self) -> tf.data.Dataset:
-        _, y, sample_weight = self.arrays
-        return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(0, y, sample_weight))
-
-    def in_order(self) -> tuple:
-        check_divisible(self.arrays[0], self.plan.batch_size)
-        return self.arrays
-
-    def split(self, share: float, batch_size: int) -> tuple:
-        # Not left to Keras, which would weigh the classes of what it holds out, too.
-        first = first_count(len(self.arrays[0]["token_ids"]), share)
-        data = copy.copy(self)
-        data.arrays = _rows(self.arrays, slice(first))
-        return data, _rows(self.arrays, slice(first, None))
-
-    def weighted(self, weigh: Callable, weights: np.ndarray) -> PreparedArrays:
-        data, x = copy.copy(self), self.arrays[0]
-        [(_, y, sample_weight)] = self.one_pass().map(functools.partial(weigh, weights=weights))
-        data.arrays = x, y.numpy(), sample_weight.numpy()
-        return data
-
-    def fit_arguments(self, callbacks: list | None, verbose: int | str) -> dict:
-        callbacks, plan = stopping_at_divergence(callbacks), self.plan
-        check_no_backup(callbacks)
-        check_divisible(self.arrays[0], plan.batch_size)
-        self.task.distribution.check_arrays(plan.shuffle)
-        return {
-            **dict(zip(("x", "y", "sample_weight"), self.arrays, strict=True)),
-            "batch_size": plan.batch_size,
-            "shuffle": plan.shuffle,
-            "steps_per_epoch": plan.steps_per_epoch,
-            "callbacks": callbacks,
-            "initial_epoch": plan.epochs.start,
-            "epochs": plan.epochs.stop,
-            "verbose": verbose,
-        }
-
-
-class EncodedTexts(TrainingData):
-    """Texts in memory, tokenized once; batches are of examples of like length.
-
-    Args:
-        examples: encoded.
-    """
-
-    def __init__(self, task, plan: Plan, examples: dict):
-        super().__init__(task, plan)
-        self._examples = examples
+    def __init__(self, plan: Plan, maker: BatchMaker, examples: dict):
+        super().__init__(plan, maker)
+        self.examples = examples
+        self._is_encoded = hasattr(examples["token_ids"], "row_lengths")
 
     @functools.cached_property
     def _training(self) -> tuple[int, Callable]:
-        capacity = self.task.preprocessor.packed_length
-        batcher = self._batcher(capacity is None)
-        return batcher.training(self._examples, self.plan, capacity)
+        capacity = self.maker.preprocessor.packed_length if self._is_encoded else None
+        return self._batcher(capacity is None).training(self.examples, self.plan, capacity)
 
     def _batcher(self, may_fill: bool) -> LengthGroupedBatcher:
-        graphs = self.task.graphs
-        fills = may_fill and graphs.fills()
+        maker, size = self.maker, self.plan.batch_size
+        fills = may_fill and maker.fills and self._is_encoded
         if not fills:
-            check_divisible(self._examples, self.plan.batch_size)
-        return graphs.batcher(self._examples, self.plan.batch_size, fills)
+            check_divisible(self.examples, size)
+        if self._is_encoded:
+            return maker.batcher(self.examples, size, fills)
+        return maker.cached("prepared", lambda: LengthGroupedBatcher(prepared_batch))
 
     @property
     def steps(self) -> int:
         return self._training[0]
 
     def count_examples(self) -> int:
-        return int(self._examples["token_ids"].shape[0])
+        return int(self.examples["token_ids"].shape[0])
 
     def check(self) -> None:
-        self.task.graphs.report_compiling(self._examples, self.plan.batch_size)
+        if self._is_encoded:
+            self.maker.report_compiling(self.examples, self.plan.batch_size)
 
-    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
-        return self._training[1](seed, done)
+    def _batches(self, seed: int, start: int) -> tf.data.Dataset:
+        return self._training[1](seed, start)
 
     def in_order(self) -> tf.data.Dataset:
-        return self._batcher(True).ordered(self._examples, self.plan.batch_size).dataset
+        return self._batcher(True).ordered(self.examples, self.plan.batch_size).dataset
 
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self.plan.shuffle}
-        return {**checksum_of_examples(self._examples), **order}
+        return {**checksum_of_examples(self.examples), **order}
 
-    def split(self, share: float, batch_size: int) -> tuple:
-        first, held_out = split(self._examples, share)
-        self.task._warn_unseen_classes(first, held_out)
-        held_out = EncodedTexts(self.task, Plan(batch_size), held_out)
-        return EncodedTexts(self.task, self.plan, first), held_out.in_order()
+    def split(self, share: float, batch_size: int) -> tuple[Examples, Examples]:
+        first, held_out = split(self.examples, share)
+        held_out = Examples(Plan(batch_size), self.maker, held_out)
+        return Examples(self.plan, self.maker, first), held_out
 
 
-class DatasetBatches(TrainingData):
+class DatasetBatches(Source):
     """A `tf.data.Dataset` of raw inputs, single or in batches, or of prepared batches.
 
     Args:
-        dataset: elements `x`, `(x, y)` or `(x, y, sample_weight)`.
+        plan: `Plan`. How the dataset is read.
+        maker: `BatchMaker` of the task.
+        dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
 
-    def __init__(self, task, plan: Plan, dataset: tf.data.Dataset):
-        super().__init__(task, plan)
-        check_preprocessor(task, dataset)
+    def __init__(self, plan: Plan, maker: BatchMaker, dataset: tf.data.Dataset):
+        super().__init__(plan, maker)
         self._is_prepared = is_prepared(inputs_of(dataset.element_spec))
-        checked = self._is_prepared and isinstance(dataset, tf.data.Dataset)
-        self._dataset = checked_dataset(task, dataset) if checked else dataset
+        self._dataset = dataset
         self._batched = self._in_batches(plan.batch_size)
 
     def _in_batches(self, batch_size: int) -> tf.data.Dataset:
         if self._is_prepared:
             return self._dataset
-        return self.task.preprocessor.batched(self._dataset, batch_size)
+        return self.maker.preprocessor.batched(self._dataset, batch_size)
 
     @property
     def _is_single(self) -> bool:
@@ -198,11 +140,11 @@ class DatasetBatches(TrainingData):
         return count_to_end(map(int, sizes), "The dataset")
 
     def check(self) -> None:
-        preprocessor = self.task.preprocessor
+        preprocessor = self.maker.preprocessor
         if preprocessor is not None and preprocessor.packed_length:
             raise ValueError("pack_texts needs all texts in memory. Pass lists, not a dataset.")
 
-    def _batches(self, seed: int, done: int) -> tf.data.Dataset:
+    def _batches(self, seed: int, start: int) -> tf.data.Dataset:
         plan = self.plan
         passes = None if plan.steps_per_epoch else len(plan.epochs)
         raw = self._batched.repeat(passes)
@@ -210,19 +152,17 @@ class DatasetBatches(TrainingData):
             megabatches = self._in_batches(megabatch_size(plan.batch_size))
             megabatches = megabatches.repeat(passes)
             raw = grouped_batches(megabatches, plan.batch_size, seed, plan.group_lengths)
-        return self._preprocessed(raw, seed, done)
+        return self._preprocessed(raw, seed, start)
 
-    def in_order(self, fills: bool = True) -> tf.data.Dataset:
-        return self._preprocessed(self._batched, NOT_RANDOM, fills=fills)
+    def in_order(self) -> tf.data.Dataset:
+        return self._preprocessed(self._batched, NOT_RANDOM)
 
-    def _preprocessed(
-        self, batched, seed: int = 0, done: int = 0, fills: bool = True
-    ) -> tf.data.Dataset:
-        """Return batches of raw inputs preprocessed, without the first that are done."""
+    def _preprocessed(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
+        """Return batches of raw inputs preprocessed, from the number `start` on."""
         if self._is_prepared:
-            return batched.skip(done) if done else batched
-        preprocessor, collate = self.task.preprocessor, self.task.graphs.collate()
-        multiple = data_parallel_devices() if fills and self.task.graphs.fills() else None
+            return batched.skip(start) if start else batched
+        preprocessor, collate = self.maker.preprocessor, self.maker.collate()
+        multiple = self.maker.multiple
         rows = self._rows() if multiple else 0
 
         def prepare(data, number):
@@ -230,7 +170,7 @@ class DatasetBatches(TrainingData):
             seeds = array_ops.stack([array_ops.cast(seed, array_ops.int64), number])
             return filled_batch(collate, examples, seeds, rows, multiple)
 
-        numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(done)
+        numbered = tf.data.Dataset.zip(batched, tf.data.Dataset.counter()).skip(start)
         with reported_by_datasets():
             prepared = numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
         return prepared.prefetch(tf.data.AUTOTUNE)
@@ -247,46 +187,53 @@ class DatasetBatches(TrainingData):
         return {"dataset": str(self._batched.element_spec), **(order if self._is_single else {})}
 
 
-def training_data(task, x, y=None, sample_weight=None, plan: Plan | None = None) -> TrainingData:
+def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
     """Return the data of a `fit` or `evaluate`, checked, from any input that these accept.
 
     Args:
-        task: a `TextModel`.
-        x: raw inputs, a dataset, prepared inputs, or a source with a method `training_data`.
-        y: labels; none with a dataset.
-        sample_weight: one number per example; none with a dataset.
-        plan: how the data are read.
+        x: Raw inputs, a dataset, a `Stream`, prepared inputs, or an object with a method
+            `training_data`.
+        y: Labels. Defaults to None, as in a dataset.
+        sample_weight: Weights of the examples. Defaults to None, as in a dataset.
+        plan: `Plan`. How the data are read.
+        maker: `BatchMaker` of the task.
     """
-    plan = plan or Plan()
-    if is_prepared(x):
-        return PreparedArrays(task, plan, checked_arrays(task, x), y, sample_weight)
     own = getattr(x, "training_data", None)
-    own = own if callable(own) else None  # a table may have a column of that name
-    if own is None and not is_dataset(x):
+    if callable(own):  # a table may have a column of that name
+        check_dataset_alone(y, sample_weight)
+        return own(plan, maker)
+    x = maker.check(x)
+    if is_prepared(x):
+        return Examples(plan, maker, prepared_examples(x, y, sample_weight))
+    if not is_dataset(x):
         check_not_empty(x)
         with logged_once():
-            return EncodedTexts(task, plan, task.preprocess(x, y, sample_weight))
+            return Examples(plan, maker, maker.encode(x, y, sample_weight))
     check_dataset_alone(y, sample_weight)
     if isinstance(x, Stream):
-        check_preprocessor(task, x)
-        return StreamBatches(task, plan, x)
-    if own:
-        return own(task, plan)
+        return StreamBatches(plan, maker, x)
     check_has_elements(x)
-    return DatasetBatches(task, plan, x)
+    return DatasetBatches(plan, maker, x)
 
 
-def evaluation_data(task, x, y, sample_weight, batch_size: int, steps: int | None = None):
-    """Return the data for Keras's `evaluate`: a dataset, or arrays `(x, y, sample_weight)`."""
-    x, y = separated(task, x, y)
-    data = training_data(task, x, y, sample_weight, Plan(batch_size, steps_per_epoch=steps))
-    task._reserve_examples(data)
-    return data.in_order()
+def checked(task, x):
+    """Return inputs of any kind. The values of prepared inputs are checked.
+
+    Raises:
+        ValueError: If prepared inputs are wrong, or raw inputs are given to a task without a
+            preprocessor.
+    """
+    if is_prepared(x):
+        return checked_arrays(task, x)
+    if isinstance(x, tf.data.Dataset) and is_prepared(inputs_of(x.element_spec)):
+        return checked_dataset(task, x)
+    check_preprocessor(task, x)
+    return x
 
 
-def separated(task, x, y) -> tuple:
-    """Return the inputs and labels that `fit` or `evaluate` are given, checked."""
-    x, y = as_stream(materialize(x), task), materialize(y)
+def read(task, x, y) -> tuple:
+    """Return the inputs and labels that `fit` or `evaluate` are given, checked by the task."""
+    x, y = as_stream(materialize(x), task.batch_maker), materialize(y)
     check_inputs(task, x, y)
     task._check_given(y, x)
     if not isinstance(x, Stream):  # which does so with each batch
@@ -295,32 +242,22 @@ def separated(task, x, y) -> tuple:
     return x, y
 
 
-def as_tuple(data, y):
-    """Return `validation_data` of `[x, y]` as `(x, y)`, as Keras takes it; others unchanged.
+def validation_of(task, data, y) -> tuple | None:
+    """Return `validation_data` of `fit` as `(x, y, sample_weight)`, before anything is learned.
 
     Args:
-        data: of `fit`.
-        y: labels of `fit`; without any, a list has texts.
+        task: `TextModel`.
+        data: Tuple or list `(x, y)` or `(x, y, sample_weight)`, a dataset, or None.
+        y: Labels of `fit`. If there are no labels, a list holds texts.
 
-    Example:
-        >>> as_tuple([["a", "b"], [0, 1]], [1, 1, 0])
-        (['a', 'b'], [0, 1])
+    Raises:
+        ValueError: If labels are missing, or the data can be read only once.
     """
-    is_list = isinstance(data, list) and len(data) in (2, 3) and y is not None
-    return tuple(data) if is_list and not isinstance(data[0], str | bytes | Mapping) else data
-
-
-def check_validation(task, data) -> None:
-    """Raise a ValueError for labels of `validation_data` that are missing, before `fit` learns."""
-    if isinstance(data, tuple) and len(data) > 1:
-        task._check_given(data[1], data[0])
-
-
-def validation_data_of(task, data, batch_size: int, steps: int | None = None):
-    """Return the data for Keras's `evaluate`, from `(x, y)`, `(x, y, sample_weight)`, a dataset or
-    None."""
     if data is None:
         return None
+    is_list = isinstance(data, list) and len(data) in (2, 3) and y is not None
+    if is_list and not isinstance(data[0], str | bytes | Mapping):
+        data = tuple(data)
     data = data if isinstance(data, tuple) else (data,)
     if isinstance(data[0], Iterator):
         raise invalid(
@@ -328,8 +265,9 @@ def validation_data_of(task, data, batch_size: int, steps: int | None = None):
             data[0],
             "what every epoch can read: lists, a keras.utils.PyDataset or a DataLoader",
         )
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    return evaluation_data(task, x, y, sample_weight, batch_size, steps)
+    if data[1:]:
+        task._check_given(data[1], data[0])
+    return keras.utils.unpack_x_y_sample_weight(data)
 
 
 def check_preprocessor(task, x) -> None:
@@ -399,7 +337,8 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
         first = int(np.searchsorted(examples["text_index"], first_count(count, share)))
     else:
         first = first_count(examples["token_ids"].shape[0], share)
-    return {k: v[:first] for k, v in examples.items()}, {k: v[first:] for k, v in examples.items()}
+    parts = (lambda values: values[:first]), (lambda values: values[first:])
+    return tuple(array_ops.nest.map_structure(part, examples) for part in parts)
 
 
 def first_count(count: int, share: float) -> int:
@@ -422,10 +361,20 @@ def first_count(count: int, share: float) -> int:
     return first
 
 
-def _rows(values, rows: slice):
-    """Return rows of an array, a column or None, or of all those in a dict or tuple."""
+def checksum_of_examples(examples: dict) -> dict:
+    """Return the number of encoded examples, and the checksum of them all."""
+    digest = hashlib.sha256()
+    for name in sorted(examples):
+        for part in _arrays(examples[name]):
+            digest.update(f"{part.dtype} {part.shape}".encode())
+            digest.update(np.ascontiguousarray(part))
+    return {"examples": int(examples["token_ids"].shape[0]), "sha256": digest.hexdigest()}
+
+
+def _arrays(values) -> list[np.ndarray]:
+    """Return the arrays of a tensor, of a ragged one, or of a dict of them."""
     if isinstance(values, Mapping):
-        return {name: _rows(inner, rows) for name, inner in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_rows(inner, rows) for inner in values)
-    return None if values is None else getattr(values, "iloc", values)[rows]
+        return [array for name in sorted(values) for array in _arrays(values[name])]
+    if hasattr(values, "row_splits"):
+        return [*_arrays(values.values), np.asarray(values.row_splits)]
+    return [np.asarray(values)]

@@ -31,15 +31,13 @@ from encoder_zoo.tasks.preprocessing.batching import (
 )
 from encoder_zoo.tasks.preprocessing.columns import plain, table_columns
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
-from encoder_zoo.tasks.training.data import TrainingData
-from encoder_zoo.tasks.training.distribution import count_to_end, data_parallel_devices
-from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of, is_prepared
+from encoder_zoo.tasks.training.data import BatchMaker, Source
+from encoder_zoo.tasks.training.distribution import count_to_end
+from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.token_cache import TokenCache, TokenFiles, settings_of
 
 LIBRARIES = ("torch.utils.data", "grain", "datasets.iterable_dataset")
 LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns of a stream of dicts
-# The last errors of streams that TensorFlow read.
-RAISED: collections.deque[Exception] = collections.deque(maxlen=4)
 
 
 class Stream:
@@ -47,8 +45,7 @@ class Stream:
 
     Args:
         source: see `is_stream`.
-        task: that reads it.
-        learns: whether the task separates inputs and labels, as for `fit` and `evaluate`.
+        maker: `BatchMaker` of the task that reads it.
 
     Attributes:
         first: the first element, `(x, y, sample_weight)`.
@@ -60,7 +57,7 @@ class Stream:
         ValueError: If the stream is empty.
     """
 
-    def __init__(self, source, task, learns: bool = True):
+    def __init__(self, source, maker: BatchMaker):
         self.cache = source.folder if isinstance(source, TokenCache) else None
         source = source if self.cache is None else source.source
         if self.cache is not None and (not is_stream(source) or isinstance(source, Iterator)):
@@ -72,8 +69,7 @@ class Stream:
             )
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
-        self._separate = task._separate if learns else lambda x, y: (x, y)
-        self._labels_tokens = task.record.labels_tokens
+        self._separate, self._labels_tokens = maker.separate, maker.labels_tokens
         self._elements = self._read()
         self.first = None
         first = next(self._elements, None)
@@ -201,9 +197,9 @@ def is_stream(x: object) -> bool:
     return hasattr(x, "__iter__") and any(name.startswith(LIBRARIES) for name in modules)
 
 
-def as_stream(x, task, learns: bool = True):
-    """Return a source as a `Stream` for a task; all else unchanged."""
-    return Stream(x, task, learns) if is_stream(x) else x
+def as_stream(x, maker: BatchMaker):
+    """Return a source as a `Stream`; all else unchanged."""
+    return Stream(x, maker) if is_stream(x) else x
 
 
 def check_no_stream(x) -> None:
@@ -236,20 +232,6 @@ def ending_quietly(x: object) -> Iterator[None]:
         if isinstance(x, Iterator):
             warnings.filterwarnings("ignore", "Your input ran out of data")
         yield
-
-
-@contextlib.contextmanager
-def errors_of_streams() -> Iterator[None]:
-    """Return a context in which a stream's errors are its own on each backend: TensorFlow reads it
-    in a thread, and ends in an error of its graph that has their words."""
-    try:
-        yield
-    except Exception as error:
-        found = [own for own in RAISED if f"{type(own).__name__}: {own}" in str(error)]
-        if not found or error is found[-1]:
-            raise
-        RAISED.clear()
-        raise found[-1] from None
 
 
 def _parts(element, labels_tokens: bool) -> tuple:
@@ -346,18 +328,20 @@ def _together(rows: list[tuple]) -> tuple:
     return x, *(None if part[0] is None else list(part) for part in (y, weight))
 
 
-class StreamBatches(TrainingData):
+class StreamBatches(Source):
     """A stream of raw inputs or of prepared batches, encoded as it is read.
 
     Single rows are shuffled in a buffer of 50 batches, which are of like length. Batches come as
     they are.
 
     Args:
-        stream: of `x`, `(x, y)` or `(x, y, sample_weight)`.
+        plan: `Plan`. How the stream is read.
+        maker: `BatchMaker` of the task.
+        stream: Stream of `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
 
-    def __init__(self, task, plan: Plan, stream: Stream):
-        super().__init__(task, plan)
+    def __init__(self, plan: Plan, maker: BatchMaker, stream: Stream):
+        super().__init__(plan, maker)
         self._stream = stream
         self._is_prepared = is_prepared(inputs_of(stream.element_spec))
         self._shuffles = plan.shuffle and stream.is_single
@@ -380,7 +364,7 @@ class StreamBatches(TrainingData):
         return sum(-(-count // size) for count in files.sizes)
 
     def check(self) -> None:
-        preprocessor = self.task.preprocessor
+        preprocessor = self.maker.preprocessor
         if preprocessor is not None and preprocessor.packed_length:
             raise ValueError("pack_texts needs all texts in memory. Pass lists, not a stream.")
 
@@ -398,26 +382,26 @@ class StreamBatches(TrainingData):
             )
         yield from super().one_pass()
 
-    def _batches(self, seed: int, done: int):
-        total = self.total_steps - done
-        batches = InOrder(lambda first: self._from(first + done, seed), total)
-        return _for_keras(batches, total)
+    def _batches(self, seed: int, start: int):
+        total = self.total_steps - start
+        batches = InOrder(lambda first: self._from(first + start, seed), total)
+        return self._for_keras(batches, total)
 
-    def in_order(self, fills: bool = True):
+    def in_order(self):
         def batches(first: int = 0) -> Iterator:
             chunks = itertools.islice(self._chunks(self.plan.batch_size), first, None)
             for number, (_, examples) in enumerate(chunks, first):
-                yield from self._cut(examples, self._collated(fills), 0, number, shuffles=False)
+                yield from self._cut(examples, self._collated(), 0, number, shuffles=False)
 
         if not self._stream.is_read_once:
-            return _for_keras(InOrder(batches, self.steps), self.steps)
+            return self._for_keras(InOrder(batches, self.steps), self.steps)
         if keras.config.backend() == "tensorflow":
-            return _as_dataset(batches())
+            return self._as_dataset(batches())
         return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
     def _from(self, first: int, seed: int) -> Iterator:
         """Yield the batches of all epochs from a number on; those before are read, not encoded."""
-        plan, make, number = self.plan, self._collated(True), 0
+        plan, make, number = self.plan, self._collated(), 0
         for _ in itertools.count():
             before = number
             for size, examples in self._chunks(self._rows):
@@ -446,7 +430,7 @@ class StreamBatches(TrainingData):
 
     @functools.cached_property
     def _settings(self) -> dict:
-        return settings_of(self.task, self._stream.checksum)
+        return settings_of(self.maker, self._stream.checksum)
 
     def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
         """Yield for each batch of a pass, or for so many single rows, their number and what makes
@@ -494,11 +478,11 @@ class StreamBatches(TrainingData):
         """Return encoded examples of a chunk; prepared batches as they are."""
         if self._is_prepared:
             x, *labels = chunk
-            return keras.utils.pack_x_y_sample_weight(checked_arrays(self.task, x), *labels)
+            return keras.utils.pack_x_y_sample_weight(self.maker.check(x), *labels)
         with in_numpy(), logged_once(self._logged):
             x, y, weight = self._stream.separated(chunk)
-            self.task._check_given(y, x)
-            return self.task.preprocess(x, y, weight)
+            self.maker.check_given(y, x)
+            return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
         """Yield the batches of a chunk's examples, the first of which has that number."""
@@ -527,11 +511,45 @@ class StreamBatches(TrainingData):
             batch = make(examples, np.array([seed, number]))
         return keras.tree.map_structure(np.asarray, batch)
 
-    def _collated(self, fills: bool) -> Callable:
-        graphs = self.task.graphs
-        multiple = data_parallel_devices() if fills and graphs.fills() else None
-        collate, rows = graphs.collate(), self.plan.batch_size
+    def _collated(self) -> Callable:
+        multiple, rows, collate = self.maker.multiple, self.plan.batch_size, self.maker.collate()
         return lambda examples, seed: filled_batch(collate, examples, seed, rows, multiple)
+
+    def _for_keras(self, batches: InOrder, total: int):
+        """Return batches as the trainer of Keras's backend takes them."""
+        if keras.config.backend() != "tensorflow":
+            return ArrayBatches(batches, range(total))
+        dataset = self._as_dataset([batches(0)], lambda: map(batches, range(total)))
+        return dataset.apply(tf.data.experimental.assert_cardinality(total))
+
+    def _as_dataset(
+        self, batches: Iterable, again: Callable[[], Iterator] | None = None
+    ) -> tf.data.Dataset:
+        """Return batches of any sizes as a dataset, which notes the error of the stream.
+
+        Args:
+            batches: Iterable of batches. Its first batch tells the structure.
+            again: Function that returns an iterator from the first batch on. Defaults to None:
+                the dataset can be read once.
+        """
+        batches = iter(batches)
+        first = next(batches)
+        # Keras's own adapter would fix the sizes that the first two batches have in common.
+        spec = keras.tree.map_structure(
+            lambda part: tf.TensorSpec([None] * np.ndim(part), part.dtype), first
+        )
+        read = again or (lambda: itertools.chain([first], batches))
+
+        def noting_errors() -> Iterator:
+            try:
+                yield from read()
+            except Exception as error:
+                self.error = error
+                raise
+
+        return tf.data.Dataset.from_generator(noting_errors, output_signature=spec).prefetch(
+            tf.data.AUTOTUNE
+        )
 
 
 class InOrder:
@@ -575,38 +593,3 @@ def _length(x) -> int:
             "An element of the stream", x, "batches, (texts, labels), or single examples, all alike"
         )
     return len(x)
-
-
-def _for_keras(batches: InOrder, total: int):
-    """Return batches as the trainer of Keras's backend takes them: in TensorFlow as a dataset."""
-    if keras.config.backend() != "tensorflow":
-        return ArrayBatches(batches, range(total))
-    dataset = _as_dataset([batches(0)], lambda: map(batches, range(total)))
-    return dataset.apply(tf.data.experimental.assert_cardinality(total))
-
-
-def _as_dataset(batches: Iterable, again: Callable[[], Iterator] | None = None) -> tf.data.Dataset:
-    """Return batches of any sizes as a dataset.
-
-    Args:
-        batches: of which the first is looked at.
-        again: begins with the first anew; None: the dataset can be read once.
-    """
-    batches = iter(batches)
-    first = next(batches)
-    # Keras's own adapter would fix the sizes that the first two batches have in common.
-    spec = keras.tree.map_structure(
-        lambda part: tf.TensorSpec([None] * np.ndim(part), part.dtype), first
-    )
-    read = again or (lambda: itertools.chain([first], batches))
-
-    def noting_errors() -> Iterator:
-        try:
-            yield from read()
-        except Exception as error:
-            RAISED.append(error)
-            raise
-
-    return tf.data.Dataset.from_generator(noting_errors, output_signature=spec).prefetch(
-        tf.data.AUTOTUNE
-    )

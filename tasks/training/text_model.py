@@ -46,30 +46,40 @@ from encoder_zoo.common.weights_lock import (
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.losses.replicas import counting_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
+from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
+from encoder_zoo.tasks.training.backup import resume
 from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
-from encoder_zoo.tasks.training.data import TrainingData, uncounted
-from encoder_zoo.tasks.training.distribution import Distribution, shard_of_process, whole_batches
+from encoder_zoo.tasks.training.callbacks import Callbacks, History
+from encoder_zoo.tasks.training.data import BatchMaker, Source, own_errors, uncounted
+from encoder_zoo.tasks.training.distribution import (
+    Distribution,
+    shard_of_process,
+    whole_batches,
+    worker_of,
+)
 from encoder_zoo.tasks.training.exact_metrics import ExactMetric
-from encoder_zoo.tasks.training.fit_arguments import Callbacks, History
 from encoder_zoo.tasks.training.graphs import (
     GraphCache,
+    can_be_filled,
     enable_compilation_cache,
+    is_long,
+    of_texts,
     real_rows,
+    step_function,
     weights_of_metrics,
     without,
 )
 from encoder_zoo.tasks.training.inference import predict_inputs, predict_texts
 from encoder_zoo.tasks.training.loss_inputs import resolve_loss
-from encoder_zoo.tasks.training.prepared import checked_arrays
+from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
-from encoder_zoo.tasks.training.streams import ending_quietly, errors_of_streams
+from encoder_zoo.tasks.training.streams import ending_quietly
 
 
 @opens_training
@@ -104,13 +114,44 @@ class TextModel(keras.Model):
     def _reset_training_state(self) -> None:
         """Set the state of a task before its first `compile`."""
         self.distribution = Distribution(strategy_of(self))
-        self.graphs = GraphCache(self)
+        self.graphs = GraphCache()
         self._layers_version = 0
         enable_compilation_cache()
         self.recipe = Recipe(self)
         self.learning_rate = self.default_learning_rate
         if keras.config.backend() == "tensorflow":
             self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
+
+    @property
+    def batch_maker(self) -> BatchMaker:
+        """Return the functions and settings that make batches for this task, as they are now."""
+        jit_compile = self.compiled and self.jit_compile
+        compiles = bool(jit_compile) or keras.config.backend() == "jax"
+        fills = compiles and self.compiled and self.record.fills_batches
+        fills = fills and not self.distribution.strategy
+        return BatchMaker(
+            task=type(self).__name__,
+            preprocessor=self.preprocessor,
+            encode=self.preprocess,
+            separate=self._separate,
+            check_given=self._check_given,
+            check=functools.partial(sources.checked, self),
+            graphs=self.graphs,
+            labels_tokens=self.record.labels_tokens,
+            compiles=compiles,
+            fills=fills and can_be_filled(self.loss, compiled_metrics(self)),
+            packs=self.record.packs_batches,
+            worker=worker_of(self.distribution.strategy),
+            dtype=self.dtype_policy.name,
+        )
+
+    @property
+    def has_one_graph(self) -> bool:
+        """Return whether one graph predicts all batches, not a program for each of their shapes."""
+        if keras.config.backend() != "tensorflow" or self.distribution.strategy:
+            return False
+        several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
+        return not (several or self.jit_compile)
 
     # -- methods that tasks refine -------------------------------------------------------------
 
@@ -128,6 +169,9 @@ class TextModel(keras.Model):
     def _adapt(self, x, y) -> None:
         """Set the properties of the task that it learns from the data of `fit`, such as labels."""
 
+    def _adapt_evaluation(self, x, y) -> None:
+        """Set the properties of the task that it learns from the data of `evaluate`."""
+
     def _before_training(self, x, y) -> None:
         """Set how the task will answer, and forget what belongs to its weights of now.
 
@@ -140,7 +184,7 @@ class TextModel(keras.Model):
     def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         """Log which classes `validation_split` keeps from training."""
 
-    def _weigh_classes(self, data: TrainingData, class_weight) -> TrainingData:
+    def _weigh_classes(self, data: Source, class_weight) -> Source:
         """Return the data with each class weighted."""
         raise ValueError(f"class_weight needs classes. {type(self).__name__} has none.")
 
@@ -321,38 +365,36 @@ class TextModel(keras.Model):
             FloatingPointError: If the loss is not finite, unless `keras.callbacks.TerminateOnNaN`
                 is among the callbacks.
         """
-        validation_data = sources.as_tuple(validation_data, y)
-        sources.check_validation(self, validation_data)
+        held_out = sources.validation_of(self, validation_data, y)
         x, y = self._begin_fit(x, y)
-        epoch_numbers = range(initial_epoch, epochs)
         size = batch_size or BATCH_SIZE
+        epoch_numbers = range(initial_epoch, epochs)
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.record.group_lengths)
-        held_out_size = validation_batch_size or plan.batch_size
+        held_out_size = validation_batch_size or size
         with logged_once():
-            held_out = sources.validation_data_of(
-                self, validation_data, held_out_size, validation_steps
-            )
-            data = sources.training_data(self, x, y, sample_weight, plan)
+            if held_out is not None:
+                held_out = *sources.read(self, *held_out[:2]), held_out[2]
+                held_out = self._evaluation_source(*held_out, held_out_size, validation_steps)
+            data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
         self._before_training(x, y)
         self._reserve_examples(data)
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
+            self._warn_unseen_classes(data.examples, held_out.examples)
         data = data if class_weight is None else self._weigh_classes(data, class_weight)
         check_weights(sample_weight, data.class_weights)
         options = {  # Keras does not use all of them, but what records its arguments does
             "batch_size": batch_size if sources.is_dataset(x) else size,
             "validation_split": validation_split,
             "validation_batch_size": held_out_size,
-            "validation_data": held_out,
             "validation_steps": validation_steps,
             "validation_freq": validation_freq,
         }
-        return self._fit(data, callbacks, verbose, options)
+        return self._fit(data, held_out, callbacks, verbose, options)
 
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""
-        x = sources.as_stream(x, self)
-        given, (x, y) = (x, y), sources.separated(self, x, y)
+        given, (x, y) = (x, y), sources.read(self, x, y)
         if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
             self._log_columns(*given)
         self._adapt(x, y)
@@ -366,7 +408,7 @@ class TextModel(keras.Model):
             names = self.preprocessor.text_columns
             log_columns(self.preprocessor.inputs.names_in(columns, names), y)
 
-    def _fit(self, data: TrainingData, callbacks, verbose, options: dict):
+    def _fit(self, data: Source, held_out: Source | None, callbacks, verbose, options: dict):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
         drop_kernels_of_models_gone(self)
@@ -379,12 +421,14 @@ class TextModel(keras.Model):
             return self.history
         self.distribution.report_processes(self)
         with self.distribution.running():
-            arguments = {**data.fit_arguments(callbacks, verbose), **options}
+            arguments, done = resume(self, data, callbacks, verbose)
+            validation = held_out and held_out.in_order()
+            arguments |= {**options, "validation_data": validation}
             build_metrics(self, arguments["x"])
             arguments = self.distribution.divided_arguments(arguments)
             if self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
-            with self._counting(data.steps_per_epoch, data.done), errors_of_streams():
+            with self._counting(data.steps_per_epoch, done), own_errors(data, held_out):
                 history = super().fit(**arguments)
         self.recipe.report_still(data.total_steps)
         return history
@@ -397,7 +441,14 @@ class TextModel(keras.Model):
         if not self.compiled:
             self.compile()
 
-    def _reserve_examples(self, data: TrainingData) -> None:
+    def _evaluation_source(self, x, y, sample_weight, batch_size: int, steps: int | None) -> Source:
+        """Return the data for `evaluate`, for which the metrics have room."""
+        plan = Plan(batch_size, steps_per_epoch=steps)
+        data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
+        self._reserve_examples(data)
+        return data
+
+    def _reserve_examples(self, data: Source) -> None:
         """Make room for all examples in the metrics that keep them."""
         kept = [m for m in compiled_metrics(self) if isinstance(m, ExactMetric)]
         if not kept:
@@ -472,17 +523,16 @@ class TextModel(keras.Model):
             self._before_evaluation()
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
-        given, x = x, sources.as_stream(x, self)
-        self._begin_evaluate(x, y)
+        self._check_answers()
+        given, (x, y) = x, sources.read(self, x, y)
+        self._adapt_evaluation(x, y)
+        self._make_ready()
         self._before_evaluation()
-        size = batch_size or BATCH_SIZE
-        data = sources.evaluation_data(self, x, y, sample_weight, size, steps)
-        if not isinstance(data, tuple):  # of arrays
-            build_metrics(self, data)
-            with ending_quietly(given):
-                return self._run(self._evaluate, data, **options)
-        x, y, sample_weight = data
-        return self._run(self._evaluate, x, y, size, sample_weight=sample_weight, **options)
+        data = self._evaluation_source(x, y, sample_weight, batch_size or BATCH_SIZE, steps)
+        batches = data.in_order()
+        build_metrics(self, batches)
+        with ending_quietly(given), own_errors(data):
+            return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):
         """Evaluate as in Keras, and remember the results; the validations of `fit` are not."""
@@ -506,15 +556,10 @@ class TextModel(keras.Model):
         # Keras would track a dict.
         self._evaluation = MappingProxyType(dict(results)), _checksum(self.weights)
 
-    def _begin_evaluate(self, x, y) -> None:
-        """Raise an error if the task cannot evaluate yet; compile it if needed."""
-        self._check_answers()
-        self._make_ready()
-
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
         """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
         x, steps = self.distribution.divided(x, steps)
-        with self.distribution.running(), self._counting(steps), errors_of_streams():
+        with self.distribution.running(), self._counting(steps):
             return function(x, *args, steps=steps, **kwargs)
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):
@@ -608,8 +653,7 @@ class TextModel(keras.Model):
         Rows that only fill the batch do not count.
         """
         penalties = self.penalties(y_pred)
-        with counting_rows(real_rows(x)):
-            loss, size = self.batch_loss(y, y_pred, sample_weight)
+        loss, size = self.batch_loss(y, y_pred, sample_weight, real_rows(x))
         if training:
             self.recipe.weigh_batch(size)
         weigh_next_loss(self, size)
@@ -648,7 +692,10 @@ class TextModel(keras.Model):
 
     def step_function(self, step: Callable) -> Callable | None:
         """Return the function of an iterator that runs a step; None is Keras's own."""
-        return self.graphs.step_function(step)
+        if not self.has_one_graph:
+            return None
+        trains, lock = step == self.train_step, weights_lock(self)
+        return step_function(step, lock.exclusive if trains else lock.shared, trains)
 
     @contextlib.contextmanager
     def _counting(self, steps: int | None, done: int = 0):
@@ -689,11 +736,21 @@ class TextModel(keras.Model):
 
     def make_predict_function(self, force: bool = False) -> None:
         """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
-        if not self.graphs.has_one_graph():
+        if not self.has_one_graph:
             super().make_predict_function(force)
         elif force or self.predict_function is None:
-            self.graphs.renew_weights()
-            self.predict_function = self.graphs.predict_function()
+            # Graphs read these variables; others need other graphs.
+            self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
+            self.predict_function = lambda batches: self.forward(inputs_of(batches[0]))
+
+    def forward(self, inputs):
+        """Return the outputs of a batch of any size, computed by one graph of `predict_step`."""
+        long, step = is_long(inputs), self.predict_step
+        graph = self.batch_maker.cached(
+            ("forward", self._traced_weights, long),
+            lambda: ShapePolymorphicFunction(of_texts(long, step), 3),
+        )
+        return graph(inputs)
 
     @reads_weights
     def predict_on_batch(self, x):

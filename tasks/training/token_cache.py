@@ -7,7 +7,6 @@ import pathlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 
-import keras
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -18,7 +17,8 @@ from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 from encoder_zoo.presets.files.manifest import digest
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.resuming import plain_settings
+from encoder_zoo.tasks.training.backup import plain_settings
+from encoder_zoo.tasks.training.data import BatchMaker
 
 NAME, FORMAT = "tokens.json", 2
 LABELS = ("labels", "problem_type")  # attributes that decide how labels are encoded
@@ -145,17 +145,17 @@ def _damaged(path: pathlib.Path) -> ValueError:
     )
 
 
-def settings_of(task: keras.Model, first: str) -> dict:
+def settings_of(maker: BatchMaker, first: str) -> dict:
     """Return plain data that decides the examples that a task makes of a stream.
 
     Args:
-        task: with a preprocessor.
-        first: the checksum of the stream's first element.
+        maker: `BatchMaker` of the task.
+        first: Checksum of the first element of the stream.
     """
-    learner = getattr(task, "student", task)  # of a Distillation, with two preprocessors
-    read = task.preprocessor
+    read = maker.preprocessor
+    learner = getattr(read, "student", read)  # of a Distillation, with two preprocessors
     return {
-        "task": [type(task).__name__, *(getattr(learner, n, None) for n in LABELS)],
+        "task": [maker.task, *(getattr(learner, name, None) for name in LABELS)],
         "preprocessors": [
             _settings_of(one)
             for one in (read, *vars(read).values())

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import EncodedTexts
+from encoder_zoo.tasks.training.sources import Examples
 
 WORDS = "good fine nice bad poor awful the a film was it very anna lives in rome who where".split()
 TEXTS = ["good film", "the film was bad", "very nice", "awful", "it was fine", "poor film"]
@@ -291,7 +291,7 @@ class TestClassWeight:
         words, tags = [["anna", "lives", "in", "rome"]], [["B-PER", "O", "O", "B-LOC"]]
         stream = tagger(labels=["O", "B-PER", "B-LOC"])
         rows = stream.preprocess(words, tags)
-        data = EncodedTexts(stream, Plan(1, shuffle=False), rows)
+        data = Examples(Plan(1, shuffle=False), stream.batch_maker, rows)
         for given, expected in (
             ({"O": 0.5, "B-PER": 2}, [0, 2, 0.5, 0.5, 1, 0]),
             ("balanced", [0, 4 / 3, 2 / 3, 2 / 3, 4 / 3, 0]),

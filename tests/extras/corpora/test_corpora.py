@@ -19,7 +19,6 @@ from encoder_zoo.extras.corpora.reading import Reader, read_examples
 from encoder_zoo.extras.corpora.writing import Shard
 from encoder_zoo.presets.files.manifest import checksum_of, digest
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.distribution import Distribution
 
 WORDS = "the cat sat on a mat and dog ran away with his good bad film".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -612,20 +611,17 @@ def test_a_place_is_found_again_without_planning_what_is_done(corpus, monkeypatc
 
 
 @pytest.mark.slow
-def test_workers_read_the_parts_of_each_batch(corpus, tokenizer, monkeypatch):
+def test_workers_read_the_parts_of_each_batch(corpus, tokenizer):
     preprocessor = ez.MaskedLMPreprocessor(tokenizer, 16)
 
     def token_ids(worker):
         def masked(rows, seed):
             return preprocessor.collate(rows, seed)[0]["token_ids"]
 
-        monkeypatch.setattr(reading, "worker_of", lambda strategy: worker)
-        task = types.SimpleNamespace(
-            preprocessor=preprocessor,
-            distribution=Distribution(),
-            graphs=types.SimpleNamespace(collate=lambda: masked),
+        maker = types.SimpleNamespace(
+            preprocessor=preprocessor, worker=worker, collate=lambda: masked
         )
-        data = corpus.training_data(task, Plan(8, steps_per_epoch=5))
+        data = corpus.training_data(Plan(8, steps_per_epoch=5), maker)
         return [batch.numpy().tolist() for batch in data.batches(3).take(4)]
 
     whole, parts = token_ids((0, 1)), [token_ids((n, 3)) for n in range(3)]

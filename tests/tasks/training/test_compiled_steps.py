@@ -11,7 +11,7 @@ from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import training_data
+from encoder_zoo.tasks.training.sources import as_source
 from encoder_zoo.testing import tiny
 
 WORDS = "a b c d ab cd".split()
@@ -187,7 +187,7 @@ def test_filled_rows_count_in_no_metric_and_no_gradient(compiled):
 def test_batches_have_few_shapes_and_say_which_rows_count():
     task = classifier(True)
     texts, labels = sentences(37, 9)
-    data = training_data(task, texts, labels, plan=Plan(8))
+    data = as_source(texts, labels, plan=Plan(8), maker=task.batch_maker)
     batches = list(data.batches(seed=0))
     assert {batch[0]["token_ids"].shape[0] for batch in batches} == {8}
     assert len({batch[0]["token_ids"].shape for batch in batches}) <= 3
@@ -197,6 +197,6 @@ def test_batches_have_few_shapes_and_say_which_rows_count():
 
 def test_losses_that_compare_rows_are_not_filled():
     task = classifier(True, loss=lambda y_true, y_pred: keras.ops.mean(y_pred, axis=-1))
-    assert not task.graphs.fills()
-    assert classifier(True).graphs.fills()
-    assert not classifier(False).graphs.fills()
+    assert not task.batch_maker.fills
+    assert classifier(True).batch_maker.fills
+    assert not classifier(False).batch_maker.fills

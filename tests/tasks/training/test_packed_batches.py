@@ -113,7 +113,7 @@ from encoder_zoo.common.keras_private import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.layers import Dropout
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.sources import training_data
+from encoder_zoo.tasks.training.sources import as_source
 from encoder_zoo.testing import tiny
 
 WORDS = "a b c d ab cd".split()
@@ -168,7 +168,7 @@ for name, x in cases.items():
     (packed, found), (plain, expected) = (
         answers(cls, packs, x, labels) for packs in (True, False)
     )
-    result(name, found, expected, bool(packed.graphs._packings), bool(plain.graphs._packings))
+    result(name, found, expected, bool(packed.graphs.packings), bool(plain.graphs.packings))
 
 task = made(ez.SequenceClassifier, True)
 uneven = [0] * 35 + [1] * 10
@@ -189,7 +189,7 @@ for seed in range(4):
 fresh = made(ez.SequenceClassifier, True)
 orders = []
 for each in (task, fresh):  # whatever a process has trained on before
-    data = training_data(each, texts, labels, plan=Plan(8))
+    data = as_source(texts, labels, plan=Plan(8), maker=each.batch_maker)
     x, y = next(iter(data.batches(seed=5).take(1)))
     orders.append(np.asarray(x["token_ids"]).tolist())
 result("order", *orders)

@@ -19,9 +19,9 @@ from safetensors.numpy import load_file, save_file
 import encoder_zoo as ez
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks.preprocessing.batching import LengthGroupedBatcher, Plan
-from encoder_zoo.tasks.training import backup, resuming
+from encoder_zoo.tasks.training import backup
 from encoder_zoo.tasks.training.backup import STATE
-from encoder_zoo.tasks.training.sources import training_data
+from encoder_zoo.tasks.training.sources import as_source, checksum_of_examples
 
 WORDS = "the cat sat on a mat dog ran film was good bad it is not".split()
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -212,6 +212,16 @@ def test_datasets_continue_behind_the_batches_that_are_done(tmp_path, steps_per_
     assert_same_curve({**before, **after}, whole)
 
 
+def test_prepared_inputs_continue_with_the_same_losses(tmp_path):
+    x, y = classifier().preprocessor(TEXTS, LABELS)
+    data = {name: values.numpy() for name, values in x.items()}, y.numpy()
+    whole, _ = train(classifier(), data=data)
+    before, _ = train(classifier(), tmp_path / "b", fails_at=(1, 3), data=data)
+    after, _ = train(classifier(), tmp_path / "b", data=data)
+    assert min(after) == (1, 2)
+    assert_same_curve({**before, **after}, whole)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", [{"batch_size": 2}, pytest.param({"shuffle": False}, marks=pytest.mark.slow)]
@@ -229,7 +239,7 @@ def test_masks_of_datasets_change_from_epoch_to_epoch_and_can_be_repeated():
     dataset = tf.data.Dataset.from_tensor_slices(TEXTS[:8]).batch(4)
     preprocessor = ez.MaskedLMPreprocessor(TOKENIZER())
     task = ez.MaskedLM(ez.BertBackbone(len(TOKENS), **SMALL), preprocessor)
-    stream = training_data(task, dataset, plan=Plan(4, range(3)))
+    stream = as_source(dataset, plan=Plan(4, range(3)), maker=task.batch_maker)
     ids = [batch[0]["token_ids"].numpy().tolist() for batch in stream.batches(7, 0)]
     assert len(ids) == 6
     assert ids[0] != ids[2] != ids[4]
@@ -400,7 +410,7 @@ def test_a_backup_of_another_run_is_refused(interrupted, tmp_path):
 def test_examples_of_another_shape_or_type_are_others():
     ids = np.arange(12, dtype="int32")
     examples = [ids.reshape(2, 6), ids.reshape(2, 3, 2), ids.view("float32").reshape(2, 6)]
-    found = [resuming.checksum_of_examples({"token_ids": part}) for part in examples]
+    found = [checksum_of_examples({"token_ids": part}) for part in examples]
     assert {row["examples"] for row in found} == {2}
     assert len({row["sha256"] for row in found}) == 3
 
@@ -493,13 +503,6 @@ def test_what_backup_and_restore_does_not_take(tmp_path):
     for wrong in (0, -1, True, "batch"):
         with pytest.raises(ValueError, match="save_freq is"):
             ez.BackupAndRestore(tmp_path, save_freq=wrong)
-    task = classifier()
-    x, y = task.preprocessor(TEXTS, LABELS)
-    prepared = {name: values.numpy() for name, values in x.items()}
-    with pytest.raises(ValueError, match="BackupAndRestore.*reshuffle_each_iteration"):
-        train(task, tmp_path, data=(prepared, y.numpy()))
-    dataset = tf.data.Dataset.from_tensor_slices((prepared, y)).batch(4)
-    assert len(train(task, tmp_path / "b", data=(dataset,))[0]) == 2 * STEPS
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(loss="mse")
     with pytest.raises(ValueError, match="keras.callbacks.BackupAndRestore"):
@@ -611,10 +614,7 @@ def test_weights_that_are_no_numbers_are_not_backed_up(tmp_path):
 
 def other_worker(monkeypatch, numbers):
     """Has a second worker call with these numbers where the first one calls with as many."""
-    for module in (backup, resuming):
-        monkeypatch.setattr(
-            module, "of_all_workers", lambda strategy, mine: [mine, numbers[len(mine)]]
-        )
+    monkeypatch.setattr(backup, "of_all_workers", lambda strategy, mine: [mine, numbers[len(mine)]])
 
 
 def test_workers_that_call_fit_differently_are_told(tmp_path, monkeypatch):

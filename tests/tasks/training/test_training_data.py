@@ -8,12 +8,16 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
-from encoder_zoo.tasks.training.data import TrainingData
-from encoder_zoo.tasks.training.sources import training_data
+from encoder_zoo.tasks.training.data import Source
+from encoder_zoo.tasks.training.sources import as_source
 
 TEXTS = ["the cat", "a dog ran", "it sat", "the mat", "a cat sat on it"]
 LABELS = [0, 1, 1, 0, 1]
 PLAN = Plan(batch_size=2, epochs=range(1, 3))
+
+
+def source_of(task, *data, plan=PLAN):
+    return as_source(*data, plan=plan, maker=task.batch_maker)
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +40,10 @@ def sources(task):
 
 @pytest.mark.parametrize("name", ["texts", "dataset", "batches", "prepared"])
 def test_every_source_has_steps(task, name):
-    data = training_data(task, *sources(task)[name], plan=PLAN)
+    data = source_of(task, *sources(task)[name])
     assert (data.steps, data.steps_per_epoch, data.total_steps) == (3, 3, 6)
     fewer = Plan(2, range(3), steps_per_epoch=2)
-    assert training_data(task, *sources(task)[name], plan=fewer).total_steps == 6
+    assert source_of(task, *sources(task)[name], plan=fewer).total_steps == 6
 
 
 @pytest.mark.slow(except_for="^texts")
@@ -47,7 +51,7 @@ def test_every_source_has_steps(task, name):
     "name", ["texts", pytest.param("dataset", marks=pytest.mark.slow), "batches"]
 )
 def test_batches_follow_from_the_seed_and_begin_anywhere(task, name):
-    data = training_data(task, *sources(task)[name], plan=PLAN)
+    data = source_of(task, *sources(task)[name])
     whole, again, rest = (
         [(x["token_ids"].numpy().tolist(), y.numpy().tolist()) for x, y in data.batches(*place)]
         for place in ((7,), (7,), (7, 4))
@@ -59,34 +63,33 @@ def test_batches_follow_from_the_seed_and_begin_anywhere(task, name):
 @pytest.mark.slow(except_for="^(prepared|texts)")
 @pytest.mark.parametrize("name", ["texts", "dataset", "batches", "prepared"])
 def test_weights_are_those_of_a_function(task, name):
-    data = training_data(task, *sources(task)[name], plan=PLAN)
+    data = source_of(task, *sources(task)[name])
 
     def weigh(x, y, sample_weight=None, *, weights):
         return x, y, tf.gather(weights, y)
 
     data = data.weighted(weigh, np.float32([0, 3]))
-    if name == "prepared":
-        _, y, weights = data.in_order()
-        assert weights.tolist() == [3 * label for label in y]
-    for _, y, weights in [] if name == "prepared" else data.batches(0):
+    for _, y, weights in data.batches(0):
         assert weights.numpy().tolist() == [3 * label for label in y.numpy()]
 
 
 def test_only_data_in_memory_are_split(task):
-    first, held_out = training_data(task, TEXTS, LABELS, plan=PLAN).split(0.4, 32)
-    assert first.steps == 2 and [len(y) for _, y in held_out] == [2]
+    first, held_out = source_of(task, TEXTS, LABELS).split(0.4, 32)
+    assert first.steps == 2 and [len(y) for _, y in held_out.in_order()] == [2]
     with pytest.raises(ValueError, match="validation_split.*dataset"):
-        training_data(task, *sources(task)["dataset"], plan=PLAN).split(0.4, 32)
+        source_of(task, *sources(task)["dataset"]).split(0.4, 32)
 
 
 @pytest.mark.parametrize("kind", [np.array, tf.constant, pd.Series, list])
 def test_weights_of_classes_are_of_the_training_share(task, kind):
     prepared = task.preprocessor(["a"] * 6)
-    data = training_data(task, prepared, kind([0, 0, 1, 1, 1, 1]), plan=PLAN)
-    first, (x, y, weights) = data.split(0.5, 32)
-    assert first.steps == 2 and list(y) == [1, 1, 1] and weights is None
+    plan = Plan(batch_size=3, shuffle=False)
+    data = source_of(task, prepared, kind([0, 0, 1, 1, 1, 1]), plan=plan)
+    first, held_out = data.split(0.5, 32)
+    [(x, y)] = held_out.in_order()
+    assert first.steps == 1 and list(y) == [1, 1, 1]
     assert len(x["token_ids"]) == len(x["padding_mask"]) == 3
-    _, y, weights = task._weigh_classes(first, "balanced").in_order()
+    [(_, y, weights)] = task._weigh_classes(first, "balanced").batches(0)
     assert list(y) == [0, 0, 1]
     np.testing.assert_allclose(weights, [0.75, 0.75, 1.5])  # 3 / (2 classes * 2 or 1)
 
@@ -110,17 +113,17 @@ def test_the_validation_share_of_prepared_inputs_is_not_weighed(task):
 @pytest.mark.matrix
 @pytest.mark.slow
 def test_a_source_brings_its_own_data(task):
-    class Source:
-        def training_data(self, task, plan):
-            return Batches(task, plan)
+    class Own:
+        def training_data(self, plan, maker):
+            return Batches(plan, maker)
 
-    class Batches(TrainingData):
+    class Batches(Source):
         steps = 2
 
-        def _batches(self, seed, done):
+        def _batches(self, seed, start):
             dataset = tf.data.Dataset.from_tensor_slices((TEXTS[:2], LABELS[:2])).batch(1)
-            data = training_data(self.task, dataset, plan=self.plan)
-            return data.batches(seed, done)
+            data = as_source(dataset, plan=self.plan, maker=self.maker)
+            return data.batches(seed, start)
 
         def in_order(self):
             return self._batches(0, 0)
@@ -128,14 +131,14 @@ def test_a_source_brings_its_own_data(task):
         def describe(self):
             return {}
 
-    data = training_data(task, Source(), plan=PLAN)
+    data = source_of(task, Own())
     assert isinstance(data, Batches) and data.total_steps == 4
     with pytest.raises(ValueError, match="Received y with a dataset"):
-        training_data(task, Source(), LABELS)
+        source_of(task, Own(), LABELS)
     backbone = ez.BertBackbone(task.backbone.vocabulary_size, 1, 1, 4, 4)
     model = ez.SequenceClassifier(backbone, task.preprocessor, num_classes=2)
     model.compile(run_eagerly=True)
-    source = Source()
+    source = Own()
     model._check_labels = lambda x, y: None
     assert len(model.fit(source, epochs=2, verbose=0).history["loss"]) == 2
     assert np.isfinite(model.evaluate(source, verbose=0)).all()
@@ -143,5 +146,5 @@ def test_a_source_brings_its_own_data(task):
 
 def test_a_column_may_be_called_training_data(task):
     table = pd.DataFrame({"training_data": TEXTS, "second": TEXTS[::-1]})
-    data = training_data(task, table, LABELS, plan=PLAN)
+    data = source_of(task, table, LABELS)
     assert data.describe()["examples"] == len(TEXTS)

@@ -1,11 +1,39 @@
-"""Training ends with an error that names the step when the loss is NaN or infinite."""
+"""The callbacks of `fit`, its history, and the callback that stops at a loss that is not finite."""
 
 from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import keras
+
+from encoder_zoo.common.validation import Rule
+
+
+def _are_callbacks(value: object) -> bool:
+    found = (
+        [value] if isinstance(value, keras.callbacks.CallbackList) else keras.tree.flatten(value)
+    )
+    return all(callable(getattr(c, "set_model", None)) and not isinstance(c, type) for c in found)
+
+
+Callbacks = Annotated[
+    Sequence[keras.callbacks.Callback],
+    Rule(_are_callbacks, "a list of callbacks, such as keras.callbacks.EarlyStopping()"),
+]
+
+
+if TYPE_CHECKING:
+
+    class History(keras.callbacks.History):
+        """Keras's history, with the types of its values, which Keras does not give."""
+
+        history: dict[str, list[float]]
+        epoch: list[int]
+else:
+    History = keras.callbacks.History
 
 
 class StopAtDivergence(keras.callbacks.Callback):
