@@ -21,10 +21,10 @@ from encoder_zoo.common.validation import check_argument
 from encoder_zoo.common.wording import invalid, unknown_argument
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
-from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import from_json_value
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, EnlargedCheckpoint, default_labels
+from encoder_zoo.presets.formats.config import backbone_arguments
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
@@ -116,7 +116,7 @@ def load_preprocessor(cls: type, source: str | os.PathLike, **arguments):
     safeguards = Safeguards.taken_from(arguments)
     with loading(source), open_tokenizer(source, safeguards) as preset:
         tokenizer = _require_tokenizer(preset, arguments.pop("added_tokens", ()))
-        from_files = cls.arguments_from_files(preset, tokenizer)
+        from_files = cls.folder.text_arguments(preset, tokenizer)
     known = argument_names(cls)
     for name in arguments:
         if name not in known:
@@ -206,9 +206,8 @@ def _read_task(
     preprocessor = make_preprocessor(cls, checkpoint, request, tokenizer)
     checkpoint = with_rows_for(checkpoint, tokenizer)
     restored = restore_encoder(cls, checkpoint, request, safeguards, backbone)
-    models = read_further_models(cls, checkpoint, request, safeguards)
-    request = request._replace(task={**request.task, **models})
     settings = settings_of_task(cls, checkpoint, request.task)
+    settings = with_further_models(cls, settings, request, safeguards)
     task = cls(restored.backbone, preprocessor, **settings)
     if tokenizer is not None:
         task.backbone.checkpoint_vocabulary = Vocabulary.of(tokenizer)
@@ -216,7 +215,8 @@ def _read_task(
     used = restored.used | restore_head(
         checkpoint, task, request.task, safeguards, restored.pooler_is_new, other_class
     )
-    used |= task.load_from_files(checkpoint, request.task, safeguards.allow_nonfinite) or set()
+    folder = cls.record.folder
+    used |= folder.restore(task, checkpoint, request.task, safeguards.allow_nonfinite)
     if backbone is None:
         report_unused(checkpoint, used, cls.__name__)
     return task
@@ -255,7 +255,8 @@ def read_task_tokenizer(
         message = "%s has no tokenizer: this %s takes prepared inputs only."
         logger.warning(message, checkpoint.folder.name, cls.__name__)
         return None
-    return _with_added(tokenizer, cls.tokens_to_add(checkpoint, tokenizer, request.others))
+    needed = cls.record.folder.tokens_to_add(checkpoint, tokenizer, request.others)
+    return _with_added(tokenizer, needed)
 
 
 def make_preprocessor(
@@ -268,7 +269,7 @@ def make_preprocessor(
     if tokenizer is None:
         return None
     kind = cls.record.preprocessor_class
-    from_files = kind.arguments_from_files(checkpoint, tokenizer)
+    from_files = cls.record.folder.text_arguments(checkpoint, tokenizer)
     _check_stored(from_files, kind, checkpoint.folder)
     stored = _stored_settings(cls, checkpoint.settings)
     stored = {name: v for name, v in stored.items() if name not in cls.record.answer_settings}
@@ -301,15 +302,17 @@ def restore_encoder(
     )
 
 
-def read_further_models(
-    cls: type[PresetTask], checkpoint: Checkpoint, request: Request, safeguards: Safeguards
-) -> dict[str, PresetTask]:
-    """Return the task's arguments that are models of their own, such as an encoder of queries."""
+def with_further_models(
+    cls: type[PresetTask], settings: dict, request: Request, safeguards: Safeguards
+) -> dict[str, object]:
+    """Return the arguments with the models that are in files, such as an encoder of queries."""
     own = {"added_tokens": request.added_tokens, **request.backbone}
-    return {
+    models = {
         name: _read_task(cls, open_files(files, safeguards), safeguards, own)
-        for name, files in cls.models_in_files(checkpoint, request.task).items()
+        for name, files in settings.items()
+        if isinstance(files, FolderFiles)
     }
+    return {**settings, **models}
 
 
 def stored_answers(cls: type[PresetTask], checkpoint: Checkpoint) -> dict[str, object]:
@@ -329,12 +332,11 @@ def settings_of_task(cls: type[PresetTask], checkpoint: Checkpoint, given: dict)
         given: Dict of the caller's arguments for the task, which count more.
     """
     built_in = checkpoint.head_arguments.get(cls.record.head, {})
-    head, settings = cls.head_of(checkpoint.family), checkpoint.settings
-    from_files = cls.arguments_from_files(checkpoint, given)
-    arguments = {**from_files, **cls.checkpoint_arguments(checkpoint.config, head, given)}
+    from_files = cls.record.folder.arguments(checkpoint, given)
+    arguments = {**from_files, **cls.checkpoint_arguments(checkpoint, given)}
     if "labels" not in given and arguments.get("labels", ()) is None:
-        names = default_labels(arguments["num_classes"])
-        if settings.get("head", {}).get("labels") == names:  # saved here, of classes with names
+        names, saved = default_labels(arguments["num_classes"]), checkpoint.settings.get("head", {})
+        if saved.get("labels") == names:  # saved here, of classes with names
             arguments["labels"] = names
     return {**built_in, **stored_answers(cls, checkpoint), **arguments}
 
@@ -510,7 +512,7 @@ def _route(cls: type[PresetTask], family: Family, arguments: dict) -> tuple[dict
         indices = [i for i, taker in enumerate(takers) if name in argument_names(taker)]
         if name == "dtype":
             indices = [0, 2]
-        elif name != "dropout" and (2 in indices or name in cls.settings_in_files):
+        elif name != "dropout" and (2 in indices or name in cls.record.folder.settings):
             indices = [i for i in indices if i]  # a backbone's argument of that name is another one
         if not indices:
             known = {n for taker in takers for n in argument_names(taker)}

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets import adapters, hub
-from encoder_zoo.presets.config import check_config, check_sizes
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.config import check_config, check_sizes
 from encoder_zoo.presets.formats.gliner import GlinerCheckpoint, encoder_address, read_encoder
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint

@@ -13,7 +13,6 @@ import keras
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import skip_initialization
-from encoder_zoo.presets.config import backbone_arguments
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
     backbone_layers,
@@ -21,6 +20,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     match,
     unexpected,
 )
+from encoder_zoo.presets.formats.config import backbone_arguments
 from encoder_zoo.presets.opening import Safeguards
 
 logger = logging.getLogger("encoder_zoo")

@@ -24,7 +24,6 @@ from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.low_rank import UPDATES
 from encoder_zoo.encoders.tokenizers.files.writing import as_json
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.json_data import as_json_value, json_bytes
 from encoder_zoo.presets.files.manifest import write_manifest
@@ -36,6 +35,7 @@ from encoder_zoo.presets.formats.checkpoint import (
     named_weights,
     stored_array,
 )
+from encoder_zoo.presets.formats.config import backbone_config
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MANIFEST,
@@ -121,7 +121,7 @@ def save_task(
     tokenizer, stored = None, {}
     if task.preprocessor is not None:
         tokenizer = task.preprocessor.tokenizer
-        elsewhere = {"tokenizer", *task.settings_in_files}
+        elsewhere = {"tokenizer", *task.record.folder.settings}
         names = [n for n in argument_names(type(task.preprocessor)) if n not in elsewhere]
         stored = {name: getattr(task.preprocessor, name) for name in names}
     stored |= {name: as_json_value(getattr(task, name)) for name in task.record.answer_settings}
@@ -136,15 +136,15 @@ def save_task(
             settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
         _save_keras_hub(folder, [there], settings, about)
         return
-    task.check_representable()
+    fields = task.config_fields()
     config, weights = _config_and_weights(task)
     settings |= _own_class(backbone)
     if task.num_classes and task.labels == default_labels(task.num_classes):
         settings["head"] = {"labels": task.labels}  # config.json alone would say: without names
-    config |= task.extra_config()
-    files = {**task.files_to_save(DTYPES[dtype] if dtype else None), **beside}
-    more = files, task.models_to_save(), task.encoder_prefix is not None
-    _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes, *more)
+    layout = task.record.folder
+    files = {**layout.files(task, DTYPES[dtype] if dtype else None), **beside}
+    more = files, layout.encoder_prefix is not None
+    _save(folder, config | fields, weights, settings, about, tokenizer, dtype, shard_bytes, *more)
 
 
 def _own_class(backbone: Backbone) -> dict:
@@ -157,13 +157,13 @@ def _config_and_weights(task: PresetTask) -> tuple[dict, Weights]:
     """Return the fields of config.json for a task, and the weights of its backbone and its head."""
     backbone, head = task.backbone, task.head_record
     prefix = "" if head is NO_HEAD else f"{backbone.family.prefix}."
-    prefix = prefix if task.encoder_prefix is None else task.encoder_prefix
+    layout = task.record.folder
+    prefix = prefix if layout.encoder_prefix is None else layout.encoder_prefix
     weights = {
         **_weights(backbone, backbone_layers(backbone), prefix),
         **_weights(task, head.tensors),
     }
-    others = [weight for model in task.models_to_save().values() for weight in model.weights]
-    check_all_saved(task, weights, [*task.weights_in_files, *task.weights_of_training, *others])
+    check_all_saved(task, weights, layout.weights(task))
     return {"architectures": [_architecture(task)], **_head_config(task, head)}, weights
 
 
@@ -178,10 +178,8 @@ def _usage(task: PresetTask) -> Usage:
     suffix = task.record.head
     here = next(cls for cls in type(task).__mro__ if "record" in vars(cls)).__name__
     library, there = TRANSFORMERS, "AutoModel"
-    if task.encoder_prefix is not None:
-        library, there = GLINER, "GLiNER"
-    elif task.sentence_transformers_class:
-        library, there = SENTENCE_TRANSFORMERS, task.sentence_transformers_class
+    if theirs := task.record.folder.opened_by:
+        library, there = GLINER if theirs == "GLiNER" else SENTENCE_TRANSFORMERS, theirs
     elif suffix in task.backbone.family.heads:
         there = there + suffix if task.head_record.auto_class else _architecture(task)
     example = ""
@@ -200,7 +198,6 @@ def _save(
     dtype,
     shard_bytes,
     files=MappingProxyType({}),
-    others=MappingProxyType({}),
     has_own_config=False,
 ) -> None:
     main = _dtypes(weights, dtype)[1]
@@ -208,11 +205,12 @@ def _save(
     with _new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
         own = None if has_own_config else config
         _write_model(new, own, weights, about.backbone, tokenizer, dtype, shard_bytes)
-        for name, task in others.items():
+        models = {name: part for name, part in files.items() if isinstance(part, keras.Model)}
+        for name, task in models.items():
             (new / name).mkdir()
             own, tokenizer = _config_and_weights(task), task.preprocessor.tokenizer
             _write_model(new / name, *own, task.backbone, tokenizer, dtype, shard_bytes)
-        _write_files(new, files)
+        _write_files(new, {name: part for name, part in files.items() if name not in models})
 
 
 def _dtypes(weights: Weights, dtype: str | None) -> tuple[dict[str, str], str]:

@@ -244,8 +244,9 @@ def check_modules(checkpoint: Checkpoint, tokenizer) -> None:
     """
     files = checkpoint.files.root
     if MODULES in files and of_kind(read_modules(files), "Pooling"):
-        embedding_folder.embedder_arguments(checkpoint, {})
-        embedding_folder.preprocessor_arguments(checkpoint, tokenizer)
+        layout = embedding_folder.EmbeddingFolder()
+        layout.arguments(checkpoint, {})
+        layout.text_arguments(checkpoint, tokenizer)
 
 
 def print_table(findings: dict[str, Finding]) -> None:

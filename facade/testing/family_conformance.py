@@ -13,8 +13,13 @@ from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.layers import ACTIVATIONS
-from encoder_zoo.presets.config import REQUIRED, backbone_arguments, backbone_config, check_config
 from encoder_zoo.presets.formats.checkpoint import backbone_layers, named_weights
+from encoder_zoo.presets.formats.config import (
+    REQUIRED,
+    backbone_arguments,
+    backbone_config,
+    check_config,
+)
 from encoder_zoo.testing import tiny
 from encoder_zoo.testing.comparing import (
     arrays,

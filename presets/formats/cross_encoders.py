@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.json_data import json_bytes
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, default_labels
 from encoder_zoo.presets.formats.embedding_modules import ACTIVATIONS, read_activation
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODEL_SETTINGS, MODULES
+from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import (
     check_case,
     check_transformer,
@@ -24,7 +26,8 @@ from encoder_zoo.presets.formats.sentence_transformers import (
 )
 
 if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    import keras
+
     from encoder_zoo.presets.opening import TokenizerPreset
 
 _TOKENIZER = "tokenizer_config.json"
@@ -55,40 +58,48 @@ def read_cross_encoder_activation(files: FolderFiles, config: Mapping) -> str:
     return "sigmoid" if len(config.get("id2label") or ()) == 1 else "linear"
 
 
-def cross_encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
-    """Return {"activation": ...} of a preset; {} if its head is not that of a classifier.
+class CrossEncoderFolder(FolderFormat):
+    """The folder of sentence-transformers' CrossEncoder, for `Reranker`."""
 
-    Args:
-        checkpoint: the opened preset.
+    opened_by = "CrossEncoder"
 
-    Raises:
-        ValueError: If there are modules other than a Transformer. See also
-            `read_cross_encoder_activation`.
-    """
-    _check_modules(checkpoint)
-    [architecture, *_] = checkpoint.config.get("architectures") or [""]
-    if not architecture.endswith("ForSequenceClassification"):
-        return {}
-    activation = read_cross_encoder_activation(checkpoint.files, checkpoint.config)
-    return {"activation": activation}
+    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        if "activation" not in given:
+            _check_modules(checkpoint)
+        [architecture, *_] = checkpoint.config.get("architectures") or [""]
+        if not architecture.endswith("ForSequenceClassification"):
+            return {}
+        found = checkpoint.config.get("id2label")
+        names = [*found.values()] if found else default_labels(2)  # as in transformers
+        if len(names) > 1:
+            raise ValueError(
+                f"The checkpoint is a classifier of {len(names)} labels, {', '.join(names[:5])}, "
+                "and a Reranker has one output. Use SequenceClassifier.from_preset, or a new "
+                "head: Reranker(Backbone.from_preset(source), preprocessor)."
+            )
+        if "activation" in given:
+            return {}
+        activation = read_cross_encoder_activation(checkpoint.files, checkpoint.config)
+        return {"activation": activation}
 
+    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+        check_case(preset.files, tokenizer)
+        settings, path = model_settings(preset.files.root), preset.files.root.path / MODEL_SETTINGS
+        prompt, is_own = settings.get("default_prompt_name"), "activation_fn" in settings
+        if is_own and prompt is not None and (settings.get("prompts") or {}).get(prompt):
+            raise invalid(
+                f"{path}: default_prompt_name",
+                prompt,
+                "null for cross-encoders. Put its text before the queries yourself",
+            )
+        return {"max_length": read_length(preset.files)}
 
-def cross_encoder_length(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return {"max_length": tokens of a pair} of a preset; None if its files do not limit it.
-
-    Raises:
-        ValueError: If a prompt is put before every query. See also `check_case`.
-    """
-    check_case(preset.files, tokenizer)
-    settings, path = model_settings(preset.files.root), preset.files.root.path / MODEL_SETTINGS
-    prompt, is_own = settings.get("default_prompt_name"), "activation_fn" in settings
-    if is_own and prompt is not None and (settings.get("prompts") or {}).get(prompt):
-        raise invalid(
-            f"{path}: default_prompt_name",
-            prompt,
-            "null for cross-encoders. Put its text before the queries yourself",
-        )
-    return {"max_length": read_length(preset.files)}
+    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+        if task.preprocessor is None:
+            return {}
+        config = json.loads(task.preprocessor.tokenizer.to_files()[_TOKENIZER])
+        length = task.preprocessor.max_sequence_length  # of a pair, with special tokens
+        return {_TOKENIZER: json_bytes({**config, "model_max_length": length})}
 
 
 def _check_modules(checkpoint: Checkpoint) -> None:
@@ -117,14 +128,3 @@ def cross_encoder_config(activation: str) -> dict[str, object]:
     """
     name = ACTIVATIONS[activation]
     return {_SINCE_4: {"activation_fn": name, "version": "4.0.0"}, _BEFORE_4: name}
-
-
-def cross_encoder_files(tokenizer, length: int) -> dict[str, bytes]:
-    """Return the tokenizer's configuration with the length of a pair.
-
-    Args:
-        tokenizer: of the model.
-        length: tokens of a pair, with special tokens.
-    """
-    config = json.loads(tokenizer.to_files()[_TOKENIZER])
-    return {_TOKENIZER: json_bytes({**config, "model_max_length": length})}

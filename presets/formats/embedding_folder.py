@@ -28,6 +28,7 @@ from encoder_zoo.presets.formats.preset_files import (
     MODULES,
     TRANSFORMER_SETTINGS,
 )
+from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.static_folder import StaticCheckpoint, static_files
 
 if TYPE_CHECKING:
@@ -37,49 +38,102 @@ logger = logging.getLogger("encoder_zoo")
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _TYPES = "sentence_transformers.models."
-# Of `TextEmbedder` and its preprocessor, that these files hold.
-ARGUMENTS = ("pooling", "dense", "normalize", "dim", "similarity_function")
-ARGUMENTS += ("max_length", "prompts", "default_prompt", "include_prompt")
 
 
-def embedder_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of `TextEmbedder` that a preset's files hold.
+class EmbeddingFolder(FolderFormat):
+    """The folder of a SentenceTransformer, for `TextEmbedder`.
 
     A folder without `modules.json` is an encoder: then the pooling is the default, which one log
     line says.
-
-    Args:
-        checkpoint: the opened preset.
-        given: arguments of the caller.
-
-    Raises:
-        ValueError: If a module or a field of its files is not implemented.
     """
-    files = checkpoint.files.root
-    listed = {n: v for n, v in checkpoint.listed_settings.items() if n in ("pooling", "normalize")}
-    is_static = isinstance(checkpoint, StaticCheckpoint)
-    if is_static and MODULES not in files:
-        return {"pooling": "mean", "normalize": False, **checkpoint.own_arguments()}
-    if MODULES not in files:
-        if "pooling" not in {**listed, **given}:
-            message = "%s does not say how its tokens are pooled: pooling is the default, 'mean'."
+
+    opened_by = "SentenceTransformer"
+    settings = ("pooling", "dense", "normalize", "dim", "similarity_function")
+    settings += ("max_length", "prompts", "default_prompt", "include_prompt")
+
+    def arguments(self, checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
+        files = checkpoint.files.root
+        names = ("pooling", "normalize")
+        listed = {n: v for n, v in checkpoint.listed_settings.items() if n in names}
+        is_static = isinstance(checkpoint, StaticCheckpoint)
+        if is_static and MODULES not in files:
+            return {"pooling": "mean", "normalize": False, **checkpoint.own_arguments()}
+        if MODULES not in files:
+            if "pooling" not in {**listed, **given}:
+                logger.warning(
+                    "%s does not say how its tokens are pooled: pooling is the default, 'mean'.",
+                    checkpoint.folder.name,
+                )
+            return listed
+        _, *others = theirs.embedding_modules(files)
+        width, pooling = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]], "mean"
+        if not is_static:
+            pooling_module, *others = others
+            theirs.check_transformer(checkpoint.files, "feature-extraction")
+            pooling, _ = read_pooling(files, pooling_module, width)
+            width *= 1 if isinstance(pooling, str) else len(pooling)
+        dense = read_dense_layers(files, others, width)
+        width = dense[-1]["units"] if dense else width
+        normalizing = theirs.of_kind(others, "Normalize")
+        for module in normalizing:
+            check_normalize(files, module)
+        arguments = {"pooling": pooling, "dense": dense, "normalize": bool(normalizing)}
+        arguments |= checkpoint.own_arguments() if is_static else {}
+        return {**arguments, **_model_arguments(files, width)}
+
+    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+        files, root = preset.files, preset.files.root
+        if isinstance(preset, StaticCheckpoint):
+            return {"max_length": preset.length(), **theirs.read_prompts(root)}
+        theirs.check_case(files, tokenizer)
+        names = ("prompts", "default_prompt")
+        arguments = {n: v for n, v in preset.listed_settings.items() if n in names}
+        arguments |= {"max_length": theirs.read_length(files), **theirs.read_prompts(root)}
+        if MODULES in root and (modules := theirs.embedding_modules(root))[0].kind != theirs.STATIC:
+            pooling = modules[1]
+            _, arguments["include_prompt"] = read_pooling(root, pooling, None)
+        return arguments
+
+    def restore(
+        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
+    ) -> set[str]:
+        if not task.dense_layers:
+            return set()
+        if "dense" in given:
+            message = "%s: the dense layers start from random weights. Fine-tune before use."
             logger.warning(message, checkpoint.folder.name)
-        return listed
-    _, *others = theirs.embedding_modules(files)
-    width, pooling = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]], "mean"
-    if not is_static:
-        pooling_module, *others = others
-        theirs.check_transformer(checkpoint.files, "feature-extraction")
-        pooling, _ = read_pooling(files, pooling_module, width)
-        width *= 1 if isinstance(pooling, str) else len(pooling)
-    dense = read_dense_layers(files, others, width)
-    width = dense[-1]["units"] if dense else width
-    normalizing = theirs.of_kind(others, "Normalize")
-    for module in normalizing:
-        check_normalize(files, module)
-    arguments = {"pooling": pooling, "dense": dense, "normalize": bool(normalizing)}
-    arguments |= checkpoint.own_arguments() if is_static else {}
-    return {**arguments, **_model_arguments(files, width)}
+            return set()
+        files = checkpoint.files.root
+        modules = theirs.of_kind(theirs.embedding_modules(files), "Dense")
+        for layer, module in zip(task.dense_layers, modules, strict=True):
+            load_dense(layer, files, module, allow_nonfinite)
+        return set()
+
+    def weights(self, task: keras.Model) -> list[keras.Variable]:
+        return [weight for layer in task.dense_layers for weight in layer.weights]
+
+    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+        from encoder_zoo.encoders.families.token_table import TokenTable  # it needs Keras
+
+        is_static = isinstance(task.backbone, TokenTable)
+        kinds = [theirs.STATIC] if is_static else ["Transformer", "Pooling"]
+        kinds += ["Dense"] * len(task.dense_layers) + ["Normalize"] * task.normalize
+        paths = ["." if is_static else "", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
+        modules = [(path, f"{_TYPES}{kind}") for kind, path in zip(kinds, paths, strict=True)]
+        files: dict[str, object] = {
+            MODULES: theirs.written_modules(modules),
+            MODEL_SETTINGS: embedder_settings(task),
+        }
+        if is_static:
+            files |= static_files(task, dtype)
+        else:
+            length = (task.preprocessor or task.backbone).max_sequence_length
+            files[TRANSFORMER_SETTINGS[0]] = theirs.written_length(length)
+            files[f"{paths[1]}/{CONFIG}"] = _pooling_config(task)
+        width = task.backbone.hidden_dim * len(_as_list(task.pooling))
+        of_dense = [path for path in paths if path.endswith("_Dense")]
+        files |= dense_files(task.dense_layers, of_dense, width, "dense", dtype)
+        return json_files(files)
 
 
 def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
@@ -87,90 +141,6 @@ def _model_arguments(files: FolderFiles, width: int) -> dict[str, object]:
     dim = theirs.read_count(files, "truncate_dim")
     dim = None if dim is None or dim >= width else dim
     return {"similarity_function": similarity, "dim": dim}
-
-
-def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return the arguments of `TextEmbedderPreprocessor` that a preset's files hold.
-
-    Args:
-        preset: opened.
-        tokenizer: of the preset.
-
-    Raises:
-        ValueError: If a field of a file has a wrong value.
-    """
-    files, root = preset.files, preset.files.root
-    if isinstance(preset, StaticCheckpoint):
-        return {"max_length": preset.length(), **theirs.read_prompts(root)}
-    theirs.check_case(files, tokenizer)
-    names = ("prompts", "default_prompt")
-    arguments = {n: v for n, v in preset.listed_settings.items() if n in names}
-    arguments |= {"max_length": theirs.read_length(files), **theirs.read_prompts(root)}
-    if MODULES in root and (modules := theirs.embedding_modules(root))[0].kind != theirs.STATIC:
-        pooling = modules[1]
-        _, arguments["include_prompt"] = read_pooling(root, pooling, None)
-    return arguments
-
-
-def restore_dense(
-    task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
-) -> None:
-    """Load the weights of `task.dense_layers` from the modules of a preset.
-
-    Args:
-        task: a `TextEmbedder` that was made by `embedder_arguments`.
-        checkpoint: the opened preset.
-        given: arguments of the caller; if `dense` is one, its layers are new.
-        allow_nonfinite: see `Safeguards`.
-
-    Raises:
-        ValueError: If the weights have other shapes.
-    """
-    if "dense" in given:
-        if task.dense_layers:
-            message = "%s: the dense layers start from random weights. Fine-tune before use."
-            logger.warning(message, checkpoint.folder.name)
-        return
-    files = checkpoint.files.root
-    modules = theirs.embedding_modules(files) if task.dense_layers else []
-    for layer, module in zip(task.dense_layers, theirs.of_kind(modules, "Dense"), strict=True):
-        load_dense(layer, files, module, allow_nonfinite)
-
-
-def embedder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-    """Return the files of sentence-transformers for a `TextEmbedder`.
-
-    Args:
-        task: the embedder.
-        dtype: of the weights of its dense layers; None stores them in their own.
-
-    Returns:
-        {path in the folder: contents}.
-
-    Raises:
-        ValueError: If sentence-transformers does not read the activation of a layer.
-    """
-    from encoder_zoo.encoders.families.token_table import TokenTable  # it needs Keras
-
-    is_static = isinstance(task.backbone, TokenTable)
-    kinds = [theirs.STATIC] if is_static else ["Transformer", "Pooling"]
-    kinds += ["Dense"] * len(task.dense_layers) + ["Normalize"] * task.normalize
-    paths = ["." if is_static else "", *(f"{i}_{kind}" for i, kind in enumerate(kinds[1:], 1))]
-    modules = [(path, f"{_TYPES}{kind}") for kind, path in zip(kinds, paths, strict=True)]
-    files: dict[str, object] = {
-        MODULES: theirs.written_modules(modules),
-        MODEL_SETTINGS: embedder_settings(task),
-    }
-    if is_static:
-        files |= static_files(task, dtype)
-    else:
-        length = (task.preprocessor or task.backbone).max_sequence_length
-        files[TRANSFORMER_SETTINGS[0]] = theirs.written_length(length)
-        files[f"{paths[1]}/{CONFIG}"] = _pooling_config(task)
-    width = task.backbone.hidden_dim * len(_as_list(task.pooling))
-    of_dense = [path for path in paths if path.endswith("_Dense")]
-    files |= dense_files(task.dense_layers, of_dense, width, "dense", dtype)
-    return json_files(files)
 
 
 def embedder_settings(task: keras.Model) -> dict[str, object]:

@@ -22,6 +22,7 @@ from encoder_zoo.presets.files.json_data import json_bytes
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
 from encoder_zoo.presets.formats.preset_files import CONFIG, GLINER, tokenizer_file_names
+from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_stored_tokenizer
 
 if TYPE_CHECKING:
@@ -217,103 +218,87 @@ class GlinerCheckpoint(HuggingFaceCheckpoint):
         return self._stored
 
 
-def model_arguments(checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the arguments of `EntityExtractor` that a folder of gliner holds; {} of any other.
+class GlinerFolder(FolderFormat):
+    """The folder of gliner, for `EntityExtractor`; of any other it reads nothing."""
 
-    Args:
-        checkpoint: opened.
+    opened_by = "GLiNER"
+    settings = ("max_words", "label_marker", "separator")
+    encoder_prefix = ENCODER
 
-    Raises:
-        ValueError: If a size differs from the shapes of the weights.
-    """
-    if not isinstance(checkpoint, GlinerCheckpoint):
-        return {}
-    config, path = checkpoint.gliner, checkpoint.config_file
-    shapes, width = checkpoint.shapes, config["hidden_size"]
-    found = shapes.get("prompt_rep_layer.3.bias", (0,))
-    if found != (width,):
-        raise invalid(
-            f"{path}: hidden_size", width, f"{found[0]}, the size of prompt_rep_layer.3.bias"
-        )
-    layers = sum(f"rnn.lstm.weight_ih_l{i}" in shapes for i in range(17))
-    if layers != config["num_rnn_layers"]:
-        raise invalid(
-            f"{path}: num_rnn_layers",
-            config["num_rnn_layers"],
-            f"{layers}, the number of layers of an LSTM in the weights",
-        )
-    return {
-        "span_dim": width,
-        "max_width": config["max_width"],
-        "span_mode": config["span_mode"],
-        "num_rnn_layers": config["num_rnn_layers"],
-        "subtoken_pooling": config["subtoken_pooling"],
-        "embed_label_marker": config["embed_ent_token"],
-        "dropout": config["dropout"],
-    }
+    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        if not isinstance(checkpoint, GlinerCheckpoint):
+            return {}
+        config, path = checkpoint.gliner, checkpoint.config_file
+        shapes, width = checkpoint.shapes, config["hidden_size"]
+        found = shapes.get("prompt_rep_layer.3.bias", (0,))
+        if found != (width,):
+            raise invalid(
+                f"{path}: hidden_size", width, f"{found[0]}, the size of prompt_rep_layer.3.bias"
+            )
+        layers = sum(f"rnn.lstm.weight_ih_l{i}" in shapes for i in range(17))
+        if layers != config["num_rnn_layers"]:
+            raise invalid(
+                f"{path}: num_rnn_layers",
+                config["num_rnn_layers"],
+                f"{layers}, the number of layers of an LSTM in the weights",
+            )
+        return {
+            "span_dim": width,
+            "max_width": config["max_width"],
+            "span_mode": config["span_mode"],
+            "num_rnn_layers": config["num_rnn_layers"],
+            "subtoken_pooling": config["subtoken_pooling"],
+            "embed_label_marker": config["embed_ent_token"],
+            "dropout": config["dropout"],
+        }
 
+    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+        if GLINER not in preset.files:
+            return {}
+        config, path = read_config(preset.files), preset.files.path / GLINER
+        marker, index = config["ent_token"], config.get("class_token_index", -1)
+        if marker not in set(tokenizer.get_vocabulary()):
+            raise invalid(f"{path}: ent_token", marker, "a token of the tokenizer")
+        if index == -1 and isinstance(preset, GlinerCheckpoint):  # the last but one, as in gliner
+            index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
+        if index not in (-1, tokenizer.token_to_id(marker)):
+            raise invalid(
+                f"{path}: class_token_index",
+                index,
+                f"{tokenizer.token_to_id(marker)}, the id of {marker!r} in the tokenizer",
+            )
+        return {
+            "max_words": config["max_len"],
+            "label_marker": marker,
+            "separator": config["sep_token"],
+        }
 
-def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return the arguments of the preprocessor that a folder of gliner holds; {} of any other.
+    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+        from encoder_zoo.presets.formats.config import backbone_config  # it needs Keras
 
-    Args:
-        preset: opened.
-        tokenizer: of the preset.
-
-    Raises:
-        ValueError: If the tokenizer lacks the marker of entities, or has it at another id.
-    """
-    if GLINER not in preset.files:
-        return {}
-    config, path = read_config(preset.files), preset.files.path / GLINER
-    marker, index = config["ent_token"], config.get("class_token_index", -1)
-    if marker not in set(tokenizer.get_vocabulary()):
-        raise invalid(f"{path}: ent_token", marker, "a token of the tokenizer")
-    if index == -1 and isinstance(preset, GlinerCheckpoint):  # the last but one, as in gliner
-        index = preset.config[preset.family.config_keys["vocabulary_size"]] - 2
-    if index not in (-1, tokenizer.token_to_id(marker)):
-        raise invalid(
-            f"{path}: class_token_index",
-            index,
-            f"{tokenizer.token_to_id(marker)}, the id of {marker!r} in the tokenizer",
-        )
-    return {
-        "max_words": config["max_len"],
-        "label_marker": marker,
-        "separator": config["sep_token"],
-    }
-
-
-def gliner_files(task: keras.Model, encoder: Mapping) -> dict[str, bytes]:
-    """Return the files of gliner for an `EntityExtractor`, beside weights and tokenizer.
-
-    Args:
-        task: with its preprocessor, or without: then the markers are gliner's.
-        encoder: the configuration of its backbone.
-    """
-    prepares = task.preprocessor
-    tokenizer = prepares and prepares.tokenizer
-    marker = LABEL_MARKER if prepares is None else prepares.label_marker
-    origin = task.backbone.origin
-    config = {
-        "model_type": "gliner_uni_encoder_span",
-        "model_name": (origin and origin.base_model) or task.backbone.family.name,
-        "name": "encoder_zoo",
-        "encoder_config": dict(encoder),
-        "vocab_size": task.backbone.vocabulary_size,
-        "class_token_index": tokenizer.token_to_id(marker) if tokenizer else -1,
-        "ent_token": marker,
-        "sep_token": SEPARATOR if prepares is None else prepares.separator,
-        "hidden_size": task.span_dim,
-        "max_width": task.max_width,
-        "max_len": 384 if prepares is None else prepares.max_words,
-        "span_mode": task.span_mode,
-        "num_rnn_layers": task.num_rnn_layers,
-        "subtoken_pooling": task.subtoken_pooling,
-        "embed_ent_token": task.embed_label_marker,
-        "dropout": task.dropout,
-        "words_splitter_type": "whitespace",
-        "post_fusion_schema": "",
-        "fuse_layers": False,
-    }
-    return {GLINER: json_bytes(config)}
+        prepares = task.preprocessor
+        tokenizer = prepares and prepares.tokenizer
+        marker = LABEL_MARKER if prepares is None else prepares.label_marker
+        origin = task.backbone.origin
+        config = {
+            "model_type": "gliner_uni_encoder_span",
+            "model_name": (origin and origin.base_model) or task.backbone.family.name,
+            "name": "encoder_zoo",
+            "encoder_config": backbone_config(task.backbone, tokenizer),
+            "vocab_size": task.backbone.vocabulary_size,
+            "class_token_index": tokenizer.token_to_id(marker) if tokenizer else -1,
+            "ent_token": marker,
+            "sep_token": SEPARATOR if prepares is None else prepares.separator,
+            "hidden_size": task.span_dim,
+            "max_width": task.max_width,
+            "max_len": 384 if prepares is None else prepares.max_words,
+            "span_mode": task.span_mode,
+            "num_rnn_layers": task.num_rnn_layers,
+            "subtoken_pooling": task.subtoken_pooling,
+            "embed_ent_token": task.embed_label_marker,
+            "dropout": task.dropout,
+            "words_splitter_type": "whitespace",
+            "post_fusion_schema": "",
+            "fuse_layers": False,
+        }
+        return {GLINER: json_bytes(config)}

@@ -115,7 +115,7 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
     """
     backbone, names = task.backbone, _names(task.backbone)
     record = names.heads.get(task.record.head)
-    if record is None or task.sentence_transformers_class:
+    if record is None or task.record.folder.opened_by:
         raise ValueError(
             f"KerasHub has no {type(task).__name__} for {names.backbone}. Save what it has: "
             "task.backbone.save_to_preset(folder, tokenizer=task.preprocessor.tokenizer, "

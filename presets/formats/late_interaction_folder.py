@@ -45,6 +45,7 @@ from encoder_zoo.presets.formats.preset_files import (
     SPARSE_LINEAR,
     TRANSFORMER_SETTINGS,
 )
+from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
 
 if TYPE_CHECKING:
@@ -52,10 +53,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Of `LateInteraction` and its preprocessor, that these files hold.
-ARGUMENTS = ("projections", "normalize", "query_length", "document_length", "prompts", "skiplist")
-ARGUMENTS += (*MARKERS, "expand_queries", "expansion_length", "attend_to_expansion")
-ARGUMENTS += ("similarity_function", "score_first")
 # The markers of a model that has none yet: PyLate's, each with its space one token.
 NEW_MARKERS = {"query_marker": "[Q] ", "document_marker": "[D] "}
 _STANFORD, _PYLATE, _ST, _ENCODER = "HF_ColBERT", "ColBERT", "MultiVectorEncoder", "encoder"
@@ -78,34 +75,103 @@ def _form(preset: Checkpoint | TokenizerPreset) -> str:
     return _BGE_M3 if COLBERT_LINEAR in preset.files else _ENCODER
 
 
-def tokens_to_add(preset: Checkpoint, tokenizer, given: Mapping[str, object]) -> list[str]:
-    """Return the markers that a model needs and its tokenizer lacks.
+class LateInteractionFolder(FolderFormat):
+    """The folders of `LateInteraction`, in their four forms."""
 
-    Args:
-        preset: opened.
-        tokenizer: of the preset.
-        given: arguments of the caller.
-    """
-    known = set(tokenizer.get_vocabulary())
-    markers = {**_settings(preset, tokenizer), **given}
-    needed = dict.fromkeys(markers.get(name) for name in MARKERS)
-    return [token for token in needed if isinstance(token, str) and token and token not in known]
+    opened_by = "MultiVectorEncoder"
+    settings = ("projections", "normalize", "query_length", "document_length", "prompts")
+    settings += ("skiplist", *MARKERS, "expand_queries", "expansion_length")
+    settings += ("attend_to_expansion", "similarity_function", "score_first")
 
+    def tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> list[str]:
+        known = set(tokenizer.get_vocabulary())
+        markers = {**_settings(preset, tokenizer), **given}
+        needed = dict.fromkeys(markers.get(name) for name in MARKERS)
+        return [one for one in needed if isinstance(one, str) and one and one not in known]
 
-def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return the arguments of `LateInteractionPreprocessor` that a preset's files hold.
+    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+        theirs.check_case(preset.files, tokenizer)
+        known = set(tokenizer.get_vocabulary())
+        found = _settings(preset, tokenizer)
+        return {n: None if n in MARKERS and v not in known else v for n, v in found.items()}
 
-    Args:
-        preset: opened.
-        tokenizer: of the preset, perhaps with `tokens_to_add`; a marker that it lacks is None.
+    def arguments(self, checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
+        form = _form(checkpoint)
+        similarity = _similarity(checkpoint.files.root, form)
+        projections, normalize = [], True
+        if form == _STANFORD:
+            projections = [_stanford_projection(checkpoint)]
+        elif form == _BGE_M3:
+            layer = LinearFile(checkpoint.files, COLBERT_LINEAR)
+            layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
+            projections = [_settings_of_projection(layer.units, "linear", layer.use_bias, False)]
+        elif MODULES in checkpoint.files.root:
+            theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
+            modules = _modules(checkpoint.files.root, form)
+            width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
+            embedding = SENTENCE if form == _ENCODER else TOKENS
+            dense = read_dense_layers(checkpoint.files.root, modules, width, embedding)
+            projections = [_settings_of_projection(**one) for one in dense]
+            normalize = form != _ST or bool(theirs.of_kind(modules, "Normalize"))
+        arguments = {"normalize": normalize, "similarity_function": similarity}
+        if not projections or "projections" in given:
+            return arguments
+        width = projections[-1]["units"]
+        if given.get("dim") not in (None, width):
+            raise invalid(
+                "dim",
+                given["dim"],
+                f"{width}, the width of the projections of {checkpoint.folder}. Leave it out, or "
+                "pass projections=[] too for a new projection",
+            )
+        return {"projections": projections, **arguments}
 
-    Raises:
-        ValueError: If a field of a file has a wrong value.
-    """
-    theirs.check_case(preset.files, tokenizer)
-    known = set(tokenizer.get_vocabulary())
-    found = _settings(preset, tokenizer)
-    return {n: None if n in MARKERS and v not in known else v for n, v in found.items()}
+    def restore(
+        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
+    ) -> set[str]:
+        form, files = _form(checkpoint), checkpoint.files.root
+        if "projections" not in given and form == _STANFORD:
+            matched, _ = match(checkpoint, task.projection_layers[0], _PROJECTION)
+            copy(checkpoint, matched, allow_nonfinite)
+            return set(matched)
+        if "projections" not in given and form == _BGE_M3:
+            LinearFile(checkpoint.files, COLBERT_LINEAR).load(
+                task.projection_layers[0], allow_nonfinite
+            )
+            return set()
+        has_modules = MODULES in files and form != _BGE_M3
+        modules = _modules(files, form) if has_modules and "projections" not in given else []
+        dense = theirs.of_kind(modules, "Dense")
+        if not dense and task.projection_layers:
+            message = "%s: the projection starts from random weights. Fine-tune before use."
+            logger.warning(message, checkpoint.folder.name)
+            return set()
+        for layer, module in zip(task.projection_layers, dense, strict=True):
+            load_dense(layer, files, module, allow_nonfinite)
+        return set()
+
+    def weights(self, task: keras.Model) -> list[keras.Variable]:
+        return [weight for layer in task.projection_layers for weight in layer.weights]
+
+    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+        if not task.normalize:
+            raise invalid(
+                "normalize", False, "True, since PyLate normalizes vectors, to save in its form"
+            )
+        if task.preprocessor is not None and not task.preprocessor.score_first:
+            return _bge_m3_files(task, dtype)
+        layers = task.projection_layers
+        paths = [f"{i}_Dense" for i in range(1, 1 + len(layers))]
+        modules = [("", "sentence_transformers.models.Transformer")]
+        modules += [(path, "pylate.models.Dense.Dense") for path in paths]
+        settings = _pylate_settings(task)
+        files = {
+            MODULES: theirs.written_modules(modules),
+            MODEL_SETTINGS: settings,
+            TRANSFORMER_SETTINGS[0]: theirs.written_length(settings["document_length"]),
+        }
+        files |= dense_files(layers, paths, task.backbone.hidden_dim, "projections", dtype)
+        return json_files(files)
 
 
 def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
@@ -119,48 +185,6 @@ def _settings(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, obje
         masks = theirs.of_kind(theirs.read_modules(files.root), "MultiVectorMask")
         return of_sentence_transformers(files, masks, tokenizer)
     return of_bge_m3(files) if form == _BGE_M3 else dict(NEW_MARKERS)
-
-
-def model_arguments(checkpoint: Checkpoint, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments of `LateInteraction` that a preset's files hold.
-
-    Args:
-        checkpoint: the opened preset.
-        given: arguments of the caller.
-
-    Raises:
-        ValueError: If a field of a file has a wrong value, or if `dim` is not the width of the
-            projections.
-    """
-    form = _form(checkpoint)
-    similarity = _similarity(checkpoint.files.root, form)
-    projections, normalize = [], True
-    if form == _STANFORD:
-        projections = [_stanford_projection(checkpoint)]
-    elif form == _BGE_M3:
-        layer = LinearFile(checkpoint.files, COLBERT_LINEAR)
-        layer.check_width(checkpoint.config[checkpoint.family.config_keys["hidden_dim"]])
-        projections = [_settings_of_projection(layer.units, "linear", layer.use_bias, False)]
-    elif MODULES in checkpoint.files.root:
-        theirs.check_transformer(checkpoint.files, "feature-extraction", has_roles=form == _ST)
-        modules = _modules(checkpoint.files.root, form)
-        width = checkpoint.config[checkpoint.family.config_keys["hidden_dim"]]
-        embedding = SENTENCE if form == _ENCODER else TOKENS
-        dense = read_dense_layers(checkpoint.files.root, modules, width, embedding)
-        projections = [_settings_of_projection(**one) for one in dense]
-        normalize = form != _ST or bool(theirs.of_kind(modules, "Normalize"))
-    arguments = {"normalize": normalize, "similarity_function": similarity}
-    if not projections or "projections" in given:
-        return arguments
-    width = projections[-1]["units"]
-    if given.get("dim") not in (None, width):
-        raise invalid(
-            "dim",
-            given["dim"],
-            f"{width}, the width of the projections of {checkpoint.folder}. Leave it out, or pass "
-            "projections=[] too for a new projection",
-        )
-    return {"projections": projections, **arguments}
 
 
 def _similarity(files: FolderFiles, form: str) -> str:
@@ -215,73 +239,6 @@ def _modules(files: FolderFiles, form: str) -> list[Module]:
     for module in theirs.of_kind(modules, "Normalize"):
         check_normalize(files, module, SENTENCE if form == _ENCODER else TOKENS)
     return modules
-
-
-def restore_projections(
-    task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
-) -> set[str]:
-    """Load the weights of `task.projection_layers`; returns the names of the checkpoint's tensors.
-
-    Args:
-        task: a `LateInteraction` that was made by `model_arguments`.
-        checkpoint: the opened preset.
-        given: arguments of the caller; if `projections` is one, its layers are new.
-        allow_nonfinite: see `Safeguards`.
-    """
-    form, files = _form(checkpoint), checkpoint.files.root
-    if "projections" not in given and form == _STANFORD:
-        matched, _ = match(checkpoint, task.projection_layers[0], _PROJECTION)
-        copy(checkpoint, matched, allow_nonfinite)
-        return set(matched)
-    if "projections" not in given and form == _BGE_M3:
-        LinearFile(checkpoint.files, COLBERT_LINEAR).load(
-            task.projection_layers[0], allow_nonfinite
-        )
-        return set()
-    has_modules = MODULES in files and form != _BGE_M3
-    modules = _modules(files, form) if has_modules and "projections" not in given else []
-    dense = theirs.of_kind(modules, "Dense")
-    if not dense and task.projection_layers:
-        message = "%s: the projection starts from random weights. Fine-tune before use."
-        logger.warning(message, checkpoint.folder.name)
-        return set()
-    for layer, module in zip(task.projection_layers, dense, strict=True):
-        load_dense(layer, files, module, allow_nonfinite)
-    return set()
-
-
-def late_interaction_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-    """Return the files of PyLate for a `LateInteraction`, or those of BGE-M3.
-
-    Args:
-        task: the model.
-        dtype: of the weights of its projections; None stores them in their own.
-
-    Returns:
-        {path in the folder: contents}.
-
-    Raises:
-        ValueError: If the task does not normalize vectors, or if sentence-transformers does not
-            read the activation of a projection.
-    """
-    if not task.normalize:
-        raise invalid(
-            "normalize", False, "True, since PyLate normalizes vectors, to save in its form"
-        )
-    if task.preprocessor is not None and not task.preprocessor.score_first:
-        return _bge_m3_files(task, dtype)
-    layers = task.projection_layers
-    paths = [f"{i}_Dense" for i in range(1, 1 + len(layers))]
-    modules = [("", "sentence_transformers.models.Transformer")]
-    modules += [(path, "pylate.models.Dense.Dense") for path in paths]
-    settings = _pylate_settings(task)
-    files = {
-        MODULES: theirs.written_modules(modules),
-        MODEL_SETTINGS: settings,
-        TRANSFORMER_SETTINGS[0]: theirs.written_length(settings["document_length"]),
-    }
-    files |= dense_files(layers, paths, task.backbone.hidden_dim, "projections", dtype)
-    return json_files(files)
 
 
 def hybrid_files(

@@ -1,17 +1,110 @@
-"""The protocol of tasks that presets are loaded to and saved from."""
+"""What presets know of a task: its record, the layout of its folder, and what they ask it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from encoder_zoo.encoders.family import Family, Head
-from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
+    import keras
+
     from encoder_zoo.encoders.backbone import Backbone
+    from encoder_zoo.presets.opening import TokenizerPreset
+
+
+class FolderFormat:
+    """The files of a preset beside config.json, weights and tokenizer; here none, as transformers.
+
+    The layouts of other libraries are subclasses, one object each.
+
+    Attributes:
+        opened_by: class of sentence-transformers, or of gliner, that opens the folder; None:
+            transformers does.
+        settings: arguments of the task and its preprocessor that its files hold. They are not
+            repeated in `encoder_zoo.json`, and `from_preset` does not pass them to the backbone.
+        encoder_prefix: before the names of the encoder's tensors, where its files have the
+            configuration in place of config.json; None: transformers' names.
+    """
+
+    opened_by: str | None = None
+    settings: tuple[str, ...] = ()
+    encoder_prefix: str | None = None
+
+    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        """Return the arguments of the task that the files hold.
+
+        Args:
+            checkpoint: the opened preset.
+            given: arguments of the caller, which count more.
+
+        Returns:
+            {argument: value}. A value of `FolderFiles` is opened as a model of the same class.
+
+        Raises:
+            ValueError: If a file has other content than expected. The message names the file.
+        """
+        return {}
+
+    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+        """Return the arguments of the preprocessor that the files hold.
+
+        Args:
+            preset: opened.
+            tokenizer: of the preset.
+
+        Raises:
+            ValueError: If a field of a file has a wrong value.
+        """
+        return {}
+
+    def tokens_to_add(self, preset: Checkpoint, tokenizer, given: Mapping) -> Sequence[str]:
+        """Return the tokens that the task needs and the preset's tokenizer lacks.
+
+        Args:
+            preset, tokenizer: as of `text_arguments`.
+            given: arguments of the caller.
+        """
+        return ()
+
+    def restore(
+        self, task: PresetTask, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
+    ) -> set[str]:
+        """Load the weights of layers after the backbone that `Family.heads` does not name.
+
+        Args:
+            task: made by `arguments`.
+            checkpoint, given: as of `arguments`.
+            allow_nonfinite: see `presets.opening.Safeguards`.
+
+        Returns:
+            The names of those that are among the checkpoint's tensors, not in files of their own.
+        """
+        return set()
+
+    def weights(self, task: PresetTask) -> list[keras.Variable]:
+        """Return the weights that no head has: those in `files`, and those that only training
+        uses."""
+        return []
+
+    def files(self, task: PresetTask, dtype: object = None) -> dict[str, object]:
+        """Return the files of a task's preset.
+
+        Args:
+            task: to save.
+            dtype: of the weights in them. Defaults to None, their own.
+
+        Returns:
+            {path in the folder: bytes}; they replace files of the tokenizer of the same name. A
+            model in place of bytes is saved in the subfolder of this name.
+        """
+        return {}
+
+
+TRANSFORMERS_FOLDER = FolderFormat()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +133,7 @@ class TaskRecord:
         only_saved_model: what of it no other format has, where a SavedModel is its only export;
             of such a task `for_cpu` converts the backbone alone, to "sequence_output".
         file_advice: the end of an error for a path in place of texts.
+        folder: layout of its presets. Defaults to transformers'.
         warmup: share of the steps in which the learning rate rises. Defaults to None: as usual.
         has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
         labels_tokens: whether there is an answer, and a label, for each token.
@@ -78,6 +172,7 @@ class TaskRecord:
     instead_of_predict: str | None = None
     only_saved_model: str | None = None
     file_advice: str = "ez.read_annotations({!r}) reads files of annotations."
+    folder: FolderFormat = TRANSFORMERS_FOLDER
     warmup: float | None = None
     has_classes: bool = False
     labels_tokens: bool = False
@@ -104,10 +199,6 @@ class PresetTask(Protocol):
         kept_weights: {tensor: value} of a checkpoint, for a head that is built by `fit`.
         given_head: the user's layer that is the head; None: the family's.
         weights_before_adapters: see `adapters.weights_before_adapters`.
-        settings_in_files: arguments that `files_to_save` or `extra_config` writes.
-        sentence_transformers_class: that opens the preset; None: transformers does.
-        encoder_prefix: before the names of the encoder's tensors, of a task whose `files_to_save`
-            have the configuration in place of config.json; None: transformers' names.
         head: the layers after the backbone, or None.
         backbone: the encoder.
         preprocessor: of `preprocessor_class`, or None.
@@ -124,9 +215,6 @@ class PresetTask(Protocol):
     kept_weights: Mapping
     given_head: object | None
     weights_before_adapters: Mapping
-    settings_in_files: ClassVar[tuple[str, ...]]
-    sentence_transformers_class: ClassVar[str | None]
-    encoder_prefix: ClassVar[str | None]
     head: object | None
     head_record: Head
     backbone: Backbone
@@ -140,37 +228,11 @@ class PresetTask(Protocol):
         """Return the record of the family's head for this task."""
 
     @classmethod
-    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
+    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Return constructor arguments from config.json, overridden by those of the caller."""
 
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        """Return constructor arguments from other files than config.json."""
-
-    @classmethod
-    def tokens_to_add(cls, checkpoint: Checkpoint, tokenizer: object, given: dict) -> Sequence[str]:
-        """Return the tokens that the task needs and a preset's tokenizer lacks."""
-
-    @classmethod
-    def models_in_files(cls, checkpoint: Checkpoint, given: dict) -> Mapping[str, FolderFiles]:
-        """Return {argument of the constructor: files of another model of this class}."""
-
-    def models_to_save(self) -> Mapping[str, PresetTask]:
-        """Return {subfolder: another model of this class that is saved in it}."""
-
-    def load_from_files(
-        self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool
-    ) -> set[str] | None:
-        """Load weights of layers after the backbone that its family's heads do not name.
-
-        Returns the names of those that are among the checkpoint's tensors; None for none.
-        """
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        """Return further files of the preset: {path in the folder: contents}."""
-
-    def extra_config(self) -> dict:
-        """Return further fields of config.json."""
+    def config_fields(self) -> dict:
+        """Return further fields of config.json; raise a ValueError if a setting has none."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Return why the head of a checkpoint cannot be loaded; None if it can."""
@@ -178,9 +240,6 @@ class PresetTask(Protocol):
     def kept_classes(self, config: dict) -> list[int | None] | None:
         """Return the row of each label in the head of a checkpoint with other labels, some of them
         the same; None for a new label. None if the head is taken as it is, or not at all."""
-
-    def check_representable(self) -> None:
-        """Raise a ValueError if config.json has no field for a setting of the head."""
 
     def train_pooler(self) -> None:
         """Unfreeze the pooler if the head reads its output."""

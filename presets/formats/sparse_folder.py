@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ from encoder_zoo.presets.formats.preset_files import (
     SPARSE_LINEAR,
     TRANSFORMER_SETTINGS,
 )
+from encoder_zoo.presets.formats.preset_task import FolderFormat
 from encoder_zoo.presets.formats.sentence_transformers import Module
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ SIMILARITIES = ("dot", "cosine")
 TOKEN_WEIGHTS = "token_weights"
 # Of the vectors of texts and of tokens that BGE-M3 has beside the weights.
 THEIRS_OF_VECTORS = ("cosine", "euclidean", "manhattan", "maxsim", "MaxSim", "meanmaxsim")
-# Of `SparseEncoder` and its preprocessor, that these files hold.
-ARGUMENTS = ("pooling", "activation", "max_terms", "similarity_function")
-ARGUMENTS += ("max_length", "prompts", "default_prompt")
 _TYPES = "sentence_transformers.sparse_encoder.models."
 _ROUTER = "sentence_transformers.models.Router"
 _TABLE, _OLD_TABLE = ["SparseStaticEmbedding"], ["IDF"]
@@ -64,27 +62,119 @@ _OF_ENCODERS = ["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooli
 QUERY_MODEL = "query_0_MLMTransformer"  # folder of a second encoder
 
 
-def encoder_arguments(checkpoint: Checkpoint) -> dict[str, object]:
-    """Return the arguments of `SparseEncoder` that a preset's files hold.
-
-    A folder without a `SpladePooling` is an encoder, or a masked language model: {}.
+class SparseFolder(FolderFormat):
+    """The folder of sentence-transformers' SparseEncoder, or of BGE-M3, for `SparseEncoder`.
 
     Args:
-        checkpoint: the opened preset.
-
-    Raises:
-        ValueError: If a module or a field of its files is not implemented.
+        table_class: of a table of queries' terms.
+        read_tokenizer: function of the table's files and a family, which returns their tokenizer.
     """
-    files = checkpoint.files.root
-    modules = _modules_of(checkpoint)
-    if not theirs.of_kind(modules, "SpladePooling"):
-        if SPARSE_LINEAR not in checkpoint.files:
-            return {}
-        _token_weights(checkpoint)
-        return {"pooling": TOKEN_WEIGHTS, **_model_arguments(files, THEIRS_OF_VECTORS)}
-    _check_modules(files, modules, checkpoint.files)
-    pooling, activation = read_splade_pooling(files, modules[1])
-    return {"pooling": pooling, "activation": activation, **_model_arguments(files)}
+
+    opened_by = "SparseEncoder"
+    settings = ("pooling", "activation", "max_terms", "similarity_function")
+    settings += ("max_length", "prompts", "default_prompt")
+
+    def __init__(self, table_class: type, read_tokenizer: Callable):
+        self._table_class, self._read_tokenizer = table_class, read_tokenizer
+
+    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        arguments = self._own_arguments(checkpoint)
+        if given.get("pooling") == TOKEN_WEIGHTS:
+            arguments.pop("activation", None)  # of the logits that this model has no use for
+        if "query_encoder" in given:
+            return arguments
+        if (files := _query_model(checkpoint)) is not None:
+            arguments["query_encoder"] = files
+        if (found := _query_table(checkpoint)) is not None:
+            family = checkpoint.family
+            arguments["query_encoder"] = self._table_class(
+                self._read_tokenizer(found.files, family),
+                theirs.tokenizer_length(found.files),
+                checkpoint.config[family.config_keys["vocabulary_size"]],
+                trainable=found.is_trained,
+            )
+        return arguments
+
+    def _own_arguments(self, checkpoint: Checkpoint) -> dict[str, object]:
+        """Return the arguments, but for the encoder of queries.
+
+        A folder without a `SpladePooling` is an encoder, or a masked language model: {}.
+        """
+        files = checkpoint.files.root
+        modules = _modules_of(checkpoint)
+        if not theirs.of_kind(modules, "SpladePooling"):
+            if SPARSE_LINEAR not in checkpoint.files:
+                return {}
+            _token_weights(checkpoint)
+            return {"pooling": TOKEN_WEIGHTS, **_model_arguments(files, THEIRS_OF_VECTORS)}
+        _check_modules(files, modules, checkpoint.files)
+        pooling, activation = read_splade_pooling(files, modules[1])
+        return {"pooling": pooling, "activation": activation, **_model_arguments(files)}
+
+    def text_arguments(self, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
+        theirs.check_case(preset.files, tokenizer)
+        length, root = theirs.read_length(preset.files), preset.files.root
+        found = {"max_length": length, **theirs.read_prompts(root)}
+        routes = theirs.read_routes(root)
+        if routes is not None and routes.default == "query" and "default_prompt" not in found:
+            prompts = {"query": "", **found.get("prompts", {})}
+            found |= {"prompts": prompts, "default_prompt": "query"}
+        return found
+
+    def restore(
+        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
+    ) -> set[str]:
+        table = task.query_encoder
+        if isinstance(table, self._table_class) and "query_encoder" not in given:
+            _restore_query_table(table.weight, table.tokenizer, checkpoint, allow_nonfinite)
+        if task.pooling == TOKEN_WEIGHTS and SPARSE_LINEAR in checkpoint.files:
+            _token_weights(checkpoint).load(task.head, allow_nonfinite)
+        elif task.pooling == TOKEN_WEIGHTS:
+            logger.warning(
+                "%s: the layer of token weights starts from random weights. Fine-tune before use.",
+                checkpoint.folder.name,
+            )
+        return set()
+
+    def weights(self, task: keras.Model) -> list[keras.Variable]:
+        of_queries = task.query_encoder.weights if task.query_encoder is not None else []
+        own = task.head.weights if task.pooling == TOKEN_WEIGHTS else []
+        return [*of_queries, *own, task.schedule]
+
+    def files(self, task: keras.Model, dtype: object = None) -> dict[str, object]:
+        preprocessor = task.preprocessor
+        length = (preprocessor or task.backbone).max_sequence_length
+        files: dict[str, object] = {
+            MODEL_SETTINGS: theirs.written_settings(
+                task, "SparseEncoder", max_active_dims=task.max_terms
+            ),
+            TRANSFORMER_SETTINGS[0]: theirs.written_length(length),
+        }
+        if task.pooling == TOKEN_WEIGHTS:
+            return json_files({**files, SPARSE_LINEAR: linear_bytes(task.head, dtype)})
+        if task.query_encoder is None:
+            paths = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
+            modules = [(path, f"{_TYPES}{kind}") for path, kind in paths.items()]
+            files[MODULES] = theirs.written_modules(modules)
+            return json_files({**files, f"1_SpladePooling/{CONFIG}": _pooling(task)})
+        files[f"document_1_SpladePooling/{CONFIG}"] = _pooling(task)
+        of_queries, others = _query_files(task, dtype)
+        document = ["", "document_1_SpladePooling"]
+        kinds = {name: name.split("_")[-1] or "MLMTransformer" for name in (*of_queries, *document)}
+        is_default = preprocessor is not None and preprocessor.default_prompt == "query"
+        files |= {
+            MODULES: theirs.written_modules([("", _ROUTER)]),
+            ROUTER: {
+                "types": {name: f"{_TYPES}{kind}" for name, kind in kinds.items()},
+                "structure": {"query": of_queries, "document": document},
+                "parameters": {
+                    "default_route": "query" if is_default else "document",
+                    "allow_empty_key": True,
+                },
+            },
+        }
+        model = {QUERY_MODEL: task.query_encoder} if QUERY_MODEL in of_queries else {}
+        return {**json_files({**files, **others}), **model}
 
 
 def _modules_of(checkpoint: Checkpoint) -> Sequence[Module]:
@@ -110,7 +200,7 @@ class QueryTable(NamedTuple):
     is_trained: bool
 
 
-def query_table(checkpoint: Checkpoint) -> QueryTable | None:
+def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
     """Return the table of queries that a preset has; None if it has none.
 
     Args:
@@ -142,7 +232,7 @@ def query_table(checkpoint: Checkpoint) -> QueryTable | None:
     return QueryTable(inner, routes.query[0], not frozen)
 
 
-def query_model(checkpoint: Checkpoint) -> FolderFiles | None:
+def _query_model(checkpoint: Checkpoint) -> FolderFiles | None:
     """Return the files of a preset's second encoder, which reads queries; None if it has none.
 
     Args:
@@ -158,7 +248,7 @@ def query_model(checkpoint: Checkpoint) -> FolderFiles | None:
     return Subfolder(files, first.path) if first.path else files
 
 
-def restore_query_table(
+def _restore_query_table(
     weight: keras.Variable, tokenizer, checkpoint: Checkpoint, allow_nonfinite: bool
 ) -> None:
     """Load the weights of a table of queries.
@@ -172,7 +262,7 @@ def restore_query_table(
     Raises:
         ValueError: If the weights have another shape, or are for tokens that the vocabulary lacks.
     """
-    table = query_table(checkpoint)
+    table = _query_table(checkpoint)
     files = table.files
     given = files.read_json(CONFIG).get("path") if table.module and CONFIG in files else None
     if table.module is None or given is not None:
@@ -246,23 +336,6 @@ def _token_weights(checkpoint: Checkpoint) -> LinearFile:
     return layer
 
 
-def restore_token_weights(
-    layer: keras.layers.Layer, checkpoint: Checkpoint, allow_nonfinite: bool
-) -> None:
-    """Load the weights of the layer of token weights; logs it where a preset has none.
-
-    Args:
-        layer: a `Projection`.
-        checkpoint: the opened preset.
-        allow_nonfinite: see `Safeguards`.
-    """
-    if SPARSE_LINEAR in checkpoint.files:
-        _token_weights(checkpoint).load(layer, allow_nonfinite)
-        return
-    message = "%s: the layer of token weights starts from random weights. Fine-tune before use."
-    logger.warning(message, checkpoint.folder.name)
-
-
 def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFiles) -> None:
     """Raise an error for other modules than a masked language model and its pooling."""
     kinds = [module.kind for module in modules]
@@ -278,68 +351,6 @@ def _check_modules(files: FolderFiles, modules: list[Module], encoder: FolderFil
             "Expected 'fill-mask'."
         )
     theirs.check_transformer(encoder, "fill-mask")
-
-
-def preprocessor_arguments(preset: Checkpoint | TokenizerPreset, tokenizer) -> dict[str, object]:
-    """Return the arguments of `SparseEncoderPreprocessor` that a preset's files hold.
-
-    Args:
-        preset: opened.
-        tokenizer: of the preset.
-
-    Raises:
-        ValueError: If a field of a file has a wrong value.
-    """
-    theirs.check_case(preset.files, tokenizer)
-    length, root = theirs.read_length(preset.files), preset.files.root
-    found = {"max_length": length, **theirs.read_prompts(root)}
-    routes = theirs.read_routes(root)
-    if routes is not None and routes.default == "query" and "default_prompt" not in found:
-        found |= {"prompts": {"query": "", **found.get("prompts", {})}, "default_prompt": "query"}
-    return found
-
-
-def encoder_files(task: keras.Model, dtype: object = None) -> dict[str, bytes]:
-    """Return the files of sentence-transformers for a `SparseEncoder`, or those of BGE-M3.
-
-    Args:
-        task: the encoder.
-        dtype: of the layer of token weights; None stores it in its own.
-
-    Returns:
-        {path in the folder: contents}.
-    """
-    preprocessor = task.preprocessor
-    length = (preprocessor or task.backbone).max_sequence_length
-    files: dict[str, object] = {
-        MODEL_SETTINGS: theirs.written_settings(
-            task, "SparseEncoder", max_active_dims=task.max_terms
-        ),
-        TRANSFORMER_SETTINGS[0]: theirs.written_length(length),
-    }
-    if task.pooling == TOKEN_WEIGHTS:
-        return json_files({**files, SPARSE_LINEAR: linear_bytes(task.head, dtype)})
-    if task.query_encoder is None:
-        modules = [("", f"{_TYPES}MLMTransformer"), ("1_SpladePooling", f"{_TYPES}SpladePooling")]
-        files[MODULES] = theirs.written_modules(modules)
-        return json_files({**files, f"1_SpladePooling/{CONFIG}": _pooling(task)})
-    files[f"document_1_SpladePooling/{CONFIG}"] = _pooling(task)
-    of_queries, others = _query_files(task, dtype)
-    document = ["", "document_1_SpladePooling"]
-    kinds = {name: name.split("_")[-1] or "MLMTransformer" for name in (*of_queries, *document)}
-    is_default = preprocessor is not None and preprocessor.default_prompt == "query"
-    files |= {
-        MODULES: theirs.written_modules([("", _ROUTER)]),
-        ROUTER: {
-            "types": {name: f"{_TYPES}{kind}" for name, kind in kinds.items()},
-            "structure": {"query": of_queries, "document": document},
-            "parameters": {
-                "default_route": "query" if is_default else "document",
-                "allow_empty_key": True,
-            },
-        },
-    }
-    return json_files({**files, **others})
 
 
 def _pooling(task: keras.Model) -> dict[str, object]:

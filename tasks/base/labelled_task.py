@@ -14,7 +14,7 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
-from encoder_zoo.presets.formats.checkpoint import named_weights
+from encoder_zoo.presets.formats.checkpoint import Checkpoint, named_weights
 from encoder_zoo.tasks.base.classes import (
     any_shared,
     are_default_labels,
@@ -292,20 +292,19 @@ class LabelledTask(Task):
     # -- checkpoints ---------------------------------------------------------------------------
 
     @classmethod
-    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        """Return the arguments of config.json that the caller has not given."""
-        stored = super().checkpoint_arguments(config, head, {})
-        others = {"head", "problem_type"} & arguments.keys()
-        if others or not cls._asks_for_classes_of(config, arguments):
+    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
+        config, stored = checkpoint.config, super().checkpoint_arguments(checkpoint, {})
+        others = {"head", "problem_type"} & given.keys()
+        if others or not cls._asks_for_classes_of(config, given):
             # Those stored are of its classes.
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings
             stored |= {name: value for name, value in of_classes.items() if name in known}
-        if cls._is_head_of(config) and cls._asks_for_classes_of(config, arguments):
+        if cls._is_head_of(config) and cls._asks_for_classes_of(config, given):
             names = labels_from_config(config)
             stored["labels"] = None if are_default_labels(names) else names
             stored["num_classes"] = len(names)
-        return {**stored, **arguments}
+        return {**stored, **given}
 
     @classmethod
     def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
@@ -330,8 +329,9 @@ class LabelledTask(Task):
         [architecture, *_] = config.get("architectures") or [""]
         return architecture.endswith(cls.record.head)
 
-    def check_representable(self) -> None:
+    def config_fields(self) -> dict:
         self._check_labels_known()
+        return {}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Return why the checkpoint's head is not for this task and these classes, or None."""

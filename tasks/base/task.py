@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-    from encoder_zoo.presets.files.folder_files import FolderFiles
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.tasks.serving.cpu_model import CpuModel
 
@@ -89,20 +88,10 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         weights_before_adapters: Dict of names in a file of adapters to arrays, the head and its
             pooler as they were before `enable_lora` or `load_adapters`.
         problem_type: as in config.json, of tasks that have several.
-        settings_in_files: arguments of the task and its preprocessor that `files_to_save` or
-            `extra_config` writes; they are not repeated in `encoder_zoo.json`, and `from_preset`
-            does not pass them to the backbone.
-        sentence_transformers_class: of sentence-transformers, which opens the presets of the task;
-            None: transformers opens them.
-        encoder_prefix: before the names of the encoder's tensors, of a task whose `files_to_save`
-            have the configuration in place of config.json; None: transformers' names.
     """
 
     problem_type: str | None = None
     fixed_settings = ("dropout", "num_classes")
-    settings_in_files: tuple[str, ...] = ()
-    sentence_transformers_class: str | None = None
-    encoder_prefix: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer them
         from_pretrained = ForeignName("from_preset(source)")
         from_transformers = ForeignName("from_preset(source)")
@@ -238,10 +227,11 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         return x if isinstance(x, tuple) else (x,)
 
     @classmethod
-    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
+    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Return the arguments of the constructor: the given ones, else those in config.json."""
-        stored = {"dropout": config.get(head.dropout)} if head.dropout else {}
-        return {**stored, **arguments}
+        field = cls.head_of(checkpoint.family).dropout
+        stored = {"dropout": checkpoint.config.get(field)} if field else {}
+        return {**stored, **given}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Return why a checkpoint's head must not be loaded, or None."""
@@ -254,8 +244,13 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         """
         return None
 
-    def check_representable(self) -> None:
-        """Raise a ValueError if config.json has no field for a setting of the head."""
+    def config_fields(self) -> dict:
+        """Return further fields of config.json.
+
+        Raises:
+            ValueError: If there is no field for a setting of the head.
+        """
+        return {}
 
     def metric_by_name(self, name: str):
         """Return the metric of a name; a name of Keras is returned unchanged."""
@@ -462,88 +457,6 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
         return [self.served_tokenizer]
 
     # -- presets -----------------------------------------------------------------------------------
-
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        """Return arguments of the constructor that other files than config.json hold.
-
-        Those of the caller count more, and so do those in `encoder_zoo.json`.
-
-        Args:
-            checkpoint: the opened preset.
-            given: arguments of the caller.
-
-        Raises:
-            ValueError: If a file has other content than expected. The message names the file.
-        """
-        return {}
-
-    @classmethod
-    def models_in_files(cls, checkpoint: Checkpoint, given: dict) -> Mapping[str, FolderFiles]:
-        """Return the files of other models of this class that the task holds.
-
-        Args:
-            checkpoint, given: as of `arguments_from_files`.
-
-        Returns:
-            {argument of the constructor: files in a subfolder of the preset}.
-        """
-        return {}
-
-    def models_to_save(self) -> Mapping[str, Task]:
-        """Return {subfolder: another model of this class that is saved in it}."""
-        return {}
-
-    @classmethod
-    def tokens_to_add(
-        cls, checkpoint: Checkpoint, tokenizer: Tokenizer, given: dict
-    ) -> Sequence[str]:
-        """Return the tokens that the task needs and a preset's tokenizer lacks.
-
-        Args:
-            checkpoint, given: as of `arguments_from_files`.
-            tokenizer: of the preset.
-        """
-        return ()
-
-    @validate_arguments
-    def load_from_files(
-        self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool
-    ) -> set[str] | None:
-        """Load the weights of layers after the backbone that `Family.heads` does not name.
-
-        Args:
-            checkpoint, given: as of `arguments_from_files`.
-            allow_nonfinite: see `presets.opening.Safeguards`.
-
-        Returns:
-            The names of those that are among the checkpoint's tensors, not in files of their own.
-        """
-
-    @property
-    def weights_of_training(self) -> list[keras.Variable]:
-        """Return the weights that only training uses, and presets do not hold."""
-        return []
-
-    @property
-    def weights_in_files(self) -> list[keras.Variable]:
-        """Return the trained weights that `files_to_save` writes, which no head has."""
-        return []
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        """Return further files of a preset.
-
-        Args:
-            dtype: of the weights in them; None for their own.
-
-        Returns:
-            {path in the folder: contents}; they replace files of the tokenizer of the same name.
-        """
-        return {}
-
-    def extra_config(self) -> dict:
-        """Return further fields of config.json."""
-        return {}
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:

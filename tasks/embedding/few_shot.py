@@ -6,7 +6,7 @@ Comment letters: N texts, D width of vectors, C classes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 import keras
@@ -26,6 +26,7 @@ from encoder_zoo.common.weights_lock import reads_weights, weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import copy, match, named_weights, stored_array
+from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.presets.formats.embedding_modules import ModuleCheckpoint
 from encoder_zoo.presets.formats.preset_files import SAFETENSORS
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -182,6 +183,47 @@ LAYERS = {"head": "linear"}
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 
 
+class FewShotFolder(EmbeddingFolder):
+    """The folder of a SentenceTransformer, with the head of a `FewShotClassifier` beside it."""
+
+    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        arguments = super().arguments(checkpoint, given)
+        if not _takes_head(checkpoint, given):
+            return {**arguments, "thresholds": None, "abstain_below": None}
+        names = labels_from_config(checkpoint.config)
+        labels = None if are_default_labels(names) else names
+        stored = {"num_classes": len(names), "problem_type": _problem_type(checkpoint)}
+        return {**arguments, "labels": labels, **stored}
+
+    def restore(
+        self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
+    ) -> set[str]:
+        used = super().restore(task, checkpoint, given, allow_nonfinite)
+        if not _takes_head(checkpoint, given):
+            return used
+        weights = ModuleCheckpoint(checkpoint.files.root, HEAD)
+        matched, misfits = match(weights, task, LAYERS)
+        if misfits:
+            found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
+            raise ValueError(f"{weights.folder}: {found}, by the labels in config.json.")
+        copy(weights, matched, allow_nonfinite)
+        return used
+
+    def weights(self, task: keras.Model) -> list[keras.Variable]:
+        head = task.head.weights if task.head is not None else []
+        return [*super().weights(task), *head]
+
+    def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
+        files = super().files(task, dtype)
+        if task.head is None:
+            return files
+        arrays = {
+            name: stored_array(weight, transposed, dtype)
+            for name, weight, transposed in named_weights(task, LAYERS)
+        }
+        return {**files, f"{HEAD.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"})}
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FewShotClassifier(ScoresClasses, TextEmbedder):
     """Classify texts after 8 to 64 examples of each class.
@@ -232,6 +274,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         pipeline_tag="text-classification",
         text_method="classify",
         answer_settings=("thresholds", "abstain_below"),
+        folder=FewShotFolder(),
     )
 
     @validate_arguments
@@ -615,45 +658,6 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             return answers
 
         return {"serving_default": answer}
-
-    # -- presets -------------------------------------------------------------------------------
-
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        arguments = super().arguments_from_files(checkpoint, given)
-        if not _takes_head(checkpoint, given):
-            return {**arguments, "thresholds": None, "abstain_below": None}
-        names = labels_from_config(checkpoint.config)
-        labels = None if are_default_labels(names) else names
-        stored = {"num_classes": len(names), "problem_type": _problem_type(checkpoint)}
-        return {**arguments, "labels": labels, **stored}
-
-    @validate_arguments
-    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
-        super().load_from_files(checkpoint, given, allow_nonfinite)
-        if not _takes_head(checkpoint, given):
-            return
-        weights = ModuleCheckpoint(checkpoint.files.root, HEAD)
-        matched, misfits = match(weights, self, LAYERS)
-        if misfits:
-            found = "; ".join(f"{name} {misfit}" for name, misfit in misfits.items())
-            raise ValueError(f"{weights.folder}: {found}, by the labels in config.json.")
-        copy(weights, matched, allow_nonfinite)
-
-    @property
-    def weights_in_files(self) -> list[keras.Variable]:
-        head = self.head.weights if self.head is not None else []
-        return [*super().weights_in_files, *head]
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        files = super().files_to_save(dtype)
-        if self.head is None:
-            return files
-        arrays = {
-            name: stored_array(weight, transposed, dtype)
-            for name, weight, transposed in named_weights(self, LAYERS)
-        }
-        return {**files, f"{HEAD.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"})}
 
 
 def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:

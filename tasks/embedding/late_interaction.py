@@ -19,8 +19,7 @@ from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.presets.formats import late_interaction_folder
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -129,13 +128,12 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         LateInteractionPreprocessor,
         pipeline_tag="sentence-similarity",
         text_method="embed",
+        folder=LateInteractionFolder(),
         predicts_lists=True,
     )
     similarity_prompts = QUERY, DOCUMENT
     index_class = MultiVectorIndex
     vector_mask = "scored_mask"
-    sentence_transformers_class = "MultiVectorEncoder"
-    settings_in_files = late_interaction_folder.ARGUMENTS
 
     @validate_arguments
     def __init__(
@@ -412,27 +410,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
                 checks.
         """
         return super().from_preset(source, **arguments)
-
-    @classmethod
-    def tokens_to_add(cls, checkpoint: Checkpoint, tokenizer, given: dict) -> list[str]:
-        return late_interaction_folder.tokens_to_add(checkpoint, tokenizer, given)
-
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        return late_interaction_folder.model_arguments(checkpoint, given)
-
-    @validate_arguments
-    def load_from_files(
-        self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool
-    ) -> set[str]:
-        return late_interaction_folder.restore_projections(self, checkpoint, given, allow_nonfinite)
-
-    @property
-    def weights_in_files(self) -> list[keras.Variable]:
-        return [weight for layer in self.projection_layers for weight in layer.weights]
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        return late_interaction_folder.late_interaction_files(self, dtype)
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, SpecialToken, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.presets.formats import late_interaction_folder
+from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 from encoder_zoo.tasks.embedding.pair_columns import SeparateTexts
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import DOCUMENT_NAMES, checked_prompts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
@@ -23,8 +23,7 @@ from encoder_zoo.tasks.preprocessing.packing import pack, truncated
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 
 if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
-    from encoder_zoo.presets.opening import TokenizerPreset
+    pass
 
 QUERY, DOCUMENT = "query", "document"
 PUNCTUATION = tuple(string.punctuation)
@@ -75,6 +74,7 @@ class LateInteractionPreprocessor(SeparateTexts):
     """
 
     task_name = "late_interaction"
+    folder = LateInteractionFolder()
     # Of queries: tokens without expansion.
     values_per_text = ("text_length",)
     truncation_advice = (
@@ -126,10 +126,6 @@ class LateInteractionPreprocessor(SeparateTexts):
                 name, marker, "a token of the tokenizer: LateInteraction.from_preset adds markers"
             )
         return None if marker is None else known[marker]
-
-    @classmethod
-    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
-        return late_interaction_folder.preprocessor_arguments(preset, tokenizer)
 
     def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return QUERY, DOCUMENT

@@ -28,12 +28,11 @@ from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
 from encoder_zoo.presets import loading
-from encoder_zoo.presets.formats import sentence_transformers, sparse_folder
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.presets.formats.sparse_folder import SparseFolder
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
+from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
     SCORES,
@@ -67,8 +66,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-    from encoder_zoo.presets.files.folder_files import FolderFiles
-    from encoder_zoo.presets.opening import TokenizerPreset
+
+
+_FOLDER = SparseFolder(TermTable, loading.tokenizer_of_files)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -86,12 +86,9 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
     """
 
     task_name = "sparse_encoder"
+    folder = _FOLDER
     truncation_advice = Preprocessor.truncation_advice
     _of_queries: TermTable | SparseEncoder | None = None
-
-    @classmethod
-    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
-        return sparse_folder.preprocessor_arguments(preset, tokenizer)
 
     def attach(self, task: SparseEncoder) -> None:
         super().attach(task)
@@ -208,12 +205,14 @@ class SparseEncoder(Embedder[SparseIndex]):
     """
 
     record = TaskRecord(
-        "sparse_encoder", SparseEncoderPreprocessor, head="ForMaskedLM", text_method="embed"
+        "sparse_encoder",
+        SparseEncoderPreprocessor,
+        head="ForMaskedLM",
+        text_method="embed",
+        folder=_FOLDER,
     )
     index_class = SparseIndex
-    sentence_transformers_class = "SparseEncoder"
     query_learning_rate: float | None = None
-    settings_in_files = sparse_folder.ARGUMENTS
 
     @validate_arguments
     def __init__(
@@ -356,7 +355,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
         return in_graphs and self.compute_dtype == "float32"
 
-    def check_representable(self) -> None:
+    def config_fields(self) -> dict:
         if self.pooling != TOKEN_WEIGHTS:
             check_head_representable(self)
         self._check_query_form()
@@ -366,6 +365,7 @@ class SparseEncoder(Embedder[SparseIndex]):
                 False,
                 "True: SparseEncoder of sentence-transformers has no such setting",
             )
+        return {}
 
     # -- training ------------------------------------------------------------------------------
 
@@ -626,50 +626,6 @@ class SparseEncoder(Embedder[SparseIndex]):
         """
         return super().from_preset(source, **arguments)
 
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        arguments = sparse_folder.encoder_arguments(checkpoint)
-        if given.get("pooling") == TOKEN_WEIGHTS:
-            arguments.pop("activation", None)  # of the logits that this model has no use for
-        found = None if "query_encoder" in given else sparse_folder.query_table(checkpoint)
-        if found is not None:
-            family = checkpoint.family
-            arguments["query_encoder"] = TermTable(
-                loading.tokenizer_of_files(found.files, family),
-                sentence_transformers.tokenizer_length(found.files),
-                checkpoint.config[family.config_keys["vocabulary_size"]],
-                trainable=found.is_trained,
-            )
-        return arguments
-
-    @classmethod
-    def models_in_files(cls, checkpoint: Checkpoint, given: dict) -> dict[str, FolderFiles]:
-        files = None if "query_encoder" in given else sparse_folder.query_model(checkpoint)
-        return {} if files is None else {"query_encoder": files}
-
-    def models_to_save(self) -> dict[str, Task]:
-        other = self.query_encoder
-        return {sparse_folder.QUERY_MODEL: other} if isinstance(other, SparseEncoder) else {}
-
-    @validate_arguments
-    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
-        table = self.query_encoder
-        if isinstance(table, TermTable) and "query_encoder" not in given:
-            own = table.weight, table.tokenizer
-            sparse_folder.restore_query_table(*own, checkpoint, allow_nonfinite)
-        if self.pooling == TOKEN_WEIGHTS:
-            sparse_folder.restore_token_weights(self.head, checkpoint, allow_nonfinite)
-
-    @property
-    def weights_of_training(self) -> list[keras.Variable]:
-        return [self.schedule]
-
-    @property
-    def weights_in_files(self) -> list[keras.Variable]:
-        table = self.query_encoder
-        of_queries = table.weights if isinstance(table, TermTable) else []
-        return [*of_queries, *(self.head.weights if self.pooling == TOKEN_WEIGHTS else [])]
-
     def _check_query_form(self) -> None:
         """Raise an error if sentence-transformers has no form of this model and its queries'."""
         other = self.query_encoder
@@ -688,9 +644,6 @@ class SparseEncoder(Embedder[SparseIndex]):
                     None,
                     "a preprocessor, whose tokenizer is saved too",
                 )
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        return sparse_folder.encoder_files(self, dtype)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

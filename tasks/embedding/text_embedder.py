@@ -24,8 +24,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.encoders.inputs import backbone_inputs
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
-from encoder_zoo.presets.formats import embedding_folder
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
@@ -144,11 +143,10 @@ class TextEmbedder(Embedder[VectorIndex]):
         TextEmbedderPreprocessor,
         pipeline_tag="sentence-similarity",
         text_method="embed",
+        folder=EmbeddingFolder(),
     )
     default_losses = DEFAULT_LOSSES
     index_class = VectorIndex
-    sentence_transformers_class = "SentenceTransformer"
-    settings_in_files = embedding_folder.ARGUMENTS
 
     @validate_arguments
     def __init__(
@@ -506,21 +504,6 @@ class TextEmbedder(Embedder[VectorIndex]):
                 the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
         """
         return super().from_preset(source, **arguments)
-
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        return embedding_folder.embedder_arguments(checkpoint, given)
-
-    @validate_arguments
-    def load_from_files(self, checkpoint: Checkpoint, given: dict, allow_nonfinite: bool) -> None:
-        embedding_folder.restore_dense(self, checkpoint, given, allow_nonfinite)
-
-    @property
-    def weights_in_files(self) -> list[keras.Variable]:
-        return [weight for layer in self.dense_layers for weight in layer.weights]
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        return embedding_folder.embedder_files(self, dtype)
 
     @classmethod
     def tiny_data(cls) -> TinyData:

@@ -17,15 +17,13 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
-from encoder_zoo.presets.formats import embedding_folder
+from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, SeparateTexts
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.preprocessing.preprocessor import count_truncated
 from encoder_zoo.tasks.preprocessing.windows import make_windows, take
 
 if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
-    from encoder_zoo.presets.opening import TokenizerPreset
     from encoder_zoo.tasks.retrieval.documents import Contexts
 
 # The names that models give to the prompt of a document, which mean the same; the default first.
@@ -138,6 +136,7 @@ class TextEmbedderPreprocessor(SeparateTexts):
     """
 
     task_name = "text_embedder"
+    folder = EmbeddingFolder()
     values_per_text = ("pooled_from",)  # with `include_prompt=False`: tokens that are not pooled
     truncation_advice = 'embed(texts, windows="mean") reads all of a text.'
 
@@ -157,10 +156,6 @@ class TextEmbedderPreprocessor(SeparateTexts):
         self.prompts = checked_prompts(prompts, default_prompt)
         self.default_prompt = default_prompt
         self.include_prompt = include_prompt
-
-    @classmethod
-    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
-        return embedding_folder.preprocessor_arguments(preset, tokenizer)
 
     @property
     def document_room(self) -> int:

@@ -18,6 +18,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature, repr_from_sign
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.presets.formats.preset_task import TRANSFORMERS_FOLDER, FolderFormat
 from encoder_zoo.presets.origin import check_tokenizer
 from encoder_zoo.tasks.preprocessing.batch_shapes import LENGTHS, Bucketed, pack_batch
 from encoder_zoo.tasks.preprocessing.batching import bucket_length
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.backbone import Backbone
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
-    from encoder_zoo.presets.opening import TokenizerPreset
     from encoder_zoo.tasks.preprocessing.given_labels import LabelValues
 
 logger = logging.getLogger("encoder_zoo")
@@ -63,6 +62,8 @@ class Preprocessor(ConfigFromSignature):
 
     # Of the task that takes it; other tasks refuse it.
     task_name: str | None = None
+    # The layout of presets that hold its arguments.
+    folder: FolderFormat = TRANSFORMERS_FOLDER
     # Whether the tokens of each text or pair are one example, in their order.
     one_example_per_text = False
     # Whether the answer to a text is pooled from those to several windows of it.
@@ -115,11 +116,6 @@ class Preprocessor(ConfigFromSignature):
         from encoder_zoo.presets import loading
 
         return loading.load_preprocessor(cls, source, **arguments)
-
-    @classmethod
-    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
-        """Return arguments that files of other libraries hold; see `Task.from_preset`."""
-        return {}
 
     def attach(self, task: HasBackbone) -> None:
         """Take labels and lengths from the task; a task calls this when it is built.

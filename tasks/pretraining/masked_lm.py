@@ -378,8 +378,9 @@ class MaskedLM(Task):
         positions = inputs.get("mask_positions", inputs["token_ids"])
         return keras.KerasTensor((*positions.shape, self.backbone.vocabulary_size), "float32")
 
-    def check_representable(self) -> None:
+    def config_fields(self) -> dict:
         check_head_representable(self)
+        return {}
 
     def default_loss(self) -> keras.losses.Loss:
         return masked_lm_loss()

@@ -21,7 +21,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
-from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.records import padded_columns, records
@@ -106,6 +106,13 @@ class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
     detection_weight: float
 
 
+class _Folder(FolderFormat):
+    """Transformers' layout, without the generator, which only training uses."""
+
+    def weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
+        return task.generator.weights
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ReplacedTokenDetection(Task):
     """Detects replaced tokens: ELECTRA's and DeBERTa-v3's pretraining.
@@ -163,6 +170,7 @@ class ReplacedTokenDetection(Task):
         text_method="detect",
         answer_type=ReplacedToken,
         instead_of_predict="detect(texts)",
+        folder=_Folder(),
         pretrains=True,
         fills_batches=False,
     )
@@ -198,10 +206,6 @@ class ReplacedTokenDetection(Task):
         share_weights_lock(self.generator, self)
         self.draws = keras.random.SeedGenerator(name="draws")
         self._finish_building()
-
-    @property
-    def weights_of_training(self) -> list[keras.Variable]:
-        return self.generator.weights
 
     @classmethod
     def from_preset(

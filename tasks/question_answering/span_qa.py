@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
@@ -25,6 +25,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.positions import last_positions
+from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
@@ -187,13 +188,14 @@ class SpanQA(Task):
         return record.beam
 
     @classmethod
-    def arguments_from_files(cls, checkpoint, given):
+    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
+        arguments = super().checkpoint_arguments(checkpoint, given)
         record, config = cls.head_of(checkpoint.family).beam, checkpoint.config
         if record is None or f"{record.output}.weight" not in checkpoint.shapes:
-            return {}
-        return {"beam": (config.get("start_n_top", 5), config.get("end_n_top", 5))}
+            return arguments
+        return {"beam": (config.get("start_n_top", 5), config.get("end_n_top", 5)), **arguments}
 
-    def extra_config(self) -> dict:
+    def config_fields(self) -> dict:
         return dict(zip(("start_n_top", "end_n_top"), self.beam or (), strict=False))
 
     @classmethod

@@ -21,10 +21,9 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Head
-from encoder_zoo.presets.formats import cross_encoders
+from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder, cross_encoder_config
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import labels_from_config, sigmoid
+from encoder_zoo.tasks.base.classes import sigmoid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
@@ -51,8 +50,6 @@ from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -195,9 +192,9 @@ class Reranker(ListScores):
         peft_type="SEQ_CLS",
         text_method="score",
         answer_settings=("activation",),
+        folder=CrossEncoderFolder(),
         packs_batches=True,
     )
-    sentence_transformers_class = "CrossEncoder"
     num_classes = 1  # of the head, in config.json
 
     @validate_arguments
@@ -320,32 +317,8 @@ class Reranker(ListScores):
 
     # -- checkpoints ---------------------------------------------------------------------------
 
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        if "activation" in given:
-            return {}
-        return cross_encoders.cross_encoder_arguments(checkpoint)
-
-    @classmethod
-    def checkpoint_arguments(cls, config: dict, head: Head, arguments: dict) -> dict:
-        [architecture, *_] = config.get("architectures") or [""]
-        labels = labels_from_config(config)
-        if architecture.endswith(cls.record.head) and len(labels) > 1:
-            raise ValueError(
-                f"The checkpoint is a classifier of {len(labels)} labels, {', '.join(labels[:5])}, "
-                "and a Reranker has one output. Use SequenceClassifier.from_preset, or a new "
-                "head: Reranker(Backbone.from_preset(source), preprocessor)."
-            )
-        return super().checkpoint_arguments(config, head, arguments)
-
-    def extra_config(self) -> dict:
-        return cross_encoders.cross_encoder_config(self.activation)
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        if self.preprocessor is None:
-            return {}
-        length = self.preprocessor.max_sequence_length
-        return cross_encoders.cross_encoder_files(self.preprocessor.tokenizer, length)
+    def config_fields(self) -> dict:
+        return cross_encoder_config(self.activation)
 
     # -- exports -------------------------------------------------------------------------------
 

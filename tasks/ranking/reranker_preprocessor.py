@@ -12,7 +12,7 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import PositiveInt, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.presets.formats import cross_encoders
+from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.tasks.preprocessing.batch_shapes import (
     ABSENT,
     Bucketed,
@@ -32,8 +32,6 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
 )
 
 if TYPE_CHECKING:
-    from encoder_zoo.presets.formats.checkpoint import Checkpoint
-    from encoder_zoo.presets.opening import TokenizerPreset
     from encoder_zoo.tasks.ranking.reranker import Reranker
 
 ExpectedScores = Literal["probabilities", "gains"]
@@ -156,6 +154,7 @@ class RerankerPreprocessor(Preprocessor):
     """
 
     task_name = "reranker"
+    folder = CrossEncoderFolder()
     inputs = Inputs(
         Text("queries", "query", filled=True), TextOrTexts("texts", "text", filled=True)
     )
@@ -181,10 +180,6 @@ class RerankerPreprocessor(Preprocessor):
     def attach(self, task: Reranker) -> None:
         super().attach(task)
         self.expected_scores = task.expected_scores
-
-    @classmethod
-    def arguments_from_files(cls, preset: Checkpoint | TokenizerPreset, tokenizer) -> dict:
-        return cross_encoders.cross_encoder_length(preset, tokenizer)
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:

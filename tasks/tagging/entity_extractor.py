@@ -31,9 +31,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import add_padding_mask
-from encoder_zoo.presets.config import backbone_config
 from encoder_zoo.presets.formats import gliner
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.gliner import SpanWidth
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import label_indices, validated_labels
@@ -177,13 +175,12 @@ class EntityExtractor(Task):
         text_method="extract_entities",
         answer_type=Entity,
         answer_settings=("labels", "thresholds"),
+        folder=gliner.GlinerFolder(),
         only_saved_model="words of several tokens, and an LSTM over them",
         predicts_lists=True,
         pads_classes=True,
     )
     output_activation = "sigmoid"
-    settings_in_files = ("max_words", "label_marker", "separator")
-    encoder_prefix = gliner.ENCODER
 
     @validate_arguments
     def __init__(
@@ -254,18 +251,6 @@ class EntityExtractor(Task):
     @property
     def head_record(self) -> gliner.SpanHeadRecord:
         return gliner.SpanHeadRecord(span_mode=self.span_mode, num_rnn_layers=self.num_rnn_layers)
-
-    @classmethod
-    def checkpoint_arguments(cls, config: dict, head, arguments: dict) -> dict:
-        return arguments
-
-    @classmethod
-    def arguments_from_files(cls, checkpoint: Checkpoint, given: dict) -> dict:
-        return gliner.model_arguments(checkpoint)
-
-    def files_to_save(self, dtype: object) -> dict[str, bytes]:
-        tokenizer = self.preprocessor and self.preprocessor.tokenizer
-        return gliner.gliner_files(self, backbone_config(self.backbone, tokenizer))
 
     # -- the model -----------------------------------------------------------------------------
 

@@ -121,6 +121,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     """
 
     task_name = "entity_extractor"
+    folder = gliner.GlinerFolder()
     inputs = Inputs(Text("texts", "text"), Texts("labels", optional=True))
     label_values = Labels("for every text a list of spans, {'start', 'end', 'label'}")
     max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # of the task
@@ -146,10 +147,6 @@ class EntityExtractorPreprocessor(Preprocessor):
         if self.label_marker not in known:
             expected = "a token of the vocabulary; from_preset(added_tokens=[...]) adds one"
             raise invalid("label_marker", self.label_marker, expected)
-
-    @classmethod
-    def arguments_from_files(cls, preset, tokenizer) -> dict:
-        return gliner.preprocessor_arguments(preset, tokenizer)
 
     def attach(self, task: EntityExtractor) -> None:
         super().attach(task)

@@ -123,7 +123,7 @@ def folder_of(family, task) -> pathlib.Path:
 STORED = [
     (family, task)
     for family, task in PAIRS
-    if folder_of(family, task).is_dir() and task.sentence_transformers_class is None
+    if folder_of(family, task).is_dir() and task.record.folder.opened_by is None
 ]
 
 

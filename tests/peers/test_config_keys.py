@@ -20,7 +20,7 @@ from keras import ops
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.presets.config import _rules
+from encoder_zoo.presets.formats.config import _rules
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.testing import tiny
 

@@ -23,7 +23,7 @@ FAMILIES = [family for family in all_families() if family.name not in ("bart", "
 TASKS = [
     task
     for task in all_tasks()
-    if all(map(task.supports, FAMILIES)) and task.sentence_transformers_class is None
+    if all(map(task.supports, FAMILIES)) and task.record.folder.opened_by is None
 ]
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 each_task = pytest.mark.parametrize("task", ["Backbone", *(task.__name__ for task in TASKS)])

@@ -27,8 +27,7 @@ FAMILIES = ["Bert", "Roberta"]  # all of them: test_conformance.py
 TASKS = [
     task
     for task in all_tasks()
-    if (CHECKPOINTS / f"Bert_{task.record.head}").is_dir()
-    and task.sentence_transformers_class is None
+    if (CHECKPOINTS / f"Bert_{task.record.head}").is_dir() and task.record.folder.opened_by is None
 ]
 
 

@@ -22,7 +22,7 @@ yaml = pytest.importorskip("yaml")
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Methods that check their arguments, and that authors of tasks call or override.
-HOOKS = {"load_from_files", "signatures"}
+HOOKS = {"signatures"}
 MODULES = ("display", "losses", "sklearn", "testing", "typing")
 
 

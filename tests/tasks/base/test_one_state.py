@@ -189,13 +189,11 @@ CALLS = {
 }
 # Public methods of tasks and indexes that answer nothing: what they read of weights is saved, or
 # they are steps of a call of the model, which waits for nobody.
-SILENT = """arguments_from_files check_representable checkpoint_arguments default_loss
-default_metrics enable_lora encoded extra_config files_to_save for_cpu from_keras_hub from_preset
-head_misfit head_of input_ranges jax_state_sync kept_classes load_adapters load_from_files
-least_weights logits_of metric_by_name prepared_inputs preprocess push_to_hub
+SILENT = """checkpoint_arguments config_fields default_loss default_metrics enable_lora encoded
+for_cpu from_keras_hub from_preset head_misfit head_of input_ranges jax_state_sync kept_classes
+load_adapters least_weights logits_of metric_by_name prepared_inputs preprocess push_to_hub
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
-tokens_to_add train_pooler train_step index_class load_index scaled
-chunks tune_thresholds learning_rate_shares models_in_files models_to_save
+train_pooler train_step index_class load_index scaled chunks tune_thresholds learning_rate_shares
 encoded_queries forget_stale_functions make_batch_loss penalties resolve_loss""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 

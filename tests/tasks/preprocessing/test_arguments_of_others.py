@@ -5,7 +5,7 @@ import pytest
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import FAMILIES, get_family
-from encoder_zoo.presets.config import backbone_arguments
+from encoder_zoo.presets.formats.config import backbone_arguments
 from encoder_zoo.presets.restoring import EXTENDED
 from encoder_zoo.tasks.serving.export import FORMATS, OTHER_FILES, format_of
 
