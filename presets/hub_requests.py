@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -22,15 +23,16 @@ REFUSALS = {
     410: "the repository is gone (410)",
     451: "the hub may not give it out (451)",
 }
+_KINDS = {  # classes of the client's errors
+    "GatedRepoError": "access must be asked for on its page, and a token set in HF_TOKEN",
+    "EntryNotFoundError": "a file of its own list is not there",
+    "RevisionNotFoundError": "there is no such revision",
+}
 T = TypeVar("T")
 
 
 class Unreachable(Exception):
     """Raised if the hub does not answer or is busy, so that cached files may be used."""
-
-
-class TookTooLong(Unreachable):
-    """Raised if the hub lets the client wait; it is not asked again."""
 
 
 def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -> T:
@@ -43,7 +45,7 @@ def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -
         received: bytes that have come so far.
 
     Raises:
-        TookTooLong: If no answer comes in time.
+        Unreachable: If no answer comes in time.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -55,18 +57,15 @@ def within(function: Callable[[], T], received: Callable[[], int] = lambda: 0) -
 
     threading.Thread(target=run, daemon=True).start()
     begun, last = time.monotonic(), received()
-    while True:
-        try:
+    while time.monotonic() - begun <= _WAIT:
+        with contextlib.suppress(queue.Empty):
             result, error = done.get(timeout=min(1, _WAIT / 4))
-        except queue.Empty:
-            if received() - last >= _LEAST:
-                begun, last = time.monotonic(), received()
-            elif time.monotonic() - begun > _WAIT:
-                raise TookTooLong(f"no answer came within {_WAIT} seconds") from None
-        else:
             if error is not None:
                 raise error
             return result
+        if received() - last >= _LEAST:
+            begun, last = time.monotonic(), received()
+    raise Unreachable(f"no answer came within {_WAIT} seconds")
 
 
 def retried(
@@ -84,7 +83,7 @@ def retried(
     for pause in _PAUSES:
         try:
             return function()
-        except TookTooLong:
+        except Unreachable:  # it has let the client wait long enough
             raise
         except Exception as error:  # of the client, the connection or the system
             status = getattr(getattr(error, "response", None), "status_code", None)
@@ -99,16 +98,9 @@ def retried(
 
 
 def _refusal(error: Exception, words: str) -> str:
-    """Return the error message for a permanent error."""
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RevisionNotFoundError
-
-    if isinstance(error, GatedRepoError):
-        return "access must be asked for on its page, and a token set in HF_TOKEN"
-    if isinstance(error, EntryNotFoundError):
-        return "a file of its own list is not there"
-    if isinstance(error, RevisionNotFoundError):
-        return "there is no such revision"
-    return words
+    """Return the error message for a permanent error: what its class says, or else `words`."""
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return next((_KINDS[name] for name in names if name in _KINDS), words)
 
 
 def first_line(error: Exception) -> str:

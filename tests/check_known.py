@@ -176,13 +176,13 @@ def open_remote(address: str) -> RemoteFolder:
     Raises:
         ValueError: see `from_hugging_face`; and "...: the hub cannot be reached ..."
     """
-    repository, revision = hub._parse(address)
+    repository, _ = hub.parse_address(address)
     try:
-        wanted, commit, _ = hub._wanted_files(address, repository, revision, 2**63, True)
+        wanted, commit, _ = hub.list_files(address)
     except Unreachable as error:
         raise ValueError(f"{address}: the hub cannot be reached. It was: {error}.") from error
     sizes = {name: file.size for name, file in wanted.items()}
-    return RemoteFolder(repository, commit or revision or "main", sizes, endpoint())
+    return RemoteFolder(repository, commit, sizes, endpoint())
 
 
 def check_loads(checkpoint: Checkpoint) -> int:

@@ -28,6 +28,9 @@ TRANSFORMER_SETTINGS = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
+# The files beside those of the encoder, without and with weights.
+MODULE_SETTINGS = (MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS, ROUTER, IDF)
+LINEAR = (SPARSE_LINEAR, COLBERT_LINEAR)
 _MODULE_FOLDER = "[0-9]*_*"  # such as 1_Pooling
 _ROUTE_FOLDER = "*_[0-9]_*"  # such as query_0_SparseStaticEmbedding
 
@@ -106,21 +109,22 @@ def module_files() -> list[str]:
         >>> {"modules.json", "[0-9]*_*/config.json"} <= set(module_files())
         True
     """
-    own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
-    own += [SPARSE_LINEAR, COLBERT_LINEAR, ROUTER, IDF]
     inner, folders = [*preset_files(), *TRANSFORMER_SETTINGS, IDF], (_MODULE_FOLDER, _ROUTE_FOLDER)
-    return [*own, *(f"{folder}/{name}" for folder in folders for name in inner)]
+    return [
+        *MODULE_SETTINGS,
+        *LINEAR,
+        *(f"{folder}/{name}" for folder in folders for name in inner),
+    ]
 
 
 def replaced_module_files() -> list[str]:
     """Return patterns of the files and folders that saving replaces, of those of `module_files`."""
-    own = [MODULES, MODEL_SETTINGS, COLBERT_SETTINGS, *TRANSFORMER_SETTINGS]
-    own += [SPARSE_LINEAR, COLBERT_LINEAR, ROUTER, IDF]
     kinds = ("Transformer", "Pooling", "SpladePooling", "Dense", "Normalize")
     kinds += ("Classifier", "MultiVectorMask", "StaticEmbedding")
     routed = ("Transformer", "MLMTransformer", "SpladePooling", "SparseStaticEmbedding", "IDF")
     routed = [f"{role}_[0-9]_{kind}" for role in ("query", "document") for kind in routed]
-    return [*own, *(f"[0-9]*_{kind}" for kind in kinds), *routed]
+    folders = (f"[0-9]*_{kind}" for kind in kinds)
+    return [*MODULE_SETTINGS, *LINEAR, *folders, *routed]
 
 
 def tokenizer_file_names() -> list[str]:

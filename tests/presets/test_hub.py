@@ -17,7 +17,7 @@ from processes import run
 from safetensors.numpy import load_file, save_file
 
 import encoder_zoo as ez
-from encoder_zoo.presets.hub import drop_wrong, from_hugging_face, select_files
+from encoder_zoo.presets.hub import from_hugging_face, select_files
 
 
 @pytest.fixture
@@ -449,12 +449,23 @@ def test_the_hubs_own_conversion_is_named_and_not_taken(hub, repository, discuss
 def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository):
     folder = from_hugging_face("hf://org/model")
     (folder / "vocab.txt").unlink()
-    assert drop_wrong(folder, ["vocab.txt", "config.json"]) == ["vocab.txt"]
     assert (from_hugging_face("hf://org/model") / "vocab.txt").exists()
-    blob = (folder / "config.json").resolve()
-    blob.unlink()
-    assert drop_wrong(folder, ["config.json"]) == ["config.json"]
-    assert not (folder / "config.json").is_symlink()
+    (folder / "config.json").resolve().unlink()
+    from_hugging_face("hf://org/model")
+    assert (folder / "config.json").read_bytes() == (repository / "config.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_damaged_files_in_the_cache_are_named_or_downloaded_again(hub, repository):
+    folder = from_hugging_face("hf://org/model")
+    (folder / "vocab.txt").resolve().write_bytes(b"other")
+    hub.statuses = [503] * 3
+    with pytest.raises(ValueError, match=r"hf://org/model: vocab\.txt .*checksum.* 503"):
+        from_hugging_face("hf://org/model")
+    assert from_hugging_face("hf://org/model", verify=False) == folder
+    hub.statuses = []
+    from_hugging_face("hf://org/model")
+    assert (folder / "vocab.txt").read_bytes() == (repository / "vocab.txt").read_bytes()
 
 
 @pytest.mark.slow

@@ -185,6 +185,18 @@ def test_a_file_that_drips_or_breaks_off_is_given_up(hub, tmp_path, name):
     assert isinstance(download(hub, tmp_path), pathlib.Path)
 
 
+def test_nothing_is_written_where_nothing_is_missing(hub, tmp_path):
+    """So that a cache may be read-only."""
+    global WRITTEN
+    folder = download(hub, tmp_path)
+    WRITTEN = []
+    try:
+        assert from_hugging_face("hf://org/model") == folder
+    finally:
+        written, WRITTEN = WRITTEN, None
+    assert not [path for path in written if str(tmp_path) in path]
+
+
 @pytest.mark.slow(except_for="^blob-pipe")
 @pytest.mark.skipif(os.name != "posix", reason="pipes and links are made")
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link", "link to nothing"])
