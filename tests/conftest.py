@@ -65,7 +65,7 @@ SLOW_EXAMPLES = {
     "tasks.retrieval.index.Index.evaluate",
     "tasks.retrieval.index.Index.export",
     "tasks.retrieval.index_kinds.SparseIndex",
-    "tasks.retrieval.index_kinds.SparseIndex.from_vectors",
+    "tasks.retrieval.index_kinds.EmbeddedIndex.from_vectors",
     "tasks.tagging.entity_extractor.EntityExtractor",
     "tasks.training.backup.BackupAndRestore",
     "tasks.training.token_cache.TokenCache",

@@ -30,7 +30,6 @@ from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.losses.chunks import recomputed_in_chunks
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents
-from encoder_zoo.tasks.retrieval.engines import Engine
 from encoder_zoo.tasks.retrieval.evaluation import (
     checked_cutoffs,
     checked_scores,
@@ -41,6 +40,7 @@ from encoder_zoo.tasks.retrieval.evaluation import (
 )
 from encoder_zoo.tasks.retrieval.hybrid_index import OpenOptions, load_index
 from encoder_zoo.tasks.retrieval.index import Index
+from encoder_zoo.tasks.retrieval.index_kinds import BuildOptions
 from encoder_zoo.tasks.retrieval.mining import hard_negatives
 from encoder_zoo.tasks.retrieval.ranking import RankedText, checked_texts, ranked_texts
 from encoder_zoo.tasks.retrieval.similarity import (
@@ -76,18 +76,12 @@ class EmbedOptions(TypedDict, total=False):
     max_terms: int | None
 
 
-class IndexOptions(EmbedOptions, total=False):
+class IndexOptions(BuildOptions, DocumentColumns, total=False):
     """Keyword arguments of the `build` of indexes; each kind has some of them."""
 
     precision: Precision
-    pool_factor: int
-    prompt: str | None
     batch_size: int | None
-    engine: Engine | None
     keep_texts: bool
-    ids: object
-    metadata: object
-    text_column: str | None
 
 
 class EmbedderCompileOptions(CompileOptions, total=False):

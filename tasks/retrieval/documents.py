@@ -5,7 +5,7 @@ Comment letters: N documents.
 
 from __future__ import annotations
 
-import bisect
+import dataclasses
 import datetime
 import functools
 import json
@@ -32,7 +32,20 @@ MAX_SHOWN = 60  # characters of a value in an error
 MOST_BITS = 256  # of an integer: a checksum of 32 bytes
 CHUNKED_AT_ONCE = 1000  # documents
 DIGITS_OF_SINGLES = 14  # 0.10000000149011612 has 19; nobody writes so many
-OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin")  # of a condition
+
+
+def _are_in(values: np.ndarray, wanted: list) -> Iterator[bool]:
+    return map(set(wanted).__contains__, values)
+
+
+# Of a condition: which of some values meet it; of "$ne" and "$nin", which do not.
+OPERATORS = {
+    **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _are_in),
+    "$gt": lambda values, wanted: values > wanted[0],
+    "$gte": lambda values, wanted: values >= wanted[0],
+    "$lt": lambda values, wanted: values < wanted[0],
+    "$lte": lambda values, wanted: values <= wanted[0],
+}
 
 
 class DocumentColumns(TypedDict, total=False):
@@ -57,6 +70,56 @@ class Contexts(NamedTuple):
     spans: np.ndarray
 
 
+@dataclasses.dataclass(eq=False)
+class Column:
+    """The values of a field in some documents, each value of a list by itself.
+
+    Attributes:
+        rows: Integer array of shape (M,). Index of the document of each value, rising.
+        values: Object array of shape (M,).
+    """
+
+    rows: np.ndarray
+    values: np.ndarray
+
+    @functools.cached_property
+    def is_single(self) -> bool:
+        """Return whether the values are numbers that come from a column of float32.
+
+        All of them fit into float32, and some have more digits than a person would write.
+        """
+        if _kind(self.values[0]) is not float:
+            return False
+        found = self.values.astype("float64")
+        with np.errstate(over="ignore"):
+            fits = bool((found == found.astype("float32")).all())
+        return fits and any(len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
+
+    def wanted(self, name: str, given: list) -> list:
+        """Return values of a condition as the column has them.
+
+        Args:
+            name: String. Name of the field, for errors.
+            given: List. The values.
+        """
+        kind, values = _kind(self.values[0]), []
+        for value in given:
+            if is_missing(value):
+                cure = "a value; for documents without it, lambda fields: NAME not in fields"
+                raise invalid(name, value, cure)
+            value = _plain_scalar(value)
+            if _kind(value) is not kind:
+                raise invalid(name, value, f"{kind.__name__}, as in the documents")
+            if isinstance(value, int):
+                _check_size(value, name)
+            values.append(value)
+        if self.is_single:  # as NumPy and pandas compare such a column with Python's floats
+            with np.errstate(over="ignore"):
+                return [float(np.float32(value)) for value in values]
+        return values
+
+
+@dataclasses.dataclass(eq=False, repr=False)
 class Documents:
     """N documents: what is known of each beside its vectors.
 
@@ -79,17 +142,10 @@ class Documents:
         {'id': 'y', 'text': 'b', 'metadata': {'year': 2024}}
     """
 
-    def __init__(
-        self,
-        texts: list[str] | None,
-        ids: list[Id] | None = None,
-        metadata: list[dict[str, Any]] | None = None,
-        contexts: Contexts | None = None,
-    ):
-        self.texts = texts
-        self.ids = ids
-        self.metadata = metadata
-        self.contexts = contexts
+    texts: list[str] | None
+    ids: list[Id] | None = None
+    metadata: list[dict[str, Any]] | None = None
+    contexts: Contexts | None = None
 
     def checked(self) -> Documents:
         """Return the same documents with ids and fields as plain data.
@@ -208,21 +264,9 @@ class Documents:
         texts = None if self.texts is None else [*self.texts, *(others.texts or [])]
         ids = None if self.ids is None else [*self.ids, *others.ids]
         metadata = None if self.metadata is None else [*self.metadata, *others.metadata]
-        self._check_further(others)
+        _check_ids(ids or [])
+        _check_types(metadata or [])
         return Documents(texts, ids, metadata)
-
-    def _check_further(self, others: Documents) -> None:
-        """Raise an error if further documents have ids of these, or fields of other types."""
-        for i, one in enumerate(others.ids or [], len(self)):
-            if type(one) is not type(self.ids[0]):
-                raise _other_type(i, one, self.ids[0])
-            if one in self._index_of:
-                raise _same_id(i, one, self._index_of[one])
-        for field in others._fields.keys() & self._fields.keys():
-            (one, [i, *_]), *_ = others._fields[field].items()
-            kind, [first, *_] = next(iter(self._fields[field].items()))
-            if _kind(one) is not _kind(kind):
-                raise _other_kind(field, len(self) + i, one, first, _kind(kind))
 
     def as_in(self, others: Documents) -> Documents:
         """Return the documents with ids and fields only where others have these."""
@@ -347,117 +391,57 @@ class Documents:
 
     def _meets(self, field: str, wanted: object) -> np.ndarray:
         """Return which documents have a wanted value in a field, (N,) bool."""
-        if field not in self._fields:
+        if field not in self._columns:
             cure = ""
             if str(field).startswith("$"):
                 cure = " Pass a function of a document's fields in place of a dict for other logic."
             raise ValueError(
                 f"where: there is no field {field!r:.{MAX_SHOWN}}."
-                f"{did_you_mean(close_names(str(field), self._fields))} Fields are "
-                f"{', '.join(self._fields)}.{cure}"
+                f"{did_you_mean(close_names(str(field), self._columns))} Fields are "
+                f"{', '.join(self._columns)}.{cure}"
             )
+        column = self._columns[field]
         if callable(wanted):
-            return self._have(field, [value for value in self._fields[field] if wanted(value)])
+            return self._have(column, map(wanted, column.values))
         if not isinstance(wanted, Mapping):
-            return self._have(field, self._wanted(field, _listed(wanted)))
-        if not wanted or wanted.keys() - set(OPERATORS):
+            wanted = {"$in": _listed(wanted)}
+        elif not wanted or wanted.keys() - set(OPERATORS):
             known = f"some of {', '.join(OPERATORS)}, such as {{'$gt': 300}}, or a function"
             raise invalid(f"where: the condition for the field {field!r}", wanted, known)
         met = np.ones(len(self), bool)
         for operator, value in wanted.items():
-            met &= self._compares(field, operator, value)
+            several = operator in ("$in", "$nin")
+            if several != _are_several(value):
+                expected = "a list of values" if several else "one value"
+                raise invalid(f"where: {operator} of the field {field!r}", value, expected)
+            values = column.wanted(f"where: {field!r}", _listed(value))
+            found = self._have(column, OPERATORS[operator](column.values, values))
+            if operator in ("$ne", "$nin"):
+                found = self._have(column, np.ones(len(column.rows))) & ~found
+            met &= found
         return met
 
-    def _compares(self, field: str, operator: str, wanted: object) -> np.ndarray:
-        """Return which documents meet a comparison, (N,) bool.
-
-        Args:
-            field: Name of the field.
-            operator: One of `OPERATORS`.
-            wanted: The value or values that it compares with.
-        """
-        several = operator in ("$in", "$nin")
-        if several != _are_several(wanted):
-            expected = "a list of values" if several else "one value"
-            raise invalid(f"where: {operator} of the field {field!r}", wanted, expected)
-        values = self._wanted(field, _listed(wanted))
-        if operator in ("$eq", "$in"):
-            return self._have(field, values)
-        if operator in ("$ne", "$nin"):
-            return self._have(field, self._fields[field]) & ~self._have(field, values)
-        find = bisect.bisect_left if operator in ("$gte", "$lt") else bisect.bisect_right
-        cut = find(self._sorted_values(field), values[0])
-        below = operator in ("$lt", "$lte")
-        known = self._sorted_values(field)
-        return self._have(field, known[:cut] if below else known[cut:])
-
-    def _wanted(self, field: str, given: list) -> list:
-        """Return values of a condition as the field has them."""
-        kind, values = _kind(next(iter(self._fields[field]))), []
-        for value in given:
-            if is_missing(value):
-                raise invalid(
-                    f"where: {field!r}",
-                    value,
-                    f"a value; for documents without it, lambda fields: {field!r} not in fields",
-                )
-            value = _plain_scalar(value)
-            if _kind(value) is not kind:
-                raise invalid(f"where: {field!r}", value, f"{kind.__name__}, as in the documents")
-            if isinstance(value, int):
-                _check_size(value, f"where: the value for {field!r}")
-            values.append(value)
-        if kind is float and self._is_single(field):
-            # As NumPy and pandas compare a column of float32 with Python's floats.
-            with np.errstate(over="ignore"):
-                return [float(np.float32(value)) for value in values]
-        return values
-
-    def _have(self, field: str, values: Iterable) -> np.ndarray:
-        """Return which documents have one of some values in a field, (N,) bool."""
-        met, rows = np.zeros(len(self), bool), self._fields[field]
-        for value in values:
-            met[rows.get(value, [])] = True
-        return met
-
-    def _sorted_values(self, field: str) -> list:
-        """Return the different values of a field, rising."""
-        if field not in self._sorted:
-            self._sorted[field] = sorted(self._fields[field])
-        return self._sorted[field]
+    def _have(self, column: Column, met: Iterable[object]) -> np.ndarray:
+        """Return which documents have a value of a column that meets a condition, (N,) bool."""
+        found = np.zeros(len(self), bool)
+        found[column.rows[np.fromiter(met, bool, len(column.rows))]] = True
+        return found
 
     @functools.cached_property
-    def _sorted(self) -> dict[str, list]:
-        """Return the sorted values of the fields that were asked for."""
-        return {}
-
-    def _is_single(self, field: str) -> bool:
-        """Return whether a field of numbers comes from a column of float32.
-
-        All its values fit into float32, and some have more digits than a person would write.
-        """
-        if field not in self._singles:
-            found = np.array(list(self._fields[field]), "float64")
-            with np.errstate(over="ignore"):
-                fits = bool((found == found.astype("float32")).all())
-            long = (len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
-            self._singles[field] = fits and any(long)
-        return self._singles[field]
-
-    @functools.cached_property
-    def _singles(self) -> dict[str, bool]:
-        """Return what `_is_single` returns, of fields that were asked for."""
-        return {}
-
-    @functools.cached_property
-    def _fields(self) -> dict[str, dict[Any, list[int]]]:
-        """Return {field: {value: the indices of the documents that have it}}."""
-        fields: dict[str, dict[Any, list[int]]] = {}
+    def _columns(self) -> dict[str, Column]:
+        """Return the values of each field."""
+        columns: dict[str, tuple[list[int], list]] = {}
         for i, row in enumerate(self.metadata or ()):
             for field, value in row.items():
+                rows, values = columns.setdefault(field, ([], []))
                 for one in value if isinstance(value, list) else [value]:
-                    fields.setdefault(field, {}).setdefault(one, []).append(i)
-        return fields
+                    rows.append(i)
+                    values.append(one)
+        return {
+            field: Column(np.array(rows), np.array(values, object))
+            for field, (rows, values) in columns.items()
+            if rows
+        }
 
     def groups(self, field: str, among: np.ndarray | None = None) -> list:
         """Return the value of a field of each document, for `group_by`.
@@ -469,9 +453,7 @@ class Documents:
         Raises:
             ValueError: If the field is unknown, or if a document does not have one value of it.
         """
-        if field not in self._groups:
-            self._groups[field] = self._values_of(field)
-        values, without = self._groups[field]
+        values, without = self._groups(field)
         lacking = without if among is None else np.intersect1d(without, among)
         for i in lacking.tolist():
             raise invalid(f"group_by: {field!r} of document {i}", values[i], "one value")
@@ -479,16 +461,8 @@ class Documents:
 
     def first_of_groups(self, field: str) -> dict[Any, int]:
         """Return {value of a field: the index of the first document with it}."""
-        if field not in self._firsts:
-            firsts = self._firsts[field] = {}
-            for i, value in enumerate(self.groups(field)):
-                firsts.setdefault(value, i)
-        return self._firsts[field]
-
-    @functools.cached_property
-    def _firsts(self) -> dict[str, dict[Any, int]]:
-        """Return what `first_of_groups` returns, of fields that were asked for."""
-        return {}
+        values = self.groups(field)
+        return dict(zip(reversed(values), reversed(range(len(values))), strict=True))
 
     def indices_of_groups(self, field: str, values: object) -> list[int]:
         """Return for values of a field the index of the first document with each.
@@ -506,22 +480,25 @@ class Documents:
                 raise ValueError(f"There is no document with {field}={value!r:.{MAX_SHOWN}}.{near}")
         return [firsts[value] for value in values]
 
-    @functools.cached_property
-    def _groups(self) -> dict[str, tuple[list, np.ndarray]]:
-        """Return what `_values_of` returns, of fields that were asked for."""
-        return {}
-
-    def _values_of(self, field: str) -> tuple[list, np.ndarray]:
+    def _groups(self, field: str) -> tuple[list, np.ndarray]:
         """Return the value of a field of each document, and which of these have no single one."""
-        rows = self.metadata or [{}] * len(self)
-        if not any(field in row for row in rows):
-            known = list(dict.fromkeys(name for row in rows for name in row))
-            raise ValueError(
-                f"group_by: there is no field {field!r:.{MAX_SHOWN}}."
-                f"{did_you_mean(close_names(field, known))}"
-            )
-        values = [row.get(field) for row in rows]
-        return values, np.flatnonzero([isinstance(value, list | None) for value in values])
+        if field not in self._grouped:
+            rows = self.metadata or [{}] * len(self)
+            values = [row.get(field) for row in rows]
+            if not any(value is not None for value in values):
+                known = list(dict.fromkeys(name for row in rows for name in row))
+                raise ValueError(
+                    f"group_by: there is no field {field!r:.{MAX_SHOWN}}."
+                    f"{did_you_mean(close_names(field, known))}"
+                )
+            without = np.flatnonzero([isinstance(value, list | None) for value in values])
+            self._grouped[field] = values, without
+        return self._grouped[field]
+
+    @functools.cached_property
+    def _grouped(self) -> dict[str, tuple[list, np.ndarray]]:
+        """Return what `_groups` returns, of fields that were asked for."""
+        return {}
 
     def chunked(
         self, tokenizer: Tokenizer, length: int, overlap: int = 0, late: bool = False
@@ -551,7 +528,7 @@ class Documents:
             >>> chunks.metadata[1]
             {'document': 0, 'start': 2, 'end': 6}
         """
-        for field in sorted({"document", "start", "end"} & set(self._fields)):
+        for field in sorted({"document", "start", "end"} & set(self._columns)):
             raise ValueError(f"metadata has the field {field!r}, which the chunks have. Rename it.")
         texts, ids, metadata, index = [], [], [], []
         for first in range(0, len(self), CHUNKED_AT_ONCE):
@@ -745,21 +722,34 @@ def _table_of_rows(rows: Sequence) -> dict[str, list]:
 
 def _checked_ids(ids: Sequence) -> list[Id]:
     """Return ids as plain texts or integers, all of one type and different."""
-    found: dict[Id, int] = {}
+    found = []
     for i, one in enumerate(plain(ids)):
         one = _plain_scalar(one)
         if not isinstance(one, Id) or isinstance(one, bool):
             raise invalid(f"ids[{i}]", one, "a text or an integer")
-        if i and type(one) is not type(next(iter(found))):
-            raise _other_type(i, one, next(iter(found)))
         if isinstance(one, str):
             check_writable(one, f"ids[{i}]")
         else:
             _check_size(one, f"ids[{i}]")
-        if one in found:
-            raise _same_id(i, one, found[one])
-        found[one] = i
-    return list(found)
+        found.append(one)
+    _check_ids(found)
+    return found
+
+
+def _check_ids(ids: list[Id]) -> None:
+    """Raise an error if ids are of several types, or if two are equal."""
+    first: dict[Id, int] = {}
+    for i, one in enumerate(ids):
+        if type(one) is not type(ids[0]):
+            raise ValueError(
+                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, and ids[0] is "
+                f"{with_type(ids[0]):.{MAX_SHOWN}}. Expected ids of one type."
+            )
+        if first.setdefault(one, i) != i:
+            raise ValueError(
+                f"ids[{i}] is {one!r:.{MAX_SHOWN}}, as ids[{first[one]}]. Expected a different id "
+                "for each document."
+            )
 
 
 def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
@@ -789,28 +779,10 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
             for one in value if isinstance(value, list) else [value]:
                 first, kind = kinds.setdefault(field, (i, _kind(one)))
                 if _kind(one) is not kind:
-                    raise _other_kind(field, i, one, first, kind)
-
-
-def _other_type(i: int, one: Id, first: Id) -> ValueError:
-    return ValueError(
-        f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, and ids[0] is "
-        f"{with_type(first):.{MAX_SHOWN}}. Expected ids of one type."
-    )
-
-
-def _same_id(i: int, one: Id, first: int) -> ValueError:
-    return ValueError(
-        f"ids[{i}] is {one!r:.{MAX_SHOWN}}, as ids[{first}]. Expected a different id for each "
-        "document."
-    )
-
-
-def _other_kind(field: str, i: int, one: object, first: int, kind: type) -> ValueError:
-    return ValueError(
-        f"metadata[{i}]: the field {field!r} is {with_type(one):.{MAX_SHOWN}}, and in "
-        f"metadata[{first}] {kind.__name__}. Expected values of one type."
-    )
+                    raise ValueError(
+                        f"metadata[{i}]: the field {field!r} is {with_type(one):.{MAX_SHOWN}}, and "
+                        f"in metadata[{first}] {kind.__name__}. Expected values of one type."
+                    )
 
 
 def _plain_value(value: object, name: str):

@@ -508,39 +508,6 @@ class Index:
 
     # -- vectors -------------------------------------------------------------------------------
 
-    @classmethod
-    def _built(cls, embedder, documents, keep_texts, embedding, storing, **settings) -> Self:
-        """Return an index of documents that are embedded now.
-
-        Args:
-            embedder: of the documents and of queries.
-            documents: N of them.
-            keep_texts: whether the index has their texts.
-            embedding: options of `_embed` for these documents alone.
-            storing: options of `_stored`.
-            **settings: options of `_embed` for these and for further documents.
-        """
-        vectors = cls._embed_documents(embedder, documents, **embedding, **settings)
-        kept = documents if keep_texts else documents.without_texts()
-        return cls._of(embedder, vectors, kept, storing, **settings)
-
-    @classmethod
-    def _of(cls, embedder, vectors, documents, storing, **settings) -> Self:
-        """Return an index of vectors as `_embed` returns them, and of their documents."""
-        store = cls._stored(vectors, embedder.similarity_function, **storing)
-        return cls(embedder, store, documents, **settings)
-
-    @staticmethod
-    def _stored(vectors: Any, function: str, **storing: Any) -> Store:
-        """Return the store of vectors.
-
-        Args:
-            vectors: of N documents, as `_embed` returns them.
-            function: the similarity.
-            **storing: such as the precision.
-        """
-        raise NotImplementedError
-
     @staticmethod
     def _embed(embedder: Any, texts: list[str] | Documents, name: str, **options: Any) -> Any:
         """Return the vectors of texts as the store takes them, checked.

@@ -6,8 +6,8 @@ Comment letters: N documents, D width, V vocabulary.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypedDict, Unpack, get_type_hints
 
 import numpy as np
 
@@ -16,13 +16,14 @@ from encoder_zoo.common.validation import (
     Name,
     PositiveInt,
     Rule,
+    check_argument,
     integer_from,
     one_of,
     rule_of,
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights_of
-from encoder_zoo.common.wording import invalid
+from encoder_zoo.common.wording import invalid, unknown_argument
 from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.tasks.retrieval.documents import Documents
@@ -38,6 +39,7 @@ from encoder_zoo.tasks.retrieval.index import (
     FINGERPRINT_TEXTS,
     GivenVectors,
     Index,
+    Store,
     are_numbers,
 )
 from encoder_zoo.tasks.retrieval.index_files import (
@@ -81,7 +83,161 @@ Embedder = Annotated[
 ]
 
 
-class VectorIndex(Index):
+class VectorOptions(TypedDict, total=False):
+    """Keyword arguments of `from_vectors`; each kind of index has some of them."""
+
+    prompt: str | None
+    engine: Engine | None
+    pool_factor: PositiveInt
+    max_terms: PositiveInt | None
+
+
+class BuildOptions(VectorOptions, total=False):
+    """Keyword arguments of `build`; each kind of index has some of them."""
+
+    dim: PositiveInt | None
+
+
+RULES = {
+    name: rule_of(kind) for name, kind in get_type_hints(BuildOptions, include_extras=True).items()
+}
+
+
+class EmbeddedIndex(Index):
+    """Documents as an embedder's vectors: the base of the indexes of `TextEmbedder.index`,
+    `LateInteraction.index` and `SparseEncoder.index`.
+
+    Attributes:
+        defaults: Dict. The options of `build` that a kind of index has, and their defaults.
+    """
+
+    defaults: ClassVar[Mapping[str, object]]
+
+    @classmethod
+    @validate_arguments
+    @reads_weights_of("embedder")
+    def build(
+        cls,
+        embedder: Embedder,
+        documents: object,
+        precision: Precision | None = None,
+        batch_size: PositiveInt | None = None,
+        keep_texts: bool = True,
+        ids: object = None,
+        metadata: object = None,
+        text_column: Name | None = None,
+        **options: Unpack[BuildOptions],
+    ) -> Self:
+        """Return an index of texts.
+
+        Args:
+            embedder: The embedder of the documents and of queries.
+            documents: A list, array or column of texts, a table, or a list of dicts.
+            precision: String. Precision of the vectors of a `VectorIndex` or a `MultiVectorIndex`,
+                "float32", "int8" or "binary", see there. Centroids of tokens are learned from these
+                documents, and used for those that are added later, too. Defaults to "float32".
+            batch_size: Integer. Batch size of `embed`.
+            keep_texts: Boolean. Whether results have the text itself; without it, "text" is None.
+                Defaults to True.
+            ids: List of different texts or integers, one for each document; of a table the name of
+                a column, "id" if it has that.
+            metadata: List of dicts with the fields of each document, or a table of them; of a table
+                of documents the names of columns, in place of all others.
+            text_column: String. The column of texts of a table. Defaults to "text".
+            **options: `prompt` of `embed`, default "document"; of a `VectorIndex` also `dim` of
+                `embed` and `engine`: None compares all vectors, in NumPy; "faiss" the same by
+                faiss-cpu, in float32; "hnsw" finds most of the nearest by faiss-cpu's graph, for a
+                million documents and more; of a `MultiVectorIndex` also `pool_factor`, the number
+                of tokens that become one vector, default 1; of a `SparseIndex` also `max_terms` of
+                `embed`.
+
+        Raises:
+            ValueError: If `documents` or one of them is empty, or if the engine does not search in
+                this precision or by the embedder's similarity.
+            ImportError: If the engine's package faiss-cpu is not installed, or scipy for a
+                `pool_factor` above 1.
+        """
+        options = cls._checked(embedder, precision, options)
+        given = Documents.of(documents, ids, metadata, text_column)
+        embedding = {name: options[name] for name in cls.of_documents}
+        vectors = cls._embed_documents(embedder, given, batch_size=batch_size, **embedding)
+        return cls._of(embedder, vectors, given if keep_texts else given.without_texts(), options)
+
+    @classmethod
+    @validate_arguments
+    def from_vectors(
+        cls,
+        embedder: Embedder,
+        vectors: Any,
+        texts: object = None,
+        precision: Precision | None = None,
+        ids: object = None,
+        metadata: object = None,
+        **options: Unpack[VectorOptions],
+    ) -> Self:
+        """Return an index of vectors that the embedder made before.
+
+        Args:
+            embedder: The embedder of the vectors.
+            vectors: Floats, which are copied: an array (N, D); for a `MultiVectorIndex` a list of N
+                arrays (tokens, D); for a `SparseIndex` a sparse matrix (N, V) of scipy.
+            texts: N texts to return with the results, or None.
+            precision: As for `build`.
+            ids, metadata: N of each to return with the results, or None.
+            **options: As for `build`, without `dim`.
+
+        Raises:
+            ValueError: If `vectors` does not consist of vectors of finite numbers as wide as the
+                embedder's, or if the numbers of vectors, texts, ids and metadata differ.
+
+        Example:
+            >>> from encoder_zoo import TextEmbedder
+            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
+            >>> vectors = embedder.embed(["A cat.", "A dog."], prompt="document")
+            >>> [hit] = VectorIndex.from_vectors(embedder, vectors).search("A dog.", top_k=1)
+            >>> hit["index"], hit["text"]
+            (1, None)
+        """
+        options = cls._checked(embedder, precision, options)
+        vectors = cls._given(embedder, vectors, options)
+        is_list = isinstance(vectors, list)
+        count, name = (len(vectors), "documents") if is_list else (vectors.shape[0], "vectors")
+        documents = Documents.of_vectors(texts, ids, metadata, count, name)
+        return cls._of(embedder, vectors, documents, options)
+
+    @classmethod
+    def _checked(cls, embedder: Any, precision: str | None, options: Mapping) -> dict[str, Any]:
+        """Return the options of a kind of index, checked, with its defaults."""
+        if precision is not None:
+            options = {**options, "precision": precision}
+        for name, value in options.items():
+            if name not in cls.defaults:
+                raise TypeError(unknown_argument(f"{cls.__name__}.build", name, cls.defaults))
+            if rule := RULES.get(name):
+                check_argument(name, value, rule)
+        found = {**cls.defaults, **options}
+        check_engine(found.get("engine"), found.get("precision"), embedder.similarity_function)
+        return found
+
+    @classmethod
+    def _of(cls, embedder: Any, vectors: Any, documents: Documents, options: Mapping) -> Self:
+        """Return an index of vectors as `_embed` returns them, and of their documents."""
+        store = cls._stored(vectors, embedder.similarity_function, options)
+        names = {"prompt", *cls.rules} - {"precision"}
+        return cls(embedder, store, documents, **{name: options[name] for name in names})
+
+    @staticmethod
+    def _given(embedder: Any, vectors: Any, options: Mapping) -> Any:
+        """Return vectors of N documents as `_embed` returns them, checked and copied."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _stored(vectors: Any, function: str, options: Mapping) -> Store:
+        """Return the store of vectors as `_embed` returns them, compared by a similarity."""
+        raise NotImplementedError
+
+
+class VectorIndex(EmbeddedIndex):
     """Find the documents that are nearest to a text. Made by `TextEmbedder.index`.
 
         index = embedder.index(documents)
@@ -128,95 +284,22 @@ class VectorIndex(Index):
     optional_types: ClassVar = GRAPH_TYPES
     rules: ClassVar = {"precision": one_of(*VECTOR_STORES)}
     of_documents = ("prompt", "dim")
-
-    @classmethod
-    @validate_arguments
-    @reads_weights_of("embedder")
-    def build(
-        cls,
-        embedder: Embedder,
-        documents: object,
-        precision: Precision = "float32",
-        prompt: str | None = "document",
-        batch_size: PositiveInt | None = None,
-        dim: PositiveInt | None = None,
-        engine: Engine | None = None,
-        keep_texts: bool = True,
-        ids: object = None,
-        metadata: object = None,
-        text_column: Name | None = None,
-    ) -> Self:
-        """Return an index of texts.
-
-        Args:
-            embedder: see the class.
-            documents: a list, array or column of texts, a table, or rows that are dicts.
-            precision: see the class.
-            prompt, batch_size: of `embed`.
-            dim: keep so many leading numbers of each vector; see `TextEmbedder.embed`.
-            engine: None compares all vectors, in NumPy; "faiss" the same by faiss-cpu, in float32;
-                "hnsw" finds most of the nearest by faiss-cpu's graph, for a million documents
-                and more.
-            keep_texts: whether results have the text itself; without it, "text" is None.
-            ids: one for each document, a text or an integer; of a table the name of a column, "id"
-                if it has that.
-            metadata: a dict of fields for each document, or a table of them; of a table of
-                documents the names of columns, in place of all others.
-            text_column: of a table, the column of texts, if that is not "text".
-
-        Raises:
-            ValueError: If `documents` or one of them is empty, or if the engine does not search in
-                this precision or by the embedder's similarity.
-            ImportError: If an engine is passed and the package faiss-cpu is not installed.
-        """
-        check_engine(engine, precision, embedder.similarity_function)
-        given = Documents.of(documents, ids, metadata, text_column)
-        embedding = {"dim": dim, "batch_size": batch_size}
-        storing = {"precision": precision, "engine": engine}
-        return cls._built(embedder, given, keep_texts, embedding, storing, prompt=prompt)
-
-    @classmethod
-    @validate_arguments
-    def from_vectors(
-        cls,
-        embedder: Embedder,
-        vectors: object,
-        texts: object = None,
-        precision: Precision = "float32",
-        prompt: str | None = "document",
-        engine: Engine | None = None,
-        ids: object = None,
-        metadata: object = None,
-    ) -> Self:
-        """Return an index of vectors that the embedder made before.
-
-        Args:
-            vectors: (N, D) floating-point numbers; they are copied.
-            texts, ids, metadata: N of each, to return with the results, or None.
-            embedder, precision, prompt, engine: as for `build`.
-
-        Raises:
-            ValueError: If `vectors` does not consist of rows of finite numbers, or if the numbers
-                of vectors, texts, ids and metadata differ.
-
-        Example:
-            >>> from encoder_zoo import TextEmbedder
-            >>> embedder = TextEmbedder.from_preset("bert_nano_en_uncased")
-            >>> vectors = embedder.embed(["A cat.", "A dog."], prompt="document")
-            >>> [hit] = VectorIndex.from_vectors(embedder, vectors).search("A dog.", top_k=1)
-            >>> hit["index"], hit["text"]
-            (1, None)
-        """
-        check_engine(engine, precision, embedder.similarity_function)
-        vectors = checked_vectors(vectors, embedder.embedding_dim)
-        vectors = checked_and_normalized(vectors, embedder.similarity_function, "vectors")
-        documents = Documents.of_vectors(texts, ids, metadata, len(vectors))
-        storing = {"precision": precision, "engine": engine}
-        return cls._of(embedder, vectors, documents, storing, prompt=prompt)
+    defaults: ClassVar = {
+        "precision": "float32",
+        "prompt": "document",
+        "dim": None,
+        "engine": None,
+    }
 
     @staticmethod
-    def _stored(vectors, function, precision, engine) -> Float32Vectors:
-        return with_engine(VECTOR_STORES[precision].of(vectors, function), engine)
+    def _given(embedder, vectors, options) -> np.ndarray:
+        vectors = checked_vectors(vectors, embedder.embedding_dim)
+        return checked_and_normalized(vectors, embedder.similarity_function, "vectors")
+
+    @staticmethod
+    def _stored(vectors, function, options) -> Float32Vectors:
+        store = VECTOR_STORES[options["precision"]].of(vectors, function)
+        return with_engine(store, options["engine"])
 
     def __repr__(self) -> str:
         kind = "vectors" if self.texts is None else "texts"
@@ -308,7 +391,7 @@ class VectorIndex(Index):
         return index
 
 
-class MultiVectorIndex(Index):
+class MultiVectorIndex(EmbeddedIndex):
     """Find the documents that match a text best, token by token. Made by `LateInteraction.index`.
 
         index = colbert.index(documents, pool_factor=2)
@@ -364,76 +447,16 @@ class MultiVectorIndex(Index):
     }
     rules: ClassVar = {"precision": one_of(*TOKEN_STORES), "pool_factor": integer_from(1)}
     of_documents = ("prompt", "pool_factor")
+    defaults: ClassVar = {"precision": "float32", "prompt": "document", "pool_factor": 1}
     pool_factor: int
 
-    @classmethod
-    @validate_arguments
-    @reads_weights_of("embedder")
-    def build(
-        cls,
-        embedder: Embedder,
-        documents: object,
-        precision: Precision = "float32",
-        pool_factor: PositiveInt = 1,
-        prompt: str | None = "document",
-        batch_size: PositiveInt | None = None,
-        keep_texts: bool = True,
-        ids: object = None,
-        metadata: object = None,
-        text_column: Name | None = None,
-    ) -> Self:
-        """Return an index of texts.
-
-        Args:
-            embedder: see the class.
-            documents: a list, array or column of texts, a table, or rows that are dicts.
-            precision: see the class. The centroids of "int8" and "binary" are learned from
-                these documents, and used for those that are added later, too.
-            pool_factor: so many tokens of a document become one vector; 1 leaves them as they are.
-            prompt, batch_size: of `embed`.
-            keep_texts, ids, metadata, text_column: as of `VectorIndex.build`.
-
-        Raises:
-            ValueError: If `documents` or one of them is empty, or if `precision` is unknown.
-            ImportError: If `pool_factor` is above 1 and the package scipy is not installed.
-        """
-        given = Documents.of(documents, ids, metadata, text_column)
-        embedding, storing = {"batch_size": batch_size}, {"precision": precision}
-        settings = {"prompt": prompt, "pool_factor": pool_factor}
-        return cls._built(embedder, given, keep_texts, embedding, storing, **settings)
-
-    @classmethod
-    @validate_arguments
-    def from_vectors(
-        cls,
-        embedder: Embedder,
-        vectors: Sequence[np.ndarray],
-        texts: object = None,
-        precision: Precision = "float32",
-        pool_factor: PositiveInt = 1,
-        prompt: str | None = "document",
-        ids: object = None,
-        metadata: object = None,
-    ) -> Self:
-        """Return an index of vectors that the embedder made before.
-
-        Args:
-            vectors: N arrays (tokens, D) of floating-point numbers; they are copied.
-            texts, ids, metadata: N of each, to return with the results, or None.
-            embedder, precision, pool_factor, prompt: as for `build`.
-
-        Raises:
-            ValueError: If `vectors` is empty or an entry is not of shape (tokens, width), or if the
-                numbers of documents, texts, ids and metadata differ.
-        """
-        vectors = prepared_tokens(vectors, embedder.embedding_dim, pool_factor)
-        documents = Documents.of_vectors(texts, ids, metadata, len(vectors), "documents")
-        settings = {"prompt": prompt, "pool_factor": pool_factor}
-        return cls._of(embedder, vectors, documents, {"precision": precision}, **settings)
+    @staticmethod
+    def _given(embedder, vectors, options) -> list[np.ndarray]:
+        return prepared_tokens(vectors, embedder.embedding_dim, options["pool_factor"])
 
     @staticmethod
-    def _stored(vectors, function, precision) -> TokenVectors:
-        return TokenVectors.of(vectors, precision)
+    def _stored(vectors, function, options) -> TokenVectors:
+        return TokenVectors.of(vectors, options["precision"])
 
     def __repr__(self) -> str:
         kind = "documents" if self.texts is None else "texts"
@@ -491,7 +514,7 @@ class MultiVectorIndex(Index):
         return TokenVectors.opened(path, arrays, precision)
 
 
-class SparseIndex(Index):
+class SparseIndex(EmbeddedIndex):
     """Find the documents that share terms with a text. Made by `SparseEncoder.index`.
 
         index = encoder.index(documents)
@@ -528,80 +551,19 @@ class SparseIndex(Index):
     types: ClassVar = {None: Postings.types}
     rules: ClassVar = {"max_terms": rule_of(PositiveInt | None)}
     of_documents = ("prompt", "max_terms")
+    defaults: ClassVar = {"prompt": "document", "max_terms": None}
     max_terms: int | None
 
-    @classmethod
-    @validate_arguments
-    @reads_weights_of("embedder")
-    def build(
-        cls,
-        embedder: Embedder,
-        documents: object,
-        prompt: str | None = "document",
-        batch_size: PositiveInt | None = None,
-        max_terms: PositiveInt | None = None,
-        keep_texts: bool = True,
-        ids: object = None,
-        metadata: object = None,
-        text_column: Name | None = None,
-    ) -> Self:
-        """Return an index of texts.
-
-        Args:
-            embedder: a `SparseEncoder`.
-            documents: a list, array or column of texts, a table, or rows that are dicts.
-            prompt, batch_size, max_terms: of `embed`.
-            keep_texts, ids, metadata, text_column: as of `VectorIndex.build`.
-
-        Raises:
-            ValueError: If `documents` or one of them is empty.
-        """
-        given = Documents.of(documents, ids, metadata, text_column)
-        embedding, settings = {"batch_size": batch_size}, {"prompt": prompt, "max_terms": max_terms}
-        return cls._built(embedder, given, keep_texts, embedding, {}, **settings)
-
-    @classmethod
-    @validate_arguments
-    def from_vectors(
-        cls,
-        embedder: Embedder,
-        vectors: object,
-        texts: object = None,
-        prompt: str | None = "document",
-        max_terms: PositiveInt | None = None,
-        ids: object = None,
-        metadata: object = None,
-    ) -> Self:
-        """Return an index of vectors that the encoder made before.
-
-        Args:
-            embedder: as for `build`.
-            vectors: (N, V), a sparse matrix of scipy.
-            texts, ids, metadata: N of each, to return with the results, or None.
-            prompt, max_terms: of `embed`, for further documents.
-
-        Raises:
-            ValueError: If `vectors` is not a sparse matrix as wide as the vocabulary, or if the
-                numbers of vectors, texts, ids and metadata differ.
-
-        Example:
-            >>> from encoder_zoo import SparseEncoder
-            >>> encoder = SparseEncoder.from_preset("bert_nano_en_uncased")
-            >>> vectors = encoder.embed(["A cat.", "A dog."], prompt="document")
-            >>> [hit] = SparseIndex.from_vectors(encoder, vectors).search("A dog.", top_k=1)
-            >>> hit["text"] is None
-            True
-        """
+    @staticmethod
+    def _given(embedder, vectors, options) -> csr_array:
         width = embedder.embedding_dim
         known = sparse.issparse(vectors)
         if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
             raise invalid("vectors", vectors, f"a sparse matrix (N, {width}), as of embed")
-        documents = Documents.of_vectors(texts, ids, metadata, vectors.shape[0])
-        vectors = normalized_for(vectors, embedder.similarity_function)
-        return cls._of(embedder, vectors, documents, {}, prompt=prompt, max_terms=max_terms)
+        return normalized_for(vectors, embedder.similarity_function)
 
     @staticmethod
-    def _stored(vectors, function) -> Postings:
+    def _stored(vectors, function, options) -> Postings:
         return Postings.of(vectors)
 
     def __repr__(self) -> str:

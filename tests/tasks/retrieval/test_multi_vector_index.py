@@ -313,7 +313,9 @@ class TestFiles:
     @pytest.mark.parametrize("precision", PRECISIONS)
     def test_round_trip(self, precision, tmp_path):
         documents = [*texts_of(40), "naïve 中国 🙂 \u2028", '"quoted" \\n']
-        index = MultiVectorIndex.build(Model(), documents, precision, 2, prompt="passage: ")
+        index = MultiVectorIndex.build(
+            Model(), documents, precision, pool_factor=2, prompt="passage: "
+        )
         index.save(tmp_path / "index")
         loaded = MultiVectorIndex.load(tmp_path / "index", Model())
         assert loaded.texts == documents

@@ -102,7 +102,7 @@ class TestSearch:
 
     def test_prompts_and_limits_reach_the_encoder(self):
         encoder = Encoder()
-        index = ez.SparseIndex.build(encoder, ["a"], "passage", batch_size=3, max_terms=5)
+        index = ez.SparseIndex.build(encoder, ["a"], prompt="passage", batch_size=3, max_terms=5)
         index.add(["b"], batch_size=4)
         index.search(["q"], prompt="question", max_terms=2)
         calls = [call[1:] for call in encoder.calls]
@@ -118,6 +118,13 @@ class TestSearch:
         found = [hit["text"] for hits in index.search(texts_of(10)) for hit in hits]
         assert found and set(found) == {None}
         assert index.nbytes > 0 and index.vectors.shape == (10, WIDTH)
+
+    def test_options_of_other_indexes_are_refused(self):
+        for name, value in {"precision": "int8", "dim": 3, "pool_factor": 2}.items():
+            with pytest.raises(TypeError, match=rf"SparseIndex\.build .*'{name}'"):
+                ez.SparseIndex.build(Encoder(), ["a"], **{name: value})
+        with pytest.raises(ValueError, match="max_terms is 0"):
+            ez.SparseIndex.build(Encoder(), ["a"], max_terms=0)
 
     @pytest.mark.parametrize(
         ("call", "message"),
