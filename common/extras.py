@@ -1,16 +1,23 @@
-"""What the package uses of `extras`: each imported when it is first asked for by its name."""
+"""What the package uses of `extras`: each is imported when it is first asked for by its name."""
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
+from types import ModuleType
 from typing import Any
 
-# name: module in `extras`, and what it has there
+# name: what it stands for in `extras`
 EXTRAS = {
     # Why a task gives an answer.
     "explain_labels": "explanations.labels.explain_labels",
     "explain_entities": "explanations.entities.explain_entities",
     "explain_answers": "explanations.answers.explain_answers",
+    # Models of KerasHub in memory, and folders that it opens.
+    "load_from_keras_hub": "formats.kerashub_models.load_from_keras_hub",
+    "save_for_keras_hub": "formats.kerashub_models.save_for_keras_hub",
+    # Formats of presets.
+    "kerashub": "formats.kerashub",
+    "tf1": "formats.tf1",
 }
 
 
@@ -21,5 +28,16 @@ def extra(name: str) -> Any:
         >>> extra("explain_labels").__module__
         'encoder_zoo.extras.explanations.labels'
     """
-    module, _, member = EXTRAS[name].rpartition(".")
-    return getattr(importlib.import_module(f"encoder_zoo.extras.{module}"), member)
+    return pkgutil.resolve_name(f"encoder_zoo.extras.{EXTRAS[name]}")
+
+
+def formats() -> list[ModuleType]:
+    """Return the formats of presets beside Hugging Face's, each a module with these names.
+
+    - `WEIGHTS`: the weights' file by which a repository has this format; None for none.
+    - `files()`: the names of its files, or patterns of names.
+    - `tokenizer_file_names()`: those that a tokenizer is read from.
+    - `open_checkpoint(files, settings)`: the checkpoint in a folder; None of another format.
+    - `open_tokenizer(files, settings)`: the tokenizer in a folder; None of another format.
+    """
+    return [extra("tf1"), extra("kerashub")]

@@ -17,6 +17,7 @@ from encoder_zoo.common.arguments import (
     SaveOptions,
 )
 from encoder_zoo.common.configuration import argument_names, signature_of_arguments
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.keras_private import (
     opens_training,
 )
@@ -381,7 +382,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
             >>> Backbone.from_keras_hub(theirs).activation
             'gelu'
         """
-        return loading.load_from_keras_hub(cls, model, **overrides)
+        return extra("load_from_keras_hub")(cls, model, **overrides)
 
     @reads_weights
     def save_to_preset(

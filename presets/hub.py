@@ -11,10 +11,10 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from encoder_zoo.common.extras import formats
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets import adapters, hub_cache
 from encoder_zoo.presets.files.folder_files import is_plain
-from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.huggingface import no_weights
 from encoder_zoo.presets.formats.preset_files import (
     CARD,
@@ -236,7 +236,8 @@ def _has_weights(folder: pathlib.Path) -> bool:
 
     An index without all its shards counts: a later error names the missing shard.
     """
-    kinds = {kerashub.WEIGHTS, *(name for f in WEIGHT_FORMATS for name in (f.file, f.index))}
+    kinds = {name for f in WEIGHT_FORMATS for name in (f.file, f.index)}
+    kinds |= {format.WEIGHTS for format in formats()}
     encoders = [folder, *folder.glob("0_*")]  # of sentence-transformers' first versions
     return any(not kinds.isdisjoint(os.listdir(path)) for path in encoders)
 
@@ -256,8 +257,8 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
         >>> select_files("hf://a/b", ["config.json", "model.safetensors", "pytorch_model.bin"])
         ['config.json', 'model.safetensors']
     """
-    if weights and kerashub.WEIGHTS in names:
-        wanted = {*kerashub.files(), CARD}
+    if weights and (other := next((f for f in formats() if f.WEIGHTS in names), None)):
+        wanted = {*other.files(), CARD}
         return [name for name in names if name in wanted]
     folders: dict[str, list[str]] = {"": []}  # the encoder's, and those of modules
     for name in names:
@@ -267,7 +268,8 @@ def select_files(address: str, names: list[str], weights: bool = True) -> list[s
     stored = {folder: _weights_among(inner) if weights else [] for folder, inner in folders.items()}
     if weights and not any(stored[f] for f in folders if not f or _FIRST.match(f)):
         raise ValueError(no_weights(address, names))
-    wanted = {*_WITH_WEIGHTS} if weights else kerashub.tokenizer_file_names()
+    others = [name for format in formats() for name in format.tokenizer_file_names()]
+    wanted = {*(_WITH_WEIGHTS if weights else others)}
     for folder, inner in folders.items():
         found = [*_SETTINGS.intersection(inner), *stored[folder]]
         wanted |= {f"{folder}/{file}" if folder else file for file in found}

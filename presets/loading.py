@@ -7,13 +7,9 @@ import copy
 import logging
 import os
 import pathlib
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-import keras
 
 from encoder_zoo.common.configuration import argument_names, argument_rules
 from encoder_zoo.common.reading import loading
@@ -391,21 +387,6 @@ def _check_same_tokens(cls: type, given, tokenizer: Tokenizer, others: dict) -> 
             "The preprocessor's tokenizer has other tokens than the preset's. Load it from the "
             f"same preset, {type(given).__name__}.from_preset(source)."
         )
-
-
-def load_from_keras_hub(
-    cls: type[Backbone] | type[PresetTask], model: keras.Model, **arguments
-) -> Backbone | PresetTask:
-    """See `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
-    load = load_backbone if issubclass(cls, Backbone) else load_task
-    described = f"{type(model).__module__}.{type(model).__name__}"
-    if not described.startswith("keras_hub.") or not hasattr(model, "save_to_preset"):
-        raise TypeError(f"The model is a {described}. Expected one of keras_hub.models.")
-    arguments = {"dtype": model.dtype_policy, "max_bytes": sys.maxsize, **arguments}
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder) / model.name
-        model.save_to_preset(str(folder))
-        return load(cls, folder, **arguments)
 
 
 def _require_tokenizer(

@@ -47,13 +47,6 @@ GLINER = Library(
 
 model = {cls}.from_pretrained({name})""",
 )
-KERAS_HUB = Library(
-    "KerasHub",
-    "Keras 3",
-    """import keras_hub
-
-model = keras_hub.models.{cls}.from_preset({name})""",
-)
 # {`Task.record.text_method`: a call on raw text}.
 EXAMPLES = {
     "classify": 'model.classify("The film was better than the book.")',

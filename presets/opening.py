@@ -10,18 +10,17 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping
 
+from encoder_zoo.common.extras import formats
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets import adapters, hub
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.manifest import read_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
-from encoder_zoo.presets.formats import kerashub, tf1
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.config import check_config, check_sizes
 from encoder_zoo.presets.formats.gliner import GlinerCheckpoint, encoder_address, read_encoder
 from encoder_zoo.presets.formats.huggingface import HuggingFaceCheckpoint
-from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     GLINER,
@@ -82,8 +81,8 @@ def open_preset(source: str | os.PathLike, safeguards: Safeguards) -> Checkpoint
         ValueError: If a file is missing, damaged, or has wrong values.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes)
-    names = [*preset_files(), *module_files(), *kerashub.files(), *tf1.files()]
-    files = OpenFolder(folder, names)
+    others = [name for format in formats() for name in format.files()]
+    files = OpenFolder(folder, [*preset_files(), *module_files(), *others])
     files.not_downloaded = hub.not_downloaded(folder)
     checkpoint = open_files(files, safeguards)
     checkpoint.listed_settings = listed_settings(source)
@@ -165,8 +164,8 @@ def open_tokenizer(source: str | os.PathLike, safeguards: Safeguards) -> Iterato
         ValueError: If a file is missing, damaged, or has wrong values.
     """
     folder = resolve(source, safeguards.verify, safeguards.max_bytes, weights=False)
-    others = [*module_files(), *kerashub.tokenizer_file_names(), *tf1.files()]
-    with OpenFolder(folder, [*_TOKENIZER_FILES, *others]) as files:
+    others = [name for format in formats() for name in format.tokenizer_file_names()]
+    with OpenFolder(folder, [*_TOKENIZER_FILES, *module_files(), *others]) as files:
         preset = _read_tokenizer_preset(files, safeguards.verify)
         yield dataclasses.replace(preset, listed_settings=listed_settings(source))
         files.check_unchanged()
@@ -182,19 +181,14 @@ def _read_tokenizer_preset(files: FolderFiles, verify: bool) -> TokenizerPreset:
         family = find_family(config.get("model_type"))
         config = family.read(config) if family else config
         return TokenizerPreset(files, config, files.path / GLINER, family, settings, stored)
-    path = files.path / CONFIG
-    if CONFIG not in files and (family := tf1.family_in(files)):
-        path = tf1.config_file(files, family)
-        config = {"model_type": family.name, **files.read_json(path.name)}
-    else:
-        config = files.read_json(CONFIG) if CONFIG in files else {}
-        if family := kerashub.tokenizer_family(files, config):
-            stored = kerashub.read_stored_tokenizer(files, family)
-            return TokenizerPreset(files, {}, path, family, settings, stored)
-        family = find_family(config.get("model_type"))
-        config = family.read(config) if family else config
+    for format in formats():
+        if preset := format.open_tokenizer(files, settings):
+            return preset
+    config = files.read_json(CONFIG) if CONFIG in files else {}
+    family = find_family(config.get("model_type"))
+    config = family.read(config) if family else config
     stored = read_stored_tokenizer(files, config, family.tokenizer if family else None)
-    return TokenizerPreset(files, config, path, family, settings, stored)
+    return TokenizerPreset(files, config, files.path / CONFIG, family, settings, stored)
 
 
 def _open(files: FolderFiles, verify: bool) -> Checkpoint:
@@ -208,10 +202,9 @@ def _open(files: FolderFiles, verify: bool) -> Checkpoint:
     if GLINER in files:
         with _named_encoder(files, verify) as encoder:
             return GlinerCheckpoint(files, settings, encoder)
-    if CONFIG not in files and (family := tf1.family_in(files)):
-        return tf1.Tf1Checkpoint(files, family)
-    if "class_name" in files.read_json(CONFIG):
-        return KerasHubCheckpoint(files, settings)
+    for format in formats():
+        if checkpoint := format.open_checkpoint(files, settings):
+            return checkpoint
     return HuggingFaceCheckpoint(files, settings)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.keras_private import frozen_kernel, layers_in
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
@@ -27,7 +28,6 @@ from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.json_data import as_json_value, json_bytes
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.presets.formats import kerashub
 from encoder_zoo.presets.formats.checkpoint import (
     backbone_layers,
     check_not_quantized,
@@ -46,7 +46,6 @@ from encoder_zoo.presets.formats.preset_files import (
 from encoder_zoo.presets.formats.preset_task import PresetTask
 from encoder_zoo.presets.model_card import (
     GLINER,
-    KERAS_HUB,
     SENTENCE_TRANSFORMERS,
     TRANSFORMERS,
     Description,
@@ -80,13 +79,7 @@ def save_backbone(
     weights = _weights(backbone, backbone_layers(backbone))
     check_all_saved(backbone, weights)
     if format == "keras_hub":
-        from encoder_zoo.presets.formats import kerashub_models
-
-        there = kerashub_models.keras_hub_backbone(backbone, dtype)
-        parts = [there]
-        if tokenizer is not None:
-            parts.append(kerashub_models.keras_hub_tokenizer(tokenizer, backbone))
-        _save_keras_hub(folder, parts, settings, about)
+        extra("save_for_keras_hub")(backbone, tokenizer, dtype, folder, settings, about)
         return
     config = {"architectures": [backbone.family.class_name("Model")]}
     _save(folder, config, weights, settings, about, tokenizer, dtype, shard_bytes)
@@ -129,12 +122,7 @@ def save_task(
         settings["preprocessor"] = stored
     about = Description(backbone, _usage(task), task.last_evaluation, repository)
     if format == "keras_hub":
-        from encoder_zoo.presets.formats import kerashub_models
-
-        there = kerashub_models.keras_hub_task(task, dtype)
-        if task.problem_type:
-            settings["head"] = {"labels": task.labels, "problem_type": task.problem_type}
-        _save_keras_hub(folder, [there], settings, about)
+        extra("save_for_keras_hub")(task, None, dtype, folder, settings, about)
         return
     fields = task.config_fields()
     config, weights = _config_and_weights(task)
@@ -202,7 +190,7 @@ def _save(
 ) -> None:
     main = _dtypes(weights, dtype)[1]
     labels = tuple(config.get("id2label", {}).values())
-    with _new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
+    with new_preset(folder, settings, about._replace(dtype=main, labels=labels)) as new:
         own = None if has_own_config else config
         _write_model(new, own, weights, about.backbone, tokenizer, dtype, shard_bytes)
         models = {name: part for name, part in files.items() if isinstance(part, keras.Model)}
@@ -256,24 +244,13 @@ def _write_files(new: pathlib.Path, files: Mapping[str, bytes | str]) -> None:
         (new / name).write_bytes(content.encode("utf-8") if is_text else content)
 
 
-def _save_keras_hub(folder, parts, settings, about) -> None:
-    """Write KerasHub's files by its own methods, with manifest and model card."""
-    labels = tuple(settings.get("head", {}).get("labels") or ())
-    usage = about.usage._replace(library=KERAS_HUB, their_class=type(parts[0]).__name__)
-    dtype = parts[0].dtype_policy.variable_dtype
-    about = about._replace(usage=usage, labels=labels, dtype=dtype)
-    with _new_preset(folder, settings, about) as new:
-        for part in parts:
-            part.save_to_preset(str(new))
-
-
 def replaced_files() -> list[str]:
     """Return patterns of the files and folders that saving replaces, beside the model card."""
-    return [*replaced_preset_files(), *replaced_module_files(), *kerashub.files()]
+    return [*replaced_preset_files(), *replaced_module_files(), *extra("kerashub").files()]
 
 
 @contextlib.contextmanager
-def _new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
+def new_preset(folder, settings, about: Description) -> Iterator[pathlib.Path]:
     """Replace the files of a preset in either format; write its model card and manifest."""
     kind = Kind("a preset", _is_preset, read=[n for n in replaced_files() if n != MANIFEST])
     with replacing(folder, kind) as new:

@@ -20,6 +20,7 @@ from encoder_zoo.common.arguments import (
     SaveOptions,
     TokenizerPresetArguments,
 )
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.model_configuration import ModelConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
@@ -514,7 +515,7 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             >>> SequenceClassifier.from_keras_hub(theirs, labels=["ham", "spam"]).num_classes
             2
         """
-        return loading.load_from_keras_hub(cls, model, **arguments)
+        return extra("load_from_keras_hub")(cls, model, **arguments)
 
     @reads_weights
     def save_to_preset(

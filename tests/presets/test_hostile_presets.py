@@ -397,7 +397,7 @@ def test_a_key_that_says_the_same_twice_is_fine(bert):
     ],
 )
 def test_settings_of_kerashubs_tokenizer_are_applied_or_refused(tmp_path, setting, value):
-    from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
+    from encoder_zoo.extras.formats.kerashub import KerasHubCheckpoint
 
     folder = kerashub(tmp_path / "preset")
     with h5py.File(folder / "model.weights.h5", "w") as file:
@@ -511,7 +511,7 @@ def test_arrays_in_h5_are_floating_point_numbers(tmp_path, content):
 
 def test_variables_of_tensorflow_are_floating_point_numbers(tmp_path, golden):
     from encoder_zoo.encoders import get_family
-    from encoder_zoo.presets.formats.tf1 import Tf1Checkpoint
+    from encoder_zoo.extras.formats.tf1 import Tf1Checkpoint
 
     folder = tf1(tmp_path / "tf1", {"bert/embeddings/word_embeddings": (9, 4)}, dtype=3, size=144)
     with (

@@ -46,6 +46,7 @@ FOLDERS = [
     "extras.corpora",
     "extras.display",
     "extras.explanations",
+    "extras.formats",
     "encoder_zoo",
     "testing",
 ]

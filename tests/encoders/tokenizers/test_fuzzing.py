@@ -37,6 +37,7 @@ from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePiec
 from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
 from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
+from encoder_zoo.extras.formats.kerashub import KerasHubCheckpoint
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.files.json_data import parse_object
 from encoder_zoo.presets.files.manifest import read_manifest
@@ -44,7 +45,6 @@ from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.config import check_config, check_sizes
-from encoder_zoo.presets.formats.kerashub import KerasHubCheckpoint
 
 SECONDS = 20  # for one small file, on a busy machine
 COUNT = int(os.environ.get("ENCODER_ZOO_FUZZ", 0))

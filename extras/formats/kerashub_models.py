@@ -5,8 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import os
+import pathlib
 import re
+import sys
+import tempfile
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -15,22 +20,81 @@ from encoder_zoo.common.lazy import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CustomHeadRecord
 from encoder_zoo.encoders.layers import ACTIVATIONS
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB, KerasHubNames
 from encoder_zoo.presets.formats.checkpoint import (
     block_indices,
     check_not_quantized,
     layer_at,
     numbered,
 )
-from encoder_zoo.presets.formats.kerashub_names import KERAS_HUB, KerasHubNames
 from encoder_zoo.presets.formats.preset_task import PresetTask
+from encoder_zoo.presets.model_card import Description, Library
+from encoder_zoo.presets.saving import new_preset
 
 logger = logging.getLogger("encoder_zoo")
+
+LIBRARY = Library(
+    "KerasHub",
+    "Keras 3",
+    """import keras_hub
+
+model = keras_hub.models.{cls}.from_preset({name})""",
+)
 
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
 # Settings of tokenizers for which its files have no word.
 _TOKENIZER_BUILT_IN = {"added_tokens": [], "special_tokens_in_text": False}
 _TOKENIZER_BUILT_IN |= {"truncation_side": "right", "padding_side": "right"}
 _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id")
+
+
+def load_from_keras_hub(cls: type, model: keras.Model, **arguments: Any) -> Any:
+    """See `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
+    described = f"{type(model).__module__}.{type(model).__name__}"
+    if not described.startswith("keras_hub.") or not hasattr(model, "save_to_preset"):
+        raise TypeError(f"The model is a {described}. Expected one of keras_hub.models.")
+    arguments = {"dtype": model.dtype_policy, "max_bytes": sys.maxsize, **arguments}
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder) / model.name
+        model.save_to_preset(str(folder))
+        return cls.from_preset(folder, **arguments)
+
+
+def save_for_keras_hub(
+    model: Backbone | PresetTask,
+    tokenizer: Tokenizer | None,
+    dtype: str | None,
+    folder: str | os.PathLike,
+    settings: dict,
+    about: Description,
+) -> None:
+    """Write KerasHub's files by its own methods, with manifest and model card.
+
+    Args:
+        model: backbone or task to save.
+        tokenizer: of a backbone, to be saved along.
+        dtype: see `keras_hub_backbone`.
+        folder: to write or to replace.
+        settings: contents of the manifest.
+        about: contents of the model card.
+    """
+    labels = ()
+    if isinstance(model, Backbone):
+        parts = [keras_hub_backbone(model, dtype)]
+        parts += [] if tokenizer is None else [keras_hub_tokenizer(tokenizer, model)]
+    else:
+        parts = [keras_hub_task(model, dtype)]
+        if model.problem_type:
+            labels = tuple(model.labels or ())
+            head = {"labels": model.labels, "problem_type": model.problem_type}
+            settings = {**settings, "head": head}
+    usage = about.usage._replace(library=LIBRARY, their_class=type(parts[0]).__name__)
+    dtype = parts[0].dtype_policy.variable_dtype
+    about = about._replace(usage=usage, labels=labels, dtype=dtype)
+    with new_preset(folder, settings, about) as new:
+        for part in parts:
+            part.save_to_preset(str(new))
 
 
 def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Model:

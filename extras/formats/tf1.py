@@ -20,6 +20,11 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import FolderFiles, size_of
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
+from encoder_zoo.presets.formats.preset_files import CONFIG
+from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
+from encoder_zoo.presets.opening import TokenizerPreset
+
+WEIGHTS = None  # no repository has them alone
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +74,34 @@ def files() -> list[str]:
     return [*configs, "*.index", "*.data-*"]
 
 
-def family_in(files: FolderFiles) -> Family | None:
-    """Return the family of the TensorFlow 1 checkpoint in a folder; None if there is none."""
+tokenizer_file_names = files
+
+
+def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
+    """Return the checkpoint in a folder; None if it is not of TensorFlow 1."""
+    family = _family_in(files)
+    return Tf1Checkpoint(files, family) if family else None
+
+
+def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
+    """Return the tokenizer in a folder; None if it is not of TensorFlow 1."""
+    if (family := _family_in(files)) is None:
+        return None
+    path, config = _read_config(files, family)
+    stored = read_stored_tokenizer(files, config, family.tokenizer)
+    return TokenizerPreset(files, config, path, family, settings, stored)
+
+
+def _family_in(files: FolderFiles) -> Family | None:
+    if CONFIG in files:
+        return None
     found = (name for name, names in TF1.items() if names.config_file in files)
     return next((get_family(name) for name in found), None)
 
 
-def config_file(files: FolderFiles, family: Family) -> pathlib.Path:
-    """Return the path of the configuration in a folder of `family_in`."""
-    return files.path / TF1[family.name].config_file
+def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict]:
+    path = files.path / TF1[family.name].config_file
+    return path, {"model_type": family.name, **files.read_json(path.name)}
 
 
 class Tf1Checkpoint(Checkpoint):
@@ -87,7 +111,7 @@ class Tf1Checkpoint(Checkpoint):
 
     Args:
         files: of the folder.
-        family: see `family_in`.
+        family: of the checkpoint.
 
     Raises:
         ValueError: If there is not exactly one checkpoint, or if TensorFlow cannot read it.
@@ -97,8 +121,7 @@ class Tf1Checkpoint(Checkpoint):
         self.files = files
         self.family = family
         self.settings = {}
-        self.config_file = config_file(files, family)
-        self.config = {"model_type": family.name, **files.read_json(self.config_file.name)}
+        self.config_file, self.config = _read_config(files, family)
         stem = _stem(files)
         parts = [name for name in files.listed if fnmatch.fnmatchcase(name, f"{stem}.data-*")]
         copies = files.keep(tempfile.TemporaryDirectory())

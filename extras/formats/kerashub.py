@@ -17,12 +17,13 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+from encoder_zoo.extras.formats.kerashub_names import KERAS_HUB
 from encoder_zoo.presets.files.folder_files import FolderFiles
 from encoder_zoo.presets.files.hdf5_file import Hdf5File
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, numbered
-from encoder_zoo.presets.formats.kerashub_names import KERAS_HUB
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
 from encoder_zoo.presets.formats.stored_tokenizer import StoredTokenizer, read_content
+from encoder_zoo.presets.opening import TokenizerPreset
 
 _OTHERS = ("metadata.json", "preprocessor.json")  # not read here
 WEIGHTS, TASK_WEIGHTS, TASK = "model.weights.h5", "task.weights.h5", "task.json"
@@ -51,6 +52,22 @@ def tokenizer_file_names() -> set[str]:
     """Return the names of the files of a KerasHub preset's tokenizer."""
     named = {name for names in KERAS_HUB.values() for name in names.tokenizer_file_names.values()}
     return {_TOKENIZER, *(f"{_ASSETS}/{name}" for name in named)}
+
+
+def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
+    """Return the checkpoint in a folder; None if it is not a preset of KerasHub."""
+    if CONFIG in files and "class_name" in files.read_json(CONFIG):
+        return KerasHubCheckpoint(files, settings)
+    return None
+
+
+def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
+    """Return the tokenizer in a folder; None if it is not a preset of KerasHub."""
+    family = tokenizer_family(files, files.read_json(CONFIG) if CONFIG in files else {})
+    if family is None:
+        return None
+    stored = read_stored_tokenizer(files, family)
+    return TokenizerPreset(files, {}, files.path / CONFIG, family, settings, stored)
 
 
 class KerasHubCheckpoint(Checkpoint):

@@ -1,0 +1,1 @@
+"""Formats of presets of other libraries: KerasHub, TensorFlow 1."""
