@@ -10,15 +10,15 @@ Example:
 
 from encoder_zoo.tasks.base.explanation import Attributions as Attributions
 from encoder_zoo.tasks.base.explanation import WordAttribution as WordAttribution
+from encoder_zoo.tasks.classification.class_answers import LabelScore as LabelScore
 from encoder_zoo.tasks.classification.class_scores import ClassReport as ClassReport
 from encoder_zoo.tasks.classification.class_scores import ClassScores as ClassScores
 from encoder_zoo.tasks.classification.class_scores import Coverage as Coverage
-from encoder_zoo.tasks.classification.sequence_classifier import LabelScore as LabelScore
-from encoder_zoo.tasks.pretraining.masked_lm import FilledMask as FilledMask
-from encoder_zoo.tasks.pretraining.replaced_tokens import ReplacedToken as ReplacedToken
+from encoder_zoo.tasks.pretraining.detection_answers import ReplacedToken as ReplacedToken
+from encoder_zoo.tasks.pretraining.mask_answers import FilledMask as FilledMask
 from encoder_zoo.tasks.question_answering.answer_ranking import Answer as Answer
 from encoder_zoo.tasks.question_answering.answer_ranking import PassageAnswer as PassageAnswer
-from encoder_zoo.tasks.ranking.multiple_choice import Choice as Choice
+from encoder_zoo.tasks.ranking.choice_answers import Choice as Choice
 from encoder_zoo.tasks.retrieval.ranking import Hit as Hit
 from encoder_zoo.tasks.retrieval.ranking import RankedText as RankedText
 from encoder_zoo.tasks.tagging.entities import Entity as Entity

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -35,24 +35,24 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import (
     label_weights,
     labels_from_config,
-    sigmoid,
-    softmax,
     weighted_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
-    DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
-    abstaining,
-    answered_in_order,
     check_abstention,
-    threshold_of_each,
 )
 from encoder_zoo.tasks.base.explanation import Attributions, Method
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
+from encoder_zoo.tasks.classification.class_answers import (
+    OTHER_ANSWERS,
+    ClassAnswers,
+    LabelScore,
+    is_single,
+)
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     classes_among,
@@ -73,7 +73,6 @@ from encoder_zoo.tasks.classification.window_pooling import (
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
-from encoder_zoo.tasks.preprocessing.columns import is_doc
 from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.inference import predict_texts
 from encoder_zoo.tasks.training.logit_metrics import (
@@ -115,16 +114,6 @@ OUTPUT_ACTIVATIONS = {
 ProblemType = Annotated[str, one_of(*OUTPUT_ACTIVATIONS)]
 
 Text = str | tuple[str, str]  # one, or one pair
-
-
-class LabelScore(TypedDict):
-    """A label of a text and its probability; of a regression the number alone, as the score.
-
-    The label is None if the classifier abstains, see `abstain_below`.
-    """
-
-    label: str
-    score: float
 
 
 class Explanation(Attributions):
@@ -227,7 +216,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         self.temperature = temperature
         self.thresholds = thresholds
         self.abstain_below = abstain_below
-        check_abstention(abstain_below, self._other_answers)
+        check_abstention(abstain_below, OTHER_ANSWERS.get(problem_type))
         check_pooler(self, "classifier")
         self.dropout = head_dropout(self.head_record, backbone, dropout)
         if labels is None and num_classes is None and problem_type == "regression":
@@ -241,7 +230,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 "'regression' or, for yes or no, 'multi_label_classification' with a single class",
             )
         if thresholds is not None and self.num_classes is not None:
-            self._least_scores(thresholds)
+            self._answers.least_scores(thresholds)
 
     @classmethod
     def from_preset(
@@ -395,8 +384,14 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     # -- answers -----------------------------------------------------------------------------------
 
+    @property
+    def _answers(self) -> ClassAnswers:
+        self._check_labels_known()
+        names = ("class_names", "problem_type", "temperature", "thresholds", "abstain_below")
+        settings = {name: getattr(self, name) for name in names}
+        return ClassAnswers(self.preprocessor, self, **settings)
+
     @validate_arguments
-    @skips_missing("texts")
     def predict_proba(
         self,
         texts: object,
@@ -418,16 +413,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         Raises:
             ValueError: If the classifier predicts numbers.
         """
-        if self.problem_type == "regression":
-            raise ValueError(
-                "predict_proba needs classes, and this classifier predicts numbers. Use predict."
-            )
-        return self._probabilities_of(self.predict(texts, batch_size, verbose=0))
-
-    def _probabilities_of(self, logits: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the classes, by their logits (..., C) and the temperature."""
-        logits = logits / np.float32(self.temperature)
-        return sigmoid(logits) if self._is_multi_label() else softmax(logits)
+        return self._answers.predict_proba(texts, batch_size, missing)
 
     @overload
     def classify(
@@ -466,7 +452,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     @overload
     def classify(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
-    @skips_missing("texts")
     def classify(
         self,
         texts: object,
@@ -509,64 +494,21 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             >>> sorted(stars.classify("Great movie!")), len(stars.classify(["Yes.", "No."]))
             (['label', 'score'], 2)
         """
-        if is_single(texts):
-            texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
-            return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]
-        self._check_labels_known()
-        self._check_threshold(threshold, top_k)
-        check_abstention(abstain_below, self._other_answers, top_k)
-        if self.problem_type == "regression":
-            values = self.predict(texts, batch_size, verbose=0)
-            return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
-        scores = self.predict_proba(texts, batch_size)
-        if top_k is not None:
-            order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
-            return labels_in_order(self.class_names, scores, order)
-        answered = self._answered(scores, threshold)
-        if self._is_multi_label():
-            order = np.argsort(-scores, axis=-1, kind="stable")
-            order = answered_in_order(order, answered)
-            return labels_in_order(self.class_names, scores, order)
-        order = answered.argmax(axis=-1)[:, None]
-        best = [row[0] for row in labels_in_order(self.class_names, scores, order)]
-        return abstaining(best, self.abstain_below if abstain_below is None else abstain_below)
+        options = (batch_size, top_k, threshold, abstain_below, missing)
+        return self._answers.classify(texts, *options)
 
-    def _answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
-        given = self.thresholds if threshold is None else threshold
-        if self._is_multi_label():
-            return scores >= self._least_scores(given)
-        if given is None:
-            return best_only(scores)
-        second = scores[:, 1] >= self._least_scores(given)
-        return np.stack([~second, second], axis=1)
+    def _answered(self, scores: np.ndarray) -> np.ndarray:
+        return self._answers.answered(scores)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         self._check_classes_to_tune(method, x)
         logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
         true = targets > 0.5 if self._is_multi_label() else best_only(targets)
-        return self._probabilities_of(logits), true
+        return self._answers.probabilities(logits), true
 
     @property
     def _gives_several(self) -> bool:
         return self._is_multi_label()
-
-    @property
-    def _other_answers(self) -> str | None:
-        """Return what is given in place of one class for each text, or None."""
-        if self.problem_type == "regression":
-            return "numbers"
-        return "several labels a text" if self._is_multi_label() else None
-
-    def _least_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
-        """Return the least score of each label that has a threshold: all, or the second of two."""
-        several = self._is_multi_label()
-        if not several and (self.num_classes != 2 or self.problem_type == "regression"):
-            raise ValueError(
-                f"A classifier with problem_type={self.problem_type!r} and {self.num_classes} "
-                "classes has no thresholds. Expected two classes, or several labels a text."
-            )
-        names = list(self.class_names)[0 if several else 1 :]
-        return threshold_of_each(given, names, DEFAULT_THRESHOLD)
 
     def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
@@ -581,9 +523,10 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return logits, targets
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
-        least = self._least_scores(self.thresholds)
+        answers = self._answers
+        least = answers.least_scores(self.thresholds)
         logits, targets = self._held_out_logits(x, y, batch_size)
-        scores = self._probabilities_of(logits)[:, -len(least) :]
+        scores = answers.probabilities(logits)[:, -len(least) :]
         right = targets[:, -len(least) :] > 0.5
         names = list(self.class_names)[-len(least) :]
         return ScoredLabels(names, scores.T, right.T, right.sum(axis=0), least)
@@ -592,17 +535,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     def class_names(self) -> Sequence:
         """Return the labels, or the class indices if they have no names."""
         return self.labels or range(self.num_classes)
-
-    def _check_threshold(self, threshold: float | None, top_k: int | None) -> None:
-        of_two = self.num_classes == 2 and self.problem_type != "regression"
-        fits = (self._is_multi_label() or of_two) and top_k is None
-        if threshold is not None and not fits:
-            raise invalid(
-                "threshold",
-                threshold,
-                f"None with problem_type={self.problem_type!r}, {self.num_classes} classes and "
-                f"top_k={top_k}. To leave out an uncertain answer, use abstain_below",
-            )
 
     def _is_multi_label(self) -> bool:
         return self.problem_type == "multi_label_classification"
@@ -640,20 +572,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             for regression "score" alone. A class without a name is called by its number. Of a
             model with `abstain_below` also "abstains" (N,), whether the best score is lower.
         """
-        names = array_ops.constant([str(name) for name in self.class_names])
-
-        def answer(*texts):
-            logits = self._logits_in_graph(texts)
-            if self.problem_type == "regression":
-                return {"score": logits}
-            logits = logits / self.temperature
-            scores = (array_ops.sigmoid if self._is_multi_label() else array_ops.nn.softmax)(logits)
-            scores, order = array_ops.math.top_k(scores, self.num_classes)
-            answers = {"label": array_ops.gather(names, order), "score": scores}
-            if self.abstain_below is not None:
-                answers["abstains"] = scores[:, 0] < self.abstain_below
-            return answers
-
+        answer = self._answers.trace_classes(self._logits_in_graph)
         return {
             "serving_default": lambda text: answer(text),
             "pairs": lambda first, second: answer(first, second),
@@ -737,29 +656,3 @@ UNLIKELY = 0.05
 def _indices(labels: np.ndarray) -> np.ndarray:
     """Return class indices (N,), also of rows of probabilities (N, C)."""
     return labels.argmax(axis=1) if labels.ndim == 2 else labels
-
-
-def labels_in_order(
-    names: Sequence, scores: np.ndarray, order: Iterable[np.ndarray]
-) -> list[list[LabelScore]]:
-    """Return the labels of each text with their scores.
-
-    Args:
-        names: of the classes.
-        scores: (N, C).
-        order: (N, M), or N rows: the classes of each text, in the order in which they are given.
-
-    Example:
-        >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
-        [[{'label': 'yes', 'score': 0.75}, {'label': 'no', 'score': 0.25}]]
-    """
-    return [
-        [{"label": names[i], "score": row[i].item()} for i in numbers.tolist()]
-        for row, numbers in zip(scores, order, strict=True)
-    ]
-
-
-def is_single(texts) -> bool:
-    """Return whether this is one text, or one pair of texts, and not a list of them."""
-    parts = texts if isinstance(texts, tuple) else (texts,)
-    return len(parts) > 0 and all(isinstance(part, str | bytes) or is_doc(part) for part in parts)

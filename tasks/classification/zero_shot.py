@@ -30,12 +30,11 @@ from encoder_zoo.tasks.base.confidence import (
     tuned_thresholds,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.classification.class_answers import LabelScore, labels_in_order
 from encoder_zoo.tasks.classification.class_labels import multi_label_targets
 from encoder_zoo.tasks.classification.sequence_classifier import (
     ClassifierPresetArguments,
-    LabelScore,
     SequenceClassifier,
-    labels_in_order,
 )
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,

@@ -42,23 +42,19 @@ from encoder_zoo.tasks.base.classes import (
     validated_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
-    DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
-    abstaining,
-    answered_in_order,
     check_abstention,
-    threshold_of_each,
     tuned_thresholds,
 )
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.missing_answers import Missing
+from encoder_zoo.tasks.classification.class_answers import OTHER_ANSWERS, ClassAnswers, LabelScore
 from encoder_zoo.tasks.classification.class_labels import (
     class_indices,
     learn_classes,
     multi_label_targets,
 )
-from encoder_zoo.tasks.classification.class_scores import ScoresClasses, best_only
-from encoder_zoo.tasks.classification.sequence_classifier import LabelScore, labels_in_order
+from encoder_zoo.tasks.classification.class_scores import ScoresClasses
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.text_embedder import SCORES, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
@@ -293,7 +289,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         self.problem_type = problem_type
         self.thresholds = thresholds
         self.abstain_below = abstain_below
-        check_abstention(abstain_below, "several labels a text" if self._takes_several else None)
+        check_abstention(abstain_below, OTHER_ANSWERS.get(problem_type))
         self._set_classes(num_classes, labels)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
@@ -490,16 +486,25 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         Raises:
             ValueError: If the classifier has no classes yet.
         """
-        if self.head is None:
-            raise ValueError(
-                "This FewShotClassifier has no classes yet. Call fit with some texts of each."
-            )
+        self._check_classes_known()
         vectors = self.embed(only_column(texts), batch_size=batch_size)
         kernel, bias = self.head.get_weights()
         return vectors @ kernel + bias
 
+    def _check_classes_known(self) -> None:
+        if self.head is None:
+            raise ValueError(
+                "This FewShotClassifier has no classes yet. Call fit with some texts of each."
+            )
+
+    @property
+    def _class_answers(self) -> ClassAnswers:
+        self._check_classes_known()
+        names = ("class_names", "problem_type", "thresholds", "abstain_below")
+        settings = {name: getattr(self, name) for name in names}
+        return ClassAnswers(self.preprocessor, self, **settings)
+
     @validate_arguments
-    @skips_missing("texts")
     def predict_proba(
         self,
         texts: object,
@@ -515,7 +520,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
                 row of NaN; "error", the default, for an error that names the first of them.
         """
-        return self._probabilities(self.predict(texts, batch_size))
+        return self._class_answers.predict_proba(texts, batch_size, missing)
 
     @validate_arguments
     @reads_weights
@@ -548,7 +553,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         texts, labels = self._labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
         right = self._hot(len(scores), labels, self.labels, self.num_classes) > 0
-        least = threshold_of_each(self.thresholds, self.class_names, DEFAULT_THRESHOLD)
+        least = self._class_answers.least_scores(self.thresholds)
         return ScoredLabels(self.class_names, scores.T, right.T, right.sum(axis=0), least)
 
     @overload
@@ -570,7 +575,6 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     @overload
     def classify(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
-    @skips_missing("texts")
     def classify(
         self,
         texts: object,
@@ -603,30 +607,16 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         Raises:
             ValueError: If `threshold` is passed and a text has one class, or with `top_k`.
         """
-        if isinstance(texts, str | bytes):
-            return self.classify([texts], batch_size, top_k, threshold, abstain_below)[0]
         if threshold is not None and (not self._takes_several or top_k is not None):
             raise ValueError(
                 f"threshold does not go with problem_type={self.problem_type!r} and top_k={top_k}. "
                 "To leave out uncertain answers, use abstain_below."
             )
-        kind = "several labels a text" if self._takes_several else None
-        check_abstention(abstain_below, kind, top_k)
-        scores = self.predict_proba(texts, batch_size)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        if top_k is not None:
-            return labels_in_order(self.class_names, scores, order[:, :top_k])
-        if self._takes_several:
-            order = answered_in_order(order, self._answered(scores, threshold))
-            return labels_in_order(self.class_names, scores, order)
-        best = [row[0] for row in labels_in_order(self.class_names, scores, order[:, :1])]
-        return abstaining(best, self.abstain_below if abstain_below is None else abstain_below)
+        options = (batch_size, top_k, threshold, abstain_below, missing)
+        return self._class_answers.classify(texts, *options)
 
-    def _answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
-        if not self._takes_several:
-            return best_only(scores)
-        given = self.thresholds if threshold is None else threshold
-        return scores >= threshold_of_each(given, self.class_names, DEFAULT_THRESHOLD)
+    def _answered(self, scores: np.ndarray) -> np.ndarray:
+        return self._class_answers.answered(scores)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         texts, labels = self._labelled(x, y)
@@ -646,18 +636,11 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
             score is lower.
         """
         embed = super().signatures()["serving_default"]
-        names = array_ops.constant([str(name) for name in self.class_names])
 
-        def answer(text):
-            logits = self.head(embed(text)["embedding"])
-            scores = (array_ops.sigmoid if self._takes_several else array_ops.nn.softmax)(logits)
-            scores, order = array_ops.math.top_k(scores, self.num_classes)
-            answers = {"label": array_ops.gather(names, order), "score": scores}
-            if self.abstain_below is not None:
-                answers["abstains"] = scores[:, 0] < self.abstain_below
-            return answers
+        def run(texts):
+            return self.head(embed(*texts)["embedding"])
 
-        return {"serving_default": answer}
+        return {"serving_default": self._class_answers.trace_classes(run)}
 
 
 def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:

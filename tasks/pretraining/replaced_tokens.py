@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
 from keras import ops
@@ -23,14 +23,10 @@ from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.head import make_head
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.inputs import as_column
-from encoder_zoo.tasks.preprocessing.packing import truncated
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.pretraining.detection_answers import DetectionAnswers, ReplacedToken
 from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, MaskingPresetArguments, token_metrics
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor,
@@ -39,6 +35,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
 )
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -87,15 +84,6 @@ class ReplacedTokenDetectionPreprocessor(MaskedLMPreprocessor):
         self, kept: array_ops.Tensor, kind: array_ops.Tensor, which: array_ops.Tensor
     ) -> array_ops.Tensor:
         return array_ops.fill(array_ops.shape(kept), self.tokenizer.mask_token_id)
-
-
-class ReplacedToken(TypedDict):
-    """A token of a text, and the probability that it has been replaced."""
-
-    token: str
-    start: int
-    end: int
-    score: float
 
 
 class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
@@ -327,7 +315,6 @@ class ReplacedTokenDetection(Task):
     @overload
     def detect(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
-    @skips_missing("texts")
     def detect(
         self,
         texts,
@@ -347,15 +334,12 @@ class ReplacedTokenDetection(Task):
             For each text `{"token", "start", "end", "score"}` of its tokens, in their order; start
             and end count characters of the text. For a single text its list alone.
         """
-        if isinstance(texts, str):
-            return self.detect([texts], batch_size)[0]
-        tensor = as_column(texts)
-        if not tensor.shape[0]:
-            return []
-        examples, tokens = self._examples(tensor)
-        inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
-        logits = array_ops.constant(self.predict(inputs, batch_size, verbose=0))
-        return records(self._with_scores(tokens, self._inner(logits, examples)))
+        check_preprocessor(self, texts)
+        return self._answers.detect(texts, batch_size, missing)
+
+    @property
+    def _answers(self) -> DetectionAnswers:
+        return DetectionAnswers(self.preprocessor, self)
 
     def signatures(self) -> dict[str, Callable]:
         """Return `detect` of "text" for exports.
@@ -365,38 +349,10 @@ class ReplacedTokenDetection(Task):
             "token", "start", "end" and "score", (N, T) with T the most tokens of a text.
         """
 
-        def detect(text):
-            examples, tokens = self._examples(as_valid_text(text))
-            lengths = tokens["start"].row_lengths()
-            logits = in_graph_batches(self._inner_logits, examples, lengths, 1)
-            return padded_columns(self._with_scores(tokens, logits.flat_values[:, 0]))
+        def run(examples):
+            return self(self.preprocessor.pad(examples), training=False)
 
-        return {"serving_default": detect}
-
-    def _examples(self, texts: array_ops.Tensor) -> tuple[dict, dict]:
-        """Return encoded examples, and "token", "start" and "end" of their texts' tokens, all
-        ragged (N, None)."""
-        limit, tokenizer = self.preprocessor.max_sequence_length - 2, self.preprocessor.tokenizer
-        tokens = tokenizer.tokenize_with_offsets(texts)
-        ids, start, end = (truncated(values, limit, tokenizer.truncation_side) for values in tokens)
-        names = array_ops.constant(tokenizer.get_vocabulary())
-        columns = {"token": ids.with_values(array_ops.gather(names, ids.values)), "start": start}
-        return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}
-
-    def _with_scores(
-        self, tokens: dict, logits: array_ops.Tensor
-    ) -> dict[str, array_ops.RaggedTensor]:
-        return {**tokens, "score": tokens["start"].with_values(array_ops.sigmoid(logits))}
-
-    def _inner(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
-        """Return the logits (T,) of the tokens between the special ones, from logits (N, L)."""
-        lengths = examples["token_ids"].row_lengths() - 2
-        column = self.preprocessor.tokenizer.first_column
-        return array_ops.RaggedTensor.from_tensor(logits[:, column:], lengths).values
-
-    def _inner_logits(self, examples: dict) -> array_ops.Tensor:
-        logits = self(self.preprocessor.pad(examples), training=False)
-        return self._inner(logits, examples)[:, None]
+        return {"serving_default": self._answers.trace_tokens(run)}
 
 
 def weights_of_losses(sample_weight) -> tuple:

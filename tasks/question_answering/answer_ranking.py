@@ -5,33 +5,12 @@ Comment letters: N questions, W windows, K spans of all windows, n answers of a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
-
-import numpy as np
+from typing import NamedTuple, TypedDict
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.tasks.base.explanation import Attributions
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.windows import take
-from encoder_zoo.tasks.question_answering.answers import (
-    COLUMNS,
-    IMPOSSIBLE,
-    Candidates,
-    beam_spans,
-    context_mask,
-    find_spans,
-)
-from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts, SpanQAPreprocessor
-from encoder_zoo.tasks.training.inference import example_outputs, token_outputs_in_graph
-from encoder_zoo.tasks.training.sources import check_preprocessor
-
-if TYPE_CHECKING:
-    from encoder_zoo.tasks.question_answering.span_qa import SpanQA
-
-# The most spans of tokens that are one span of characters. A character has 4 tokens at most: its
-# bytes (RoBERTa) or its decomposition (BERT). Any token of the first may begin the span, any of the
-# last may end it.
-SAME_CHARACTERS = 4 * 4
+from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE, Candidates
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
 
 
 class Answer(TypedDict):
@@ -64,7 +43,7 @@ class AnswerOptions(TypedDict, total=False):
     batch_size: int | None
 
 
-class Answers(NamedTuple):
+class RankedSpans(NamedTuple):
     """The best answers of every question, the best first.
 
     Attributes:
@@ -88,7 +67,7 @@ class Answers(NamedTuple):
 
 def best_answers(
     found: Candidates, contexts: Contexts, columns: array_ops.Tensor, n_best: int
-) -> Answers:
+) -> RankedSpans:
     """Return the best answers of every question; a span in two windows counts once.
 
     Args:
@@ -118,7 +97,7 @@ def best_answers(
     context = array_ops.broadcast_to(
         array_ops.range(array_ops.shape(best)[0])[:, None], array_ops.shape(best)
     )
-    return Answers(start, end, best, total, null, context)
+    return RankedSpans(start, end, best, total, null, context)
 
 
 def _spans(
@@ -155,7 +134,7 @@ def _distinct(
     return spans, array_ops.math.unsorted_segment_max(scores, number, array_ops.shape(spans)[0])
 
 
-def over_passages(found: Answers) -> Answers:
+def over_passages(found: RankedSpans) -> RankedSpans:
     """Return the best answers of one question in N passages.
 
     Args:
@@ -168,7 +147,7 @@ def over_passages(found: Answers) -> Answers:
         >>> import tensorflow as tf
         >>> scores, zeros = tf.constant([[1.0], [5.0]]), tf.zeros([2, 1], tf.int32)
         >>> context = tf.constant([[0], [1]])
-        >>> found = Answers(zeros, zeros, scores, scores[:, 0], tf.zeros([2]), context)
+        >>> found = RankedSpans(zeros, zeros, scores, scores[:, 0], tf.zeros([2]), context)
         >>> over_passages(found).context.numpy().tolist()
         [[1]]
     """
@@ -181,10 +160,10 @@ def over_passages(found: Answers) -> Answers:
     )
     total = array_ops.reduce_logsumexp(found.total, keepdims=True)
     null = array_ops.reduce_min(found.null, keepdims=True)
-    return Answers(start, end, score, total, null, context)
+    return RankedSpans(start, end, score, total, null, context)
 
 
-def null_beside_best(found: Answers) -> Answers:
+def null_beside_best(found: RankedSpans) -> RankedSpans:
     """Return answers with the score of "no answer", of which a beam tells how much it has more.
 
     Args:
@@ -193,14 +172,14 @@ def null_beside_best(found: Answers) -> Answers:
     Example:
         >>> import tensorflow as tf
         >>> one, score = tf.constant([[1]]), tf.constant([[-5.0]])
-        >>> found = Answers(one, one + 2, score, score[0], tf.constant([2.0]), one - 1)
+        >>> found = RankedSpans(one, one + 2, score, score[0], tf.constant([2.0]), one - 1)
         >>> null_beside_best(found).null.numpy().tolist()
         [-3.0]
     """
     return found._replace(null=found.score[:, 0] + found.null)
 
 
-def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers:
+def insert_null_answers(found: RankedSpans, null_threshold: float | None) -> RankedSpans:
     """Return the answers with "no answer", 0 to 0, among them if it is allowed.
 
     Args:
@@ -215,7 +194,7 @@ def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers
         >>> import tensorflow as tf
         >>> one = tf.constant([[1]])
         >>> score = tf.constant([[5.0]])
-        >>> found = Answers(one, one + 2, score, score[0], tf.zeros([1]), one - 1)
+        >>> found = RankedSpans(one, one + 2, score, score[0], tf.zeros([1]), one - 1)
         >>> [insert_null_answers(found, t).end.numpy().tolist() for t in (None, 0.0, -9.0)]
         [[[3]], [[3, 0]], [[0, 3]]]
     """
@@ -231,17 +210,17 @@ def insert_null_answers(found: Answers, null_threshold: float | None) -> Answers
     fields = start, end, array_ops.concat([found.score, null], axis=1), context
     start, end, score, context = (array_ops.gather(f, order, batch_dims=1) for f in fields)
     total = array_ops.reduce_logsumexp(array_ops.stack([found.total, found.null], axis=1), axis=1)
-    return Answers(start, end, score, total, found.null, context)
+    return RankedSpans(start, end, score, total, found.null, context)
 
 
-def answer_scores(found: Answers) -> array_ops.Tensor:
+def answer_scores(found: RankedSpans) -> array_ops.Tensor:
     """Return (N, n) float32: every answer's share among all allowed ones; 0 if there is none."""
     share = array_ops.exp(found.score - found.total[:, None])
     return array_ops.where(found.score > IMPOSSIBLE / 2, share, 0.0)
 
 
 def answer_dicts(
-    found: Answers, texts: list[str], count: int, passages: bool = False
+    found: RankedSpans, texts: list[str], count: int, passages: bool = False
 ) -> list[list[Answer]] | list[list[PassageAnswer]]:
     """Return for every question its answers as `{"text", "start", "end", "score"}`.
 
@@ -258,7 +237,7 @@ def answer_dicts(
     Example:
         >>> import tensorflow as tf
         >>> one, score = tf.constant([[1]]), tf.constant([[5.0]])
-        >>> found = Answers(one, one + 2, score, score[0], tf.zeros([1]), one - 1)
+        >>> found = RankedSpans(one, one + 2, score, score[0], tf.zeros([1]), one - 1)
         >>> answer_dicts(found, ["a cat"], 1)
         [[{'text': ' c', 'start': 1, 'end': 3, 'score': 1.0}]]
     """
@@ -276,136 +255,3 @@ def answer_dicts(
         or [nothing]
         for row in zip(*(field.numpy().tolist() for field in fields), strict=True)
     ]
-
-
-class ContextColumns(NamedTuple):
-    """Positions of the context in the examples of W windows.
-
-    Attributes:
-        first: (W,) int32, the position of its first token.
-        tokens: (W, P) bool, which of its tokens have characters.
-        null: (W,) int32, the position of "no answer".
-    """
-
-    first: array_ops.Tensor
-    tokens: array_ops.Tensor
-    null: array_ops.Tensor
-
-
-def search(
-    model: SpanQA,
-    questions: array_ops.Tensor,
-    texts: array_ops.Tensor,
-    top_k: int,
-    max_answer_length: int,
-    batch_size: int | None,
-) -> Answers:
-    """Return the best answers of every question.
-
-    Args:
-        model: the task.
-        questions: (N,) strings.
-        texts: (N,) strings, the contexts.
-        top_k: how many answers.
-        max_answer_length: in tokens.
-        batch_size: None for the default.
-
-    Returns:
-        n = top_k answers of each question, see `Answers`: (N, n) and (N,).
-
-    Example:
-        >>> import tensorflow as tf
-        >>> from encoder_zoo import SpanQA
-        >>> model = SpanQA.from_preset("bert_nano_en_uncased")
-        >>> questions, texts = tf.constant(["Who sings?"]), tf.constant(["Anna sings."])
-        >>> found = search(model, questions, texts, 2, 30, None)
-        >>> tuple(found.start.shape), tuple(found.null.shape)
-        ((1, 2), (1,))
-    """
-    check_preprocessor(model, (questions, texts))
-    contexts = model.preprocessor.contexts(questions, texts)
-    examples = model.preprocessor.examples(contexts)
-    columns, order, parts = _context_columns(model.preprocessor, contexts, examples), [], []
-    wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
-    for numbers, outputs in example_outputs(model, examples, batch_size):
-        chosen = ContextColumns(*(array_ops.gather(values, numbers) for values in columns))
-        parts.append(
-            _candidates(model, array_ops.constant(outputs), chosen, max_answer_length, wanted)
-        )
-        order.extend(numbers)
-    found = (
-        array_ops.gather(array_ops.concat(f, 0), np.argsort(order))
-        for f in zip(*parts, strict=True)
-    )
-    return best_answers(Candidates(*found), contexts, columns.first, top_k)
-
-
-def search_in_graph(
-    model: SpanQA, questions: array_ops.Tensor, texts: array_ops.Tensor, max_answer_length: int
-) -> Answers:
-    """Return the best answer of every question, inside `tf.function`; contexts may be empty.
-
-    Args:
-        model, questions, texts, max_answer_length: as for `search`.
-
-    Returns:
-        One answer of each question, see `Answers`: (N, 1) and (N,).
-
-    Example:
-        >>> import tensorflow as tf
-        >>> from encoder_zoo import SpanQA
-        >>> model = SpanQA.from_preset("bert_nano_en_uncased")
-        >>> found = search_in_graph(model, tf.constant(["Who sings?"]), tf.constant([""]), 30)
-        >>> tuple(found.start.shape), tuple(found.null.shape)
-        ((1, 1), (1,))
-    """
-    contexts = model.preprocessor.contexts(questions, texts, allow_empty=True)
-    examples = model.preprocessor.examples(contexts)
-    columns = _context_columns(model.preprocessor, contexts, examples)
-    found = _candidates(model, _outputs(model, examples), columns, max_answer_length, 1)
-    return best_answers(found, contexts, columns.first, 1)
-
-
-def _context_columns(
-    preprocessor: SpanQAPreprocessor, contexts: Contexts, examples: dict
-) -> ContextColumns:
-    tokens = take(contexts.has_characters, contexts.windows).to_tensor()
-    first, null = preprocessor.context_column(examples), preprocessor.null_column(examples)
-    return ContextColumns(first, tokens, null)
-
-
-def _candidates(
-    model: SpanQA,
-    outputs: array_ops.Tensor,
-    columns: ContextColumns,
-    max_answer_length: int,
-    n_best: int,
-) -> Candidates:
-    first, tokens, null = columns
-    if model.beam:
-        return beam_spans(outputs, first, tokens, max_answer_length, n_best)
-    is_context = context_mask(first, tokens, array_ops.range(array_ops.shape(outputs)[2]))
-    return find_spans(outputs, is_context, max_answer_length, n_best, null)
-
-
-def _outputs(model: SpanQA, examples: dict) -> array_ops.Tensor:
-    """Return the model's outputs for all windows, (W, 2, L) or of a beam (W, 1 + n m, 4)."""
-
-    def outputs(inputs: dict) -> array_ops.Tensor:
-        return model(inputs, training=False)
-
-    if not model.beam:
-        by_token = token_outputs_in_graph(
-            model, lambda inputs: array_ops.transpose(outputs(inputs), (0, 2, 1)), examples
-        )
-        return array_ops.transpose(by_token.to_tensor(), (0, 2, 1))
-
-    def rows(examples: dict) -> array_ops.Tensor:
-        return array_ops.reshape(outputs(model.preprocessor.pad(examples)), [-1, COLUMNS])
-
-    n, m = model.beam
-    counts = array_ops.fill(
-        [array_ops.size(examples["text_index"])], array_ops.constant(1 + n * m, array_ops.int64)
-    )
-    found = in_graph_batches(rows, examples, counts, COLUMNS)
-    return found.to_tensor(shape=(None, 1 + n * m, COLUMNS))

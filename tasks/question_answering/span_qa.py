@@ -20,7 +20,6 @@ from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import add_padding_mask
@@ -29,18 +28,16 @@ from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.columns import plain, text_of
 from encoder_zoo.tasks.preprocessing.given_labels import check_given
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     Answer,
     AnswerExplanation,
     PassageAnswer,
-    search,
-    search_in_graph,
 )
 from encoder_zoo.tasks.question_answering.answers import (
     COLUMNS,
@@ -51,11 +48,12 @@ from encoder_zoo.tasks.question_answering.answers import (
     split_examples,
 )
 from encoder_zoo.tasks.question_answering.beam import NO_START, Beam, make_span_beam
+from encoder_zoo.tasks.question_answering.question_answers import QuestionAnswers
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.inference import unpadded_outputs
-from encoder_zoo.tasks.training.sources import is_dataset
+from encoder_zoo.tasks.training.inference import token_outputs_in_graph
+from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 if TYPE_CHECKING:
     from typing import Self
@@ -273,12 +271,16 @@ class SpanQA(Task):
 
     # -- answers -----------------------------------------------------------------------------------
 
+    @property
+    def _answers(self) -> QuestionAnswers:
+        return QuestionAnswers(self.preprocessor, self, self.beam, self.null_threshold)
+
     def _predict_texts(self, x, batch_size, predict) -> list[list[np.ndarray]]:
         examples = self.preprocess(x)
         examples.pop("labels", None)
         outputs = zip(
             examples["text_index"].numpy(),
-            unpadded_outputs(self, examples, batch_size, axis=None if self.beam else 1),
+            self._answers.unpadded_outputs(examples, batch_size, axis=None if self.beam else 1),
             strict=True,
         )
         by_question = itertools.groupby(outputs, key=lambda output: output[0])
@@ -325,7 +327,6 @@ class SpanQA(Task):
         self, question: object, context: object, *, missing: Literal["none"], **options: Any
     ) -> list[Any]: ...
     @validate_arguments
-    @skips_missing("question", "context")
     @reads_weights
     def answer(
         self,
@@ -370,25 +371,9 @@ class SpanQA(Task):
         Comprehension, section 3.2: their spans are ranked by scores that were not normalized. Those
         of a beam are log-probabilities, normalized in each window.
         """
-        question, context = plain(text_of(question)), plain(text_of(context))
-        single, several = isinstance(question, str), not isinstance(context, str)
-        if single and several and not len(context):
-            raise invalid("context", context, "at least one passage")
-        if single:
-            question = [question] * (len(context) if several else 1)
-        context = context if several else [context] * len(question)
-        questions, contexts, _ = split_examples((question, context), None)
-        texts = [text.decode() for text in contexts.numpy()]
-        if not texts:
-            return []
-        count = 1 if top_k is None else top_k
-        found = search(self, questions, contexts, count, max_answer_length, batch_size)
-        found = answer_ranking.over_passages(found) if single and several else found
-        found = answer_ranking.null_beside_best(found) if self.beam else found
-        found = answer_ranking.insert_null_answers(found, self._threshold(null_threshold))
-        answers = answer_ranking.answer_dicts(found, texts, count, passages=single and several)
-        answers = [row[0] for row in answers] if top_k is None else answers
-        return answers[0] if single else answers
+        check_preprocessor(self, (question, context))
+        options = (top_k, max_answer_length, null_threshold, batch_size, missing)
+        return self._answers.answer(question, context, *options)
 
     @overload
     def explain(
@@ -455,11 +440,6 @@ class SpanQA(Task):
         found = extra("explain_answers")(self, questions, contexts, answers, method, batch_size)
         return found[0] if single else found
 
-    def _threshold(self, given: float | None) -> float | None:
-        """Return the given null threshold, or the stored one; None always answers."""
-        threshold = self.null_threshold if given is None else given
-        return None if threshold == float("inf") else threshold
-
     @validate_arguments
     @reads_weights
     def evaluate_answers(
@@ -498,7 +478,9 @@ class SpanQA(Task):
                 f"There are {len(texts)} questions, but answers of {len(right)}. Expected a list "
                 "for each question."
             )
-        found = search(self, questions, contexts, 1, max_answer_length, batch_size)
+        check_preprocessor(self, x)
+        options = (1, max_answer_length, batch_size)
+        found = self._answers.find_spans(questions, contexts, *options)
         found = answer_ranking.null_beside_best(found) if self.beam else found
         best = zip(texts, found.start[:, 0].numpy(), found.end[:, 0].numpy(), strict=True)
         guesses = [text[start:end] for text, start, end in best]
@@ -528,20 +510,26 @@ class SpanQA(Task):
             A function whose results are "text", "start", "end" and "score", each (N,). The
             answer of an empty context is "", with a score of 0 where one had to be given.
         """
-
-        threshold = self._threshold(null_threshold)
-
-        def answer(question, context):
-            context = as_valid_text(context)
-            found = search_in_graph(self, question, context, max_answer_length)
-            found = answer_ranking.null_beside_best(found) if self.beam else found
-            found = answer_ranking.insert_null_answers(found, threshold)
-            start, end, score = (
-                found.start[:, 0],
-                found.end[:, 0],
-                answer_ranking.answer_scores(found),
-            )
-            text = array_ops.strings.substr(context, start, end - start, unit="UTF8_CHAR")
-            return {"text": text, "start": start, "end": end, "score": score[:, 0]}
-
+        run = self._outputs_in_graph
+        answer = self._answers.trace_answers(run, max_answer_length, null_threshold)
         return {"serving_default": answer}
+
+    def _outputs_in_graph(self, examples: dict) -> array_ops.Tensor:
+        """Compute the outputs for all windows, (W, 2, L) or of a beam (W, 1 + n m, 4)."""
+        if not self.beam:
+
+            def by_token(inputs: dict) -> array_ops.Tensor:
+                return array_ops.transpose(self(inputs, training=False), (0, 2, 1))
+
+            outputs = token_outputs_in_graph(self, by_token, examples)
+            return array_ops.transpose(outputs.to_tensor(), (0, 2, 1))
+
+        def rows(examples: dict) -> array_ops.Tensor:
+            outputs = self(self.preprocessor.pad(examples), training=False)
+            return array_ops.reshape(outputs, [-1, COLUMNS])
+
+        n, m = self.beam
+        size = array_ops.constant(1 + n * m, array_ops.int64)
+        counts = array_ops.fill([array_ops.size(examples["text_index"])], size)
+        found = in_graph_batches(rows, examples, counts, COLUMNS)
+        return found.to_tensor(shape=(None, 1 + n * m, COLUMNS))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -20,8 +20,7 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import softmax
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,
@@ -29,8 +28,7 @@ from encoder_zoo.tasks.classification.window_pooling import (
     pooled_predictions,
 )
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.checks import has_text
-from encoder_zoo.tasks.preprocessing.inputs import as_text_lists
+from encoder_zoo.tasks.ranking.choice_answers import Choice, ChoiceAnswers
 from encoder_zoo.tasks.ranking.list_scores import ListScores
 from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     CHOICE_INDEX,
@@ -50,14 +48,6 @@ class MultipleChoicePresetArguments(TaskPresetArguments, total=False):
     doc_stride: int
     window_pooling: WindowPooling
     text_columns: Sequence[str] | None
-
-
-class Choice(TypedDict):
-    """A choice of a question: its index, its text, and its probability among all choices."""
-
-    index: int
-    text: str
-    score: float
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -229,7 +219,6 @@ class MultipleChoice(ListScores):
         **options: Any,
     ) -> list[Any]: ...
     @validate_arguments
-    @skips_missing("questions", "choices", "contexts")
     def choose(
         self,
         questions: object,
@@ -267,15 +256,12 @@ class MultipleChoice(ListScores):
             >>> sorted(answer), len(model.choose(["Who?"], [["He.", "She."]], top_k=2)[0])
             (['index', 'score', 'text'], 2)
         """
-        if isinstance(questions, str | bytes):
-            given = None if contexts is None else [contexts]
-            return self.choose([questions], [choices], given, batch_size, top_k)[0]
-        x = (questions, choices) if contexts is None else (questions, choices, contexts)
-        check_preprocessor(self, x)
-        logits = self.predict(x, batch_size, verbose=0)
-        texts = as_text_lists(choices, "choices", "question").to_list()
-        rows = [_ranked(*row) for row in zip(logits, texts, strict=True)]
-        return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
+        check_preprocessor(self, questions)
+        return self._answers.choose(questions, choices, contexts, batch_size, top_k, missing)
+
+    @property
+    def _answers(self) -> ChoiceAnswers:
+        return ChoiceAnswers(self.preprocessor, self)
 
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
         """Return the logits of the choices (K,) of each question, in their order."""
@@ -293,33 +279,7 @@ class MultipleChoice(ListScores):
             Functions whose results are "index" (N,) of the best choice and "score" (N, K), which is
             0 where there is no choice.
         """
-
-        def answer(question, choices, *context):
-            present = has_text_in_rows(choices)
-            lists = array_ops.ragged.boolean_mask(choices, present)
-            logits = self._logits_in_graph((question, lists, *context))
-            logits = array_ops.tensor_scatter_nd_update(
-                array_ops.fill(array_ops.shape(choices), MASKED_LOGIT),
-                array_ops.where(present),
-                logits,
-            )
-            score = array_ops.where(present, array_ops.nn.softmax(logits), 0.0)
-            return {
-                "index": array_ops.argmax(logits, axis=1, output_type=array_ops.int32),
-                "score": score,
-            }
-
-        def with_context(context, question, choices):
-            return answer(question, choices, context)
-
-        functions = {
-            "serving_default": lambda question, choices: answer(question, choices),
-            "with_context": with_context,
-        }
-        for function in functions.values():
-            function.takes_other_shapes = True
-            function.ranks = {"choices": 2}
-        return functions
+        return self._answers.trace_choices(self._logits_in_graph)
 
     def _logits_in_graph(self, x: tuple) -> array_ops.Tensor:
         """Return the logits of all choices (T,), inside `tf.function`."""
@@ -331,18 +291,6 @@ class MultipleChoice(ListScores):
 
     def _logits_of_examples(self, examples: dict):
         return self(self.preprocessor.pad(examples), training=False)
-
-
-def has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
-    """Return which of the choices (N, K) are there, bool."""
-    return array_ops.reshape(has_text(array_ops.reshape(choices, [-1])), array_ops.shape(choices))
-
-
-def _ranked(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
-    """Return the choices of a question, the best first."""
-    scores = softmax(logits)
-    order = np.argsort(-logits, kind="stable").tolist()
-    return [{"index": i, "text": texts[i].decode(), "score": scores[i].item()} for i in order]
 
 
 def logits_of_choices(logits, choice_index, pooling: WindowPooling):

@@ -23,16 +23,15 @@ from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder, cross_encoder_config
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import sigmoid
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
 from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.ranking.list_scores import ListScores
+from encoder_zoo.tasks.ranking.rank_answers import RankAnswers
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     CANDIDATE,
     ExpectedScores,
@@ -41,7 +40,7 @@ from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     takes_lists,
 )
 from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
-from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+from encoder_zoo.tasks.retrieval.ranking import RankedText
 from encoder_zoo.tasks.training import loss_inputs
 from encoder_zoo.tasks.training.loss_inputs import function_of
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
@@ -331,26 +330,12 @@ class Reranker(ListScores):
             and their "score" (M,).
         """
 
-        def logits_of(query, text):
+        def run(query, text):
             examples = self.preprocessor.encode((query, text))
             ones = array_ops.ones_like(examples["token_ids"].row_lengths())
             return in_graph_batches(self._of_examples, examples, ones, 1).flat_values[:, 0]
 
-        def shown(logits):
-            return array_ops.sigmoid(logits) if self.activation == "sigmoid" else logits
-
-        def score(query, text):
-            return {"score": shown(logits_of(query, text))}
-
-        def rank(query, text):
-            logits = logits_of(array_ops.broadcast_to(query, array_ops.shape(text)), text)
-            order = array_ops.argsort(
-                logits, direction="DESCENDING", stable=True
-            )  # they do not saturate
-            return {"order": order, "score": shown(array_ops.gather(logits, order))}
-
-        rank.takes_other_shapes = True
-        return {"serving_default": score, "rank": rank}
+        return self._answers.trace_scores(run)
 
     def _of_examples(self, examples: dict):
         return self(self.preprocessor.pad(examples), training=False)
@@ -378,8 +363,11 @@ class Reranker(ListScores):
     def score(
         self, queries: object, texts: object = None, *, missing: Literal["none"], **options: Any
     ) -> np.ndarray: ...
+    @property
+    def _answers(self) -> RankAnswers:
+        return RankAnswers(self.preprocessor, self, self.activation)
+
     @validate_arguments
-    @skips_missing("queries", "texts", one_for_all=True)
     def score(
         self,
         queries: object,
@@ -410,27 +398,11 @@ class Reranker(ListScores):
             >>> reranker.score(["Who sings?", "Where?"], ["She sings.", "Here."]).shape
             (2,)
         """
-        given = queries if texts is None else (queries, texts)
-        queries, texts = self.record.preprocessor_class.inputs.columns(given)
-        if isinstance(texts, str | bytes):
-            return self.score([queries], [texts], batch_size)[0]
-        return self._shown(self._logits(queries, texts, batch_size))
-
-    def _logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
-        """Return the logits of pairs (N,), which also differ where their probabilities are 1."""
-        if isinstance(queries, str | bytes):
-            queries = [queries] * as_column(texts).shape[0]
         check_preprocessor(self, queries)
-        columns = self.preprocessor.texts_of((queries, texts))
-        if not columns[0].shape[0]:
-            return np.zeros(0, "float32")
-        return self.predict(columns, batch_size, verbose=0)[:, 0]
+        return self._answers.score(queries, texts, batch_size, missing)
 
     def _scores_of_texts(self, query, texts, batch_size):
-        return self._logits(query, texts, batch_size)
-
-    def _shown(self, scores):
-        return sigmoid(scores) if self.activation == "sigmoid" else scores
+        return self._answers.find_logits(query, texts, batch_size)
 
     @validate_arguments
     @reads_weights
@@ -463,7 +435,8 @@ class Reranker(ListScores):
             >>> sorted(best)
             ['index', 'score', 'text']
         """
-        return ranked_texts(self, query, texts, top_k, batch_size, self._shown)
+        check_preprocessor(self, query)
+        return self._answers.rank(query, texts, top_k, batch_size)
 
     @validate_arguments
     def evaluate_ranking(
@@ -511,7 +484,9 @@ class Reranker(ListScores):
             raise ValueError(
                 "relevance has no number above 0. Expected a relevant text for some query."
             )
-        logits = self._logits(array_ops.gather(queries, row), texts.values, batch_size)
+        check_preprocessor(self, queries)
+        queries = array_ops.gather(queries, row)
+        logits = self._answers.find_logits(queries, texts.values, batch_size)
         rows = np.split(logits, texts.row_splits[1:-1].numpy())
         rows = [scores for scores, counts in zip(rows, useful, strict=True) if counts]
         orders = [np.argsort(-scores, kind="stable") for scores in rows]

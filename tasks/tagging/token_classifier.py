@@ -18,7 +18,6 @@ import numpy as np
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import extra
 from encoder_zoo.common.keras_private import compiled_metrics
-from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     PositiveInt,
     Probability,
@@ -27,48 +26,40 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import ForeignName, invalid
+from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config, softmax
+from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
     Thresholds,
     check_weights_finite,
-    threshold_of_each,
 )
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout
 from encoder_zoo.tasks.base.labelled_task import LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import padded_columns, records
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
-from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
-from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
-from encoder_zoo.tasks.preprocessing.windows import merge
+from encoder_zoo.tasks.preprocessing.columns import is_doc
+from encoder_zoo.tasks.preprocessing.tokenized_texts import is_words
 from encoder_zoo.tasks.tagging import entity_metrics, token_labels
-from encoder_zoo.tasks.tagging.alignment import SPAN_MARKS, tags_of_tokens
+from encoder_zoo.tasks.tagging.alignment import SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import CrfLoss, TagTransitions
 from encoder_zoo.tasks.tagging.entities import (
     Entity,
     EntityExplanation,
     Strategy,
-    Transitions,
-    above,
-    entity_columns,
-    find_entities,
     is_possible,
     transitions,
-    with_scores,
 )
+from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
-from encoder_zoo.tasks.training.inference import token_outputs_in_graph, unpadded_outputs
+from encoder_zoo.tasks.training.inference import token_outputs_in_graph
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -298,7 +289,7 @@ class TokenClassifier(LabelledTask):
     def _before_evaluation(self) -> None:
         for metric in compiled_metrics(self):
             if isinstance(metric, entity_metrics.EntityF1) and metric.labels == self.labels:
-                entity_metrics.set_transitions(metric, self._allowed())
+                entity_metrics.set_transitions(metric, self._answers.allowed_tags())
 
     @property
     def _marks_entities(self) -> bool:
@@ -387,30 +378,18 @@ class TokenClassifier(LabelledTask):
     valid_tags: bool | None
 
     def _predict_texts(self, x, batch_size, predict) -> list[np.ndarray]:
-        tokens, logits = self._token_logits(x, batch_size)
+        tokens, logits = self._answers.find_logits(x, batch_size)
         splits = tokens.ids.row_splits.numpy()
         return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
-    def _token_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
-        """Return the tokens of texts and their logits (P, C)."""
-        check_preprocessor(self, x)
-        tokens = self.preprocessor.tokens(x, self.split_symbols)
-        if not int(tokens.ids.nrows()):
-            return tokens, np.zeros((0, self.num_classes), "float32")
-
-        def outputs_of(examples):
-            outputs = unpadded_outputs(self, examples, batch_size)
-            lengths = examples["token_ids"].row_lengths()
-            return array_ops.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
-
-        return tokens, self._merged(tokens, outputs_of).numpy()
-
-    def _merged(self, tokens: TokenizedTexts, outputs_of: Callable) -> array_ops.Tensor:
-        """Return the logits (P, C) of all tokens, merged from the windows' examples."""
-        windows = self.preprocessor.windows(tokens)
-        outputs = outputs_of(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
-        column = self.preprocessor.tokenizer.first_column
-        return merge(outputs[:, column : column - 2], windows)
+    @property
+    def _answers(self) -> TagAnswers:
+        self._check_labels_known()
+        weights = None if self.transitions is None else self.transitions.weights
+        scores = weights and [whole_array(weight) for weight in weights]
+        names = ("strategy", "valid_tags", "split_symbols", "temperature", "thresholds")
+        settings = {name: getattr(self, name) for name in names}
+        return TagAnswers(self.preprocessor, self, self.tag_names, **settings, tag_scores=scores)
 
     @overload
     def extract_entities(
@@ -433,7 +412,6 @@ class TokenClassifier(LabelledTask):
         self, texts: object, *, missing: Literal["none"], **options: Any
     ) -> list[Any]: ...
     @validate_arguments
-    @skips_missing("texts")
     @reads_weights
     def extract_entities(
         self,
@@ -469,48 +447,8 @@ class TokenClassifier(LabelledTask):
 
         Source: the strategies are those of transformers' `TokenClassificationPipeline`.
         """
-        strategy = self._strategy(strategy)
-        if isinstance(texts, str) or is_doc(texts):
-            return self.extract_entities([texts], strategy, batch_size, threshold)[0]
-        tokens, logits = self._token_logits(texts, batch_size)
-        tags, names = parse_tags(self.tag_names), self._entity_names(strategy)
-        scores = array_ops.constant(softmax(logits / np.float32(self.temperature)))
-        found = find_entities(scores, tokens, tags, strategy, self._allowed())
-        found = above(found, self._least_scores(threshold, strategy))
-        return records(entity_columns(found, tokens.texts, array_ops.constant(names)))
-
-    def _least_scores(self, given, strategy: str) -> np.ndarray | None:
-        """Return the least score of each label of `_entity_names`; None: there is none."""
-        given = self.thresholds if given is None else given
-        if given is None:
-            return None
-        tags = parse_tags(self.tag_names)
-        least = threshold_of_each(given, tags.type_names, 0.0)
-        # With the strategy "none" an answer's label is a tag, which has the threshold of its type.
-        return np.append(least, np.float32(0))[tags.types] if strategy == "none" else least
-
-    def _allowed(self) -> Transitions | None:
-        """Return which tags may follow each other in answers, or their scores; None: any."""
-        rules = transitions(parse_tags(self.tag_names)) if self.valid_tags else None
-        if self.transitions is None:
-            return rules
-        learned = [whole_array(weight) / self.temperature for weight in self.transitions.weights]
-        return with_scores(rules, learned)
-
-    @property
-    def _joining_strategy(self) -> str:
-        """Return the strategy of entities to count: "simple" joins the tokens of "none"."""
-        strategy = self._strategy(None)
-        return "simple" if strategy == "none" else strategy
-
-    def _strategy(self, given: str | None) -> str:
-        """Return the given strategy, or the one of the last training."""
-        return given or self.strategy or "simple"
-
-    def _entity_names(self, strategy: str) -> list[str]:
-        """Return the names that the labels of `find_entities` index."""
-        names = self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names
-        return list(names)
+        check_preprocessor(self, texts)
+        return self._answers.extract_entities(texts, strategy, batch_size, threshold, missing)
 
     @validate_arguments
     def signatures(
@@ -528,23 +466,11 @@ class TokenClassifier(LabelledTask):
             "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
             text; after a text's last entity they are "" and 0.
         """
-        strategy, allowed = self._strategy(strategy), self._allowed()
-        tags, least = parse_tags(self.tag_names), self._least_scores(threshold, strategy)
-        names = array_ops.constant(self._entity_names(strategy), array_ops.string)
         token_logits = functools.partial(self, training=False)
-        outputs_of = functools.partial(token_outputs_in_graph, self, token_logits)
-
-        def entities(text):
-            tokens = self.preprocessor.tokens(as_valid_text(text), self.split_symbols)
-            logits = self._merged(tokens, outputs_of) / self.temperature
-            found = find_entities(array_ops.nn.softmax(logits), tokens, tags, strategy, allowed)
-            found = above(found, least)
-            return padded_columns(entity_columns(found, tokens.texts, names))
-
-        return {"serving_default": entities}
+        run = functools.partial(token_outputs_in_graph, self, token_logits)
+        return {"serving_default": self._answers.trace_entities(run, strategy, threshold)}
 
     @validate_arguments
-    @skips_missing("words")
     @reads_weights
     def predict_tags(
         self,
@@ -567,13 +493,8 @@ class TokenClassifier(LabelledTask):
         Raises:
             ValueError: If `words` are texts and not lists of words.
         """
-        words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
-        if not is_words(words) and len(words):
-            raise invalid("words[0]", words[0], "a list of words")
-        tokens, logits = self._token_logits(words, batch_size)
-        counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
-        by_all, allowed = self.preprocessor.label_all_tokens, self._allowed()
-        return tags_of_tokens(tokens, logits, counts, self.tag_names, by_all, allowed)
+        check_preprocessor(self, words)
+        return self._answers.predict_tags(words, batch_size, missing)
 
     @overload
     def explain(
@@ -627,7 +548,8 @@ class TokenClassifier(LabelledTask):
         """
         if isinstance(texts, str) or is_doc(texts):
             return self.explain([texts], strategy, method, batch_size)[0]
-        return extra("explain_entities")(self, texts, self._strategy(strategy), method, batch_size)
+        strategy = strategy or self._answers.best_strategy
+        return extra("explain_entities")(self, texts, strategy, method, batch_size)
 
     @validate_arguments
     @reads_weights
@@ -660,7 +582,7 @@ class TokenClassifier(LabelledTask):
         true = self._true_entities(x, y)
         found = [
             {(e["label"], e["start"], e["end"]) for e in row}
-            for row in self.extract_entities(x, self._joining_strategy, batch_size)
+            for row in self.extract_entities(x, self._answers.joining_strategy, batch_size)
         ]
         return entity_metrics.score_entities(true, found)
 
@@ -675,15 +597,16 @@ class TokenClassifier(LabelledTask):
                 "calibrate divides the logits of each tag by itself, and with crf=True scores are "
                 "those of whole sequences. Use tune_thresholds."
             )
-        tokens, logits = self._token_logits(x, batch_size)
+        tokens, logits = self._answers.find_logits(x, batch_size)
         labels, labelled, _ = self.preprocessor.labels_of(x, tokens, y)
         labels, labelled = np.asarray(labels), np.asarray(labelled)
         return logits[labelled], np.eye(self.num_classes)[labels[labelled]]
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
         check_weights_finite(self)
-        found = self.extract_entities(x, self._joining_strategy, batch_size, threshold=0.0)
-        names, least = self._entity_names("simple"), self._least_scores(None, "simple")
+        answers = self._answers
+        found = self.extract_entities(x, answers.joining_strategy, batch_size, threshold=0.0)
+        names, least = answers.entity_names("simple"), answers.least_scores(None, "simple")
         least = np.zeros(len(names)) if least is None else least
         return entity_metrics.scored_entities(self._true_entities(x, y), found, names, least)
 

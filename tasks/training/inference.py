@@ -195,23 +195,6 @@ def example_outputs(
             yield indices, predict_chosen(task, examples, indices)
 
 
-def unpadded_outputs(
-    task, examples: dict, batch_size: int | None = None, axis: int | None = 0
-) -> list[np.ndarray]:
-    """Return the outputs for every example without padding.
-
-    Args:
-        task, examples, batch_size: as for `example_outputs`.
-        axis: the axis of tokens in the output for an example; None: there is none.
-    """
-    lengths = examples["token_ids"].row_lengths().numpy()
-    outputs = {}
-    for indices, values in example_outputs(task, examples, batch_size):
-        for i, output in zip(indices.tolist(), values, strict=True):
-            outputs[i] = output if axis is None else np.split(output, lengths[i : i + 1], axis)[0]
-    return [outputs[i] for i in range(len(lengths))]
-
-
 def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> array_ops.RaggedTensor:
     """Return the outputs for every example, ragged (N, None, C), inside `tf.function`.
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.preprocessing.batching import Plan
+from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.training.sources import Examples
 
 WORDS = "good fine nice bad poor awful the a film was it very anna lives in rome who where".split()
@@ -382,7 +383,7 @@ class TestWordsInWordsOut:
         if all_pieces:
             logits[[1, 8], 1] = 0.5
         for tagger in (model, again):
-            monkeypatch.setattr(tagger, "_token_logits", lambda *_: (pieces, logits))
+            monkeypatch.setattr(TagAnswers, "find_logits", lambda *_: (pieces, logits))
             found = tagger.extract_entities(self.TEXT)
             assert found == tagger.extract_entities(self.TEXT, strategy)
             texts = [entity["text"] for entity in found]

@@ -12,6 +12,7 @@ from paths import CHECKPOINTS
 
 import encoder_zoo as ez
 from encoder_zoo.tasks.tagging.entities import find_entities
+from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import parse_tags
 
 LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -143,7 +144,7 @@ class TestAlignment:
         words, tags = [["José", "José", "sees", "Anna"]], [["B-PER", "E-PER", "O", "S-PER"]]
         words, tags = [*words, ["José"]], [*tags, ["S-PER"]]
         logits = learned_logits(classifier, words, tags)
-        monkeypatch.setattr(classifier, "_token_logits", lambda *_: logits)
+        monkeypatch.setattr(TagAnswers, "find_logits", lambda *_: logits)
         assert classifier.predict_tags(words) == tags
         assert classifier.evaluate_entities(words, tags, scheme="IOBES")["f1"] == 1.0
 
@@ -289,7 +290,7 @@ def test_what_is_learned_from_spans_is_what_is_found(golden, tmp_path, monkeypat
     classifier.save_to_preset(tmp_path / "preset")
     for tagger in (classifier, ez.TokenClassifier.from_preset(tmp_path / "preset")):
         logits = learned_logits(tagger, texts, spans)
-        monkeypatch.setattr(tagger, "_token_logits", lambda *_, logits=logits: logits)
+        monkeypatch.setattr(TagAnswers, "find_logits", lambda *_, logits=logits: logits)
         found = tagger.extract_entities(texts, "first")
         assert [[(e["start"], e["end"]) for e in row] for row in found] == [[b] for b in bounds]
         assert tagger.evaluate_entities(texts, spans)["f1"] == 1.0

@@ -1,0 +1,61 @@
+"""The text side of answers: texts to examples, outputs to answers, without Keras.
+
+Comment letters: B batch, L sequence, N examples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+
+
+class Runner(Protocol):
+    """The tensor side of answers: arrays to arrays. A task is one, on Keras's backend."""
+
+    def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = ...) -> Any:
+        """Compute the outputs for texts or prepared inputs, in their order."""
+
+    def run_examples(
+        self, examples: dict, batch_size: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the indices of the examples of each batch (B,) and their outputs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """Answers to raw texts, computed by a runner.
+
+    A subclass has the settings that decide the answers of a task, and its answering methods. A task
+    makes an object of it for every call, with itself as the runner.
+
+    Attributes:
+        preprocessor: Preprocessor of the task.
+        runner: Runner that computes the outputs.
+    """
+
+    preprocessor: Preprocessor
+    runner: Runner
+
+    def unpadded_outputs(
+        self, examples: dict, batch_size: int | None = None, axis: int | None = 0
+    ) -> list[np.ndarray]:
+        """Compute the outputs for every example without padding.
+
+        Args:
+            examples: Encoded examples.
+            batch_size: Positive integer. Defaults to 32.
+            axis: Integer or None. Axis of the tokens in the output for an example. None means
+                that the output has no such axis. Defaults to 0.
+        """
+        lengths = examples["token_ids"].row_lengths().numpy()
+        outputs = {}
+        for indices, values in self.runner.run_examples(examples, batch_size):
+            for i, output in zip(indices.tolist(), values, strict=True):
+                whole = axis is None
+                outputs[i] = output if whole else np.split(output, lengths[i : i + 1], axis)[0]
+        return [outputs[i] for i in range(len(lengths))]

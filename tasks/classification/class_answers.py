@@ -1,0 +1,203 @@
+"""Classes of texts, from their logits.
+
+Comment letters: N texts, C classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.classes import sigmoid, softmax
+from encoder_zoo.tasks.base.confidence import (
+    DEFAULT_THRESHOLD,
+    Thresholds,
+    abstaining,
+    answered_in_order,
+    check_abstention,
+    threshold_of_each,
+)
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.classification.class_scores import best_only
+from encoder_zoo.tasks.preprocessing.columns import is_doc
+
+
+class LabelScore(TypedDict):
+    """A label of a text and its probability; of a regression the number alone, as the score.
+
+    The label is None if the classifier abstains, see `abstain_below`.
+    """
+
+    label: str
+    score: float
+
+
+# What is answered in place of one class for each text.
+OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels a text"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassAnswers(Answers):
+    """Answers of a `SequenceClassifier`; its settings are described there.
+
+    Attributes:
+        class_names: List of C strings, or the range of class indices if they have no names.
+        problem_type: String, as in config.json.
+        temperature: Float by which logits are divided.
+        thresholds: Dict of labels to floats, or None.
+        abstain_below: Float or None. Least score of an answer.
+    """
+
+    class_names: Sequence
+    problem_type: str
+    temperature: float = 1.0
+    thresholds: Mapping[str, float] | None = None
+    abstain_below: float | None = None
+
+    @validate_arguments
+    @skips_missing("texts")
+    def predict_proba(
+        self, texts: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
+    ) -> np.ndarray:
+        """Compute the probabilities of classes; see `SequenceClassifier.predict_proba`."""
+        if self.is_regression:
+            raise ValueError(
+                "predict_proba needs classes, and this classifier predicts numbers. Use predict."
+            )
+        return self.probabilities(self.runner.predict(texts, batch_size, verbose=0))
+
+    @validate_arguments
+    @skips_missing("texts")
+    def classify(
+        self,
+        texts: Any,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+        threshold: Probability | Thresholds | None = None,
+        abstain_below: Probability | None = None,
+        missing: Missing = "error",
+    ) -> Any:
+        """Find the labels of texts; see `SequenceClassifier.classify`."""
+        if is_single(texts):
+            texts = tuple([t] for t in texts) if isinstance(texts, tuple) else [texts]
+            return self.classify(texts, batch_size, top_k, threshold, abstain_below)[0]
+        self._check_threshold(threshold, top_k)
+        check_abstention(abstain_below, OTHER_ANSWERS.get(self.problem_type), top_k)
+        if self.is_regression:
+            values = self.runner.predict(texts, batch_size, verbose=0)
+            return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
+        scores = self.predict_proba(texts, batch_size)
+        if top_k is not None:
+            order = np.argsort(-scores, axis=-1, kind="stable")[:, :top_k]
+            return labels_in_order(self.class_names, scores, order)
+        answered = self.answered(scores, threshold)
+        if self.is_multi_label:
+            order = np.argsort(-scores, axis=-1, kind="stable")
+            order = answered_in_order(order, answered)
+            return labels_in_order(self.class_names, scores, order)
+        order = answered.argmax(axis=-1)[:, None]
+        best = [row[0] for row in labels_in_order(self.class_names, scores, order)]
+        return abstaining(best, self.abstain_below if abstain_below is None else abstain_below)
+
+    def trace_classes(self, run: Callable) -> Callable:
+        """Make the function of texts for an export; see `SequenceClassifier.signatures`.
+
+        Args:
+            run: Function of columns of texts (N,) that returns their logits (N, C).
+        """
+        names = array_ops.constant([str(name) for name in self.class_names])
+
+        def classify(*texts):
+            logits = run(texts)
+            if self.is_regression:
+                return {"score": logits}
+            activate = array_ops.sigmoid if self.is_multi_label else array_ops.nn.softmax
+            scores = activate(logits / self.temperature)
+            scores, order = array_ops.math.top_k(scores, len(self.class_names))
+            answers = {"label": array_ops.gather(names, order), "score": scores}
+            if self.abstain_below is not None:
+                answers["abstains"] = scores[:, 0] < self.abstain_below
+            return answers
+
+        return classify
+
+    @property
+    def is_regression(self) -> bool:
+        """Return whether the answers are numbers."""
+        return self.problem_type == "regression"
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Return whether a text may have several classes."""
+        return self.problem_type == "multi_label_classification"
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """Compute the probabilities of the classes from their logits (..., C)."""
+        logits = logits / np.float32(self.temperature)
+        return sigmoid(logits) if self.is_multi_label else softmax(logits)
+
+    def answered(self, scores: np.ndarray, threshold=None) -> np.ndarray:
+        """Return which classes are answered for scores (N, C), bool (N, C)."""
+        given = self.thresholds if threshold is None else threshold
+        if self.is_multi_label:
+            return scores >= self.least_scores(given)
+        if given is None:
+            return best_only(scores)
+        second = scores[:, 1] >= self.least_scores(given)
+        return np.stack([~second, second], axis=1)
+
+    def least_scores(self, given: float | Mapping[str, float] | None) -> np.ndarray:
+        """Return the least score of each label that has a threshold: all, or the second of two."""
+        count = len(self.class_names)
+        if not self.is_multi_label and (count != 2 or self.is_regression):
+            raise ValueError(
+                f"A classifier with problem_type={self.problem_type!r} and {count} classes has no "
+                "thresholds. Expected two classes, or several labels a text."
+            )
+        names = list(self.class_names)[0 if self.is_multi_label else 1 :]
+        return threshold_of_each(given, names, DEFAULT_THRESHOLD)
+
+    def _check_threshold(self, threshold, top_k: int | None) -> None:
+        count = len(self.class_names)
+        has_thresholds = self.is_multi_label or (count == 2 and not self.is_regression)
+        if threshold is not None and not (has_thresholds and top_k is None):
+            raise invalid(
+                "threshold",
+                threshold,
+                f"None with problem_type={self.problem_type!r}, {count} classes and "
+                f"top_k={top_k}. To leave out an uncertain answer, use abstain_below",
+            )
+
+
+def labels_in_order(
+    names: Sequence, scores: np.ndarray, order: Iterable[np.ndarray]
+) -> list[list[LabelScore]]:
+    """Return the labels of each text with their scores.
+
+    Args:
+        names: Names of the classes.
+        scores: Float array of shape (N, C).
+        order: Integer array of shape (N, M), or N rows. The classes of each text, in the order in
+            which they are answered.
+
+    Example:
+        >>> labels_in_order(["no", "yes"], np.array([[0.25, 0.75]]), np.array([[1, 0]]))
+        [[{'label': 'yes', 'score': 0.75}, {'label': 'no', 'score': 0.25}]]
+    """
+    return [
+        [{"label": names[i], "score": row[i].item()} for i in numbers.tolist()]
+        for row, numbers in zip(scores, order, strict=True)
+    ]
+
+
+def is_single(texts) -> bool:
+    """Return whether this is one text, or one pair of texts, and not a list of them."""
+    parts = texts if isinstance(texts, tuple) else (texts,)
+    return len(parts) > 0 and all(isinstance(part, str | bytes) or is_doc(part) for part in parts)

@@ -1,0 +1,84 @@
+"""Which tokens of texts were replaced, from the logits of all tokens.
+
+Comment letters: N texts, L sequence, T tokens of all texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.packing import truncated
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+
+
+class ReplacedToken(TypedDict):
+    """A token of a text, and the probability that it has been replaced."""
+
+    token: str
+    start: int
+    end: int
+    score: float
+
+
+class DetectionAnswers(Answers):
+    """Answers of a `ReplacedTokenDetection`."""
+
+    @validate_arguments
+    @skips_missing("texts")
+    def detect(
+        self, texts: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
+    ) -> Any:
+        """Compute how likely each token was replaced; see `ReplacedTokenDetection.detect`."""
+        if isinstance(texts, str):
+            return self.detect([texts], batch_size)[0]
+        tensor = as_column(texts)
+        if not tensor.shape[0]:
+            return []
+        examples, tokens = self._encode(tensor)
+        inputs = {name: values.numpy() for name, values in self.preprocessor.pad(examples).items()}
+        logits = array_ops.constant(self.runner.predict(inputs, batch_size, verbose=0))
+        return records(_with_scores(tokens, self._inner(logits, examples)))
+
+    def trace_tokens(self, run: Callable) -> Callable:
+        """Make the function of texts (N,) for an export.
+
+        Args:
+            run: Function of examples that returns their logits (N, L).
+        """
+
+        def inner(examples):
+            return self._inner(run(examples), examples)[:, None]
+
+        def detect(text):
+            examples, tokens = self._encode(as_valid_text(text))
+            logits = in_graph_batches(inner, examples, tokens["start"].row_lengths(), 1)
+            return padded_columns(_with_scores(tokens, logits.flat_values[:, 0]))
+
+        return detect
+
+    def _encode(self, texts: array_ops.Tensor) -> tuple[dict, dict]:
+        """Encode texts, and return "token", "start" and "end" of their tokens, ragged (N, None)."""
+        limit, tokenizer = self.preprocessor.max_sequence_length - 2, self.preprocessor.tokenizer
+        tokens = tokenizer.tokenize_with_offsets(texts)
+        ids, start, end = (truncated(values, limit, tokenizer.truncation_side) for values in tokens)
+        names = array_ops.constant(tokenizer.get_vocabulary())
+        columns = {"token": ids.with_values(array_ops.gather(names, ids.values)), "start": start}
+        return self.preprocessor.pack([tokens[0]]), {**columns, "end": end}
+
+    def _inner(self, logits: array_ops.Tensor, examples: dict) -> array_ops.Tensor:
+        """Select the logits (T,) of the tokens between the special ones, from logits (N, L)."""
+        lengths = examples["token_ids"].row_lengths() - 2
+        column = self.preprocessor.tokenizer.first_column
+        return array_ops.RaggedTensor.from_tensor(logits[:, column:], lengths).values
+
+
+def _with_scores(tokens: dict, logits: array_ops.Tensor) -> dict[str, array_ops.RaggedTensor]:
+    return {**tokens, "score": tokens["start"].with_values(array_ops.sigmoid(logits))}

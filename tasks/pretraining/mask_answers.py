@@ -1,0 +1,262 @@
+"""Tokens for the masks of texts, from their logits.
+
+Comment letters: N texts, B batch, M masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.packing import kept_tokens
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.tokenized_texts import following, row_begins
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+
+class FilledMask(TypedDict):
+    """A token for a mask, the text with it filled in, and its probability."""
+
+    token: str
+    text: str
+    score: float
+
+
+class Masks(NamedTuple):
+    """The masks of texts.
+
+    Attributes:
+        starts: ragged (N, None) int32, where the masks begin.
+        ends: ragged (N, None) int32, where they end.
+        word_follows: ragged (N, None) bool, whether the token after a mask begins a word.
+    """
+
+    starts: array_ops.RaggedTensor
+    ends: array_ops.RaggedTensor
+    word_follows: array_ops.RaggedTensor
+
+
+class Spellings(NamedTuple):
+    """Of each token its name, its text without a space before it, and whether it begins a word."""
+
+    names: list[str]
+    words: list[str]
+    begins: list[bool]
+
+
+# The characters that Python's `str.rstrip` removes.
+SPACES = r"[\t-\r\x{1c}-\x{1f}\x{85}\pZ]"
+SPACE_AT_END = f"{SPACES}+$"
+SPACE_AT_BEGIN = f"(?s)({SPACES}.*)?"  # or no text at all
+OF_WORD = r"[\p{L}\p{M}\p{N}]"
+WORD_BY_ITSELF = r"[\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}]"  # Chinese characters
+
+
+def touches_word(texts: array_ops.Tensor, at_end: bool) -> array_ops.Tensor:
+    """Return whether the first, or the last, character of texts is of a word that a letter next to
+    it would be a part of."""
+    of_word, alone = (
+        array_ops.strings.regex_full_match(texts, f"(?s).*{kind}" if at_end else f"(?s){kind}.*")
+        for kind in (OF_WORD, WORD_BY_ITSELF)
+    )
+    return of_word & ~alone
+
+
+class MaskAnswers(Answers):
+    """Answers of a `MaskedLM`."""
+
+    @validate_arguments
+    @skips_missing("texts")
+    def fill_mask(
+        self,
+        texts: Any,
+        top_k: PositiveInt = 5,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+        targets: Sequence[str] | None = None,
+    ) -> Any:
+        """Find the most probable tokens at masks; see `MaskedLM.fill_mask`."""
+        if isinstance(texts, str):
+            return self.fill_mask([texts], top_k, batch_size, targets=targets)[0]
+        chosen = None if targets is None else self._find_tokens(targets)
+        tensor = as_column(texts)
+        if not tensor.shape[0]:
+            return []
+        tokens = self.tokenizer.tokenize_with_offsets(tensor)
+        self._check_masks(tokens[0])
+        examples, masks = self._examples_with_masks(*tokens)
+        inputs, real = self.mask_inputs(examples)
+        inputs = {name: values.numpy() for name, values in inputs.items()}
+        logits = self.runner.predict(inputs, batch_size, verbose=0)  # (B, M, V)
+        fills = records(self._filled(tensor, masks, logits[real.numpy()], top_k, chosen))
+        by_text = [fills[i:j] for i, j in itertools.pairwise(masks.starts.row_splits.numpy())]
+        return [masks[0] if len(masks) == 1 else masks for masks in by_text]
+
+    def trace_masks(self, run: Callable, top_k: int) -> Callable:
+        """Make the function of texts (N,) for an export; see `MaskedLM.signatures`.
+
+        Args:
+            run: Function of examples and their numbers of masks (N,) that returns the logits
+                (masks, V).
+            top_k: See `fill_mask`.
+        """
+
+        def fill(text):
+            text = as_valid_text(text)
+            tokens = self.tokenizer.tokenize_with_offsets(text)
+            examples, masks = self._examples_with_masks(*tokens)
+            filled = self._filled(text, masks, run(examples, masks.starts.row_lengths()), top_k)
+            return padded_columns({n: masks.starts.with_values(v) for n, v in filled.items()})
+
+        return fill
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer, but with mask tokens in texts read as such."""
+        tokenizer = self.preprocessor.tokenizer
+        with array_ops.init_scope():
+            return type(tokenizer)(**{**tokenizer.get_config(), "special_tokens_in_text": True})
+
+    def _check_masks(self, ids: array_ops.RaggedTensor) -> None:
+        tokenizer, limit = self.preprocessor.tokenizer, self._most_tokens
+        from_left = tokenizer.truncation_side == "left"
+        for row, tokens in enumerate(ids.numpy()):
+            found = np.flatnonzero(tokens == tokenizer.mask_token_id)
+            if from_left:
+                found = len(tokens) - 1 - found[::-1]  # counted from the end
+            if not found.size or found[-1] >= limit:
+                cut = f"before its last {limit}" if from_left else f"after its first {limit}"
+                where = "holds no" if not found.size else f"has {cut} tokens a"
+                raise ValueError(
+                    f"texts[{row}] {where} {tokenizer.mask_token}. Expected it where a word is "
+                    "missing."
+                )
+
+    @property
+    def _most_tokens(self) -> int:
+        return self.preprocessor.max_sequence_length - 2
+
+    def _examples_with_masks(self, ids, starts, ends) -> tuple[dict, Masks]:
+        """Return encoded examples with their masks' columns, and the masks in the texts."""
+        tokenizer, longest = self.preprocessor.tokenizer, self.preprocessor.max_sequence_length
+        [(begin, count)] = kept_tokens([ids], 1, longest, tokenizer.truncation_side)
+        begin, count = (array_ops.cast(values, "int64") for values in (begin, count))
+        row = ids.value_rowids()
+        column = array_ops.ragged.range(ids.row_lengths()).values - array_ops.gather(begin, row)
+        is_mask = (ids.values == tokenizer.mask_token_id) & (column >= 0)
+        is_mask = ids.with_values(is_mask & (column < array_ops.gather(count, row)))
+        begins = array_ops.gather(array_ops.constant(self._spellings.begins), ids.values)
+        begins &= (ids.values != tokenizer.mask_token_id) & ~row_begins(ids)
+        columns, *found = (
+            array_ops.ragged.boolean_mask(ids.with_values(values), is_mask)
+            for values in (column, starts.values, ends.values, following(begins, False))
+        )
+        positions = array_ops.cast(columns + tokenizer.first_column, array_ops.int32)
+        return {**self.preprocessor.pack([ids]), "mask_positions": positions}, Masks(*found)
+
+    def mask_inputs(self, examples: dict) -> tuple[dict, array_ops.Tensor]:
+        """Return the model's inputs, and which of their mask positions (B, M) are real."""
+        positions = examples["mask_positions"]
+        inputs = {**self.preprocessor.pad(examples), "mask_positions": positions.to_tensor()}
+        if self.preprocessor.predicts_in_order:
+            is_mask = inputs["token_ids"] == self.preprocessor.tokenizer.mask_token_id
+            inputs["prediction_order"] = array_ops.cast(is_mask, array_ops.int32)
+        return inputs, array_ops.sequence_mask(positions.row_lengths())
+
+    def _find_tokens(self, targets: Sequence[str]) -> list[int]:
+        """Return the ids of words or tokens; of two tokens with one text, that of a whole word."""
+        if isinstance(targets, str) or not len(targets):
+            raise invalid("targets", targets, "a list of words, such as ['good', 'bad']")
+        names, words, begins = self._spellings
+        known = {word: i for i, word in enumerate(words) if not begins[i]}
+        known |= {word: i for i, word in enumerate(words) if begins[i]}
+        known = {name: i for i, name in enumerate(names)} | known
+        for i, target in enumerate(targets):
+            if not isinstance(target, str) or target.strip() not in known:
+                expected = "a single token of the vocabulary; a longer word has several"
+                raise invalid(f"targets[{i}]", target, expected)
+        return list(dict.fromkeys(known[target.strip()] for target in targets))
+
+    def _filled(
+        self, texts, masks: Masks, logits, top_k: int, chosen: Sequence[int] | None = None
+    ) -> dict[str, array_ops.Tensor]:
+        """Return "token", "text" and "score" (masks, top_k), the best first.
+
+        Blanks next to a token are such that the text has the tokens that were scored.
+
+        Args:
+            texts: (N,) strings.
+            masks: of the texts.
+            logits: (masks, V), of all texts.
+            top_k: how many.
+            chosen: List of integers or None. Ids of the tokens to choose among.
+        """
+        strings = array_ops.strings
+        names, words, begins = (array_ops.constant(column) for column in self._spellings)
+        probabilities = array_ops.nn.softmax(logits)[:, : array_ops.size(names)]
+        if chosen is not None:
+            names, words, begins = (array_ops.gather(c, chosen) for c in (names, words, begins))
+            probabilities = array_ops.gather(probabilities, chosen, axis=1)
+        scores, best = array_ops.math.top_k(probabilities, min(top_k, names.shape[0]))
+        texts = array_ops.gather(texts, masks.starts.value_rowids())
+        start, end = masks.starts.values, masks.ends.values
+        before = strings.substr(texts, array_ops.zeros_like(start), start, unit="UTF8_CHAR")
+        length = strings.length(texts, unit="UTF8_CHAR")
+        after = strings.substr(texts, end, length - end, unit="UTF8_CHAR")
+        joined = strings.regex_replace(before, SPACE_AT_END, "")  # to the word before
+        words, begins = array_ops.gather(words, best), array_ops.gather(begins, best)
+
+        # Whether a blank must be between the token and the text around it.
+        before_it = (before == joined) & (strings.length(before) > 0)
+        behind_it = masks.word_follows.values & ~strings.regex_full_match(after, SPACE_AT_BEGIN)
+        before_it, behind_it = before_it[:, None], behind_it[:, None]
+        if self._spaces_are_tokens:
+            before, before_it, behind_it = joined, True, False
+        elif self._symbols_are_words:
+            before_it = before_it & touches_word(before, True)[:, None] & touches_word(words, False)
+            behind_it = behind_it & touches_word(after, False)[:, None] & touches_word(words, True)
+        blank, nothing = (array_ops.constant(text) for text in (" ", ""))
+        words = array_ops.where(begins & before_it, blank, nothing) + words
+        words += array_ops.where(behind_it, blank, nothing)
+        before = array_ops.where(begins, before[:, None], joined[:, None])
+        texts = before + words + after[:, None]
+        return {"token": array_ops.gather(names, best), "text": texts, "score": scores}
+
+    @functools.cached_property
+    def _spellings(self) -> Spellings:
+        tokenizer = self.preprocessor.tokenizer
+        tokens = tokenizer.get_vocabulary()
+        words = [word.removeprefix(" ").removeprefix("##") for word in self._detokenized]
+        begins = [tokenizer.starts_word(token) or tokenizer.ends_word(token) for token in tokens]
+        return Spellings(tokens, words, begins)
+
+    @functools.cached_property
+    def _detokenized(self) -> list[str]:
+        tokenizer = self.preprocessor.tokenizer
+        with array_ops.init_scope():
+            ids = array_ops.range(len(tokenizer.get_vocabulary()))[:, None]
+            words = tokenizer.detokenize(ids).numpy()
+        return [word.decode(errors="replace") for word in words]
+
+    @property
+    def _spaces_are_tokens(self) -> bool:
+        """Return whether a space is part of the token behind it, as in byte-level BPE."""
+        return any(word.startswith(" ") for word in self._detokenized)
+
+    @property
+    def _symbols_are_words(self) -> bool:
+        """Return whether words end also where no space is, as in WordPiece."""
+        return self.preprocessor.tokenizer.starts_word("a")

@@ -1,0 +1,175 @@
+"""Answers to questions about contexts, from the outputs for windows.
+
+Comment letters: N questions, W windows, P tokens of a window's context, L sequence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.preprocessing.columns import plain, text_of
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.windows import take
+from encoder_zoo.tasks.question_answering import answer_ranking
+from encoder_zoo.tasks.question_answering.answer_ranking import RankedSpans
+from encoder_zoo.tasks.question_answering.answers import (
+    Candidates,
+    NullThreshold,
+    beam_spans,
+    context_mask,
+    find_spans,
+    split_examples,
+)
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
+
+# The most spans of tokens that are one span of characters. A character has 4 tokens at most: its
+# bytes (RoBERTa) or its decomposition (BERT). Any token of the first may begin the span, any of the
+# last may end it.
+SAME_CHARACTERS = 4 * 4
+
+
+class ContextColumns(NamedTuple):
+    """Positions of the context in the examples of W windows.
+
+    Attributes:
+        first: Integer tensor of shape (W,). Position of the first token of the context.
+        tokens: Bool tensor of shape (W, P). Which tokens of the context have characters.
+        null: Integer tensor of shape (W,). Position of "no answer".
+    """
+
+    first: array_ops.Tensor
+    tokens: array_ops.Tensor
+    null: array_ops.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class QuestionAnswers(Answers):
+    """Answers of a `SpanQA`; its settings are described there.
+
+    Attributes:
+        beam: Pair of integers, or None.
+        null_threshold: Float or None. None always answers.
+    """
+
+    beam: tuple[int, int] | None = None
+    null_threshold: float | None = None
+
+    @validate_arguments
+    @skips_missing("question", "context")
+    def answer(
+        self,
+        question: Any,
+        context: Any,
+        top_k: PositiveInt | None = None,
+        max_answer_length: PositiveInt = 30,
+        null_threshold: NullThreshold | None = None,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> Any:
+        """Find the answers that contexts give; see `SpanQA.answer`."""
+        question, context = plain(text_of(question)), plain(text_of(context))
+        single, several = isinstance(question, str), not isinstance(context, str)
+        if single and several and not len(context):
+            raise invalid("context", context, "at least one passage")
+        if single:
+            question = [question] * (len(context) if several else 1)
+        context = context if several else [context] * len(question)
+        questions, contexts, _ = split_examples((question, context), None)
+        texts = [text.decode() for text in contexts.numpy()]
+        if not texts:
+            return []
+        count = 1 if top_k is None else top_k
+        found = self.find_spans(questions, contexts, count, max_answer_length, batch_size)
+        found = answer_ranking.over_passages(found) if single and several else found
+        found = self._with_null_answers(found, null_threshold)
+        answers = answer_ranking.answer_dicts(found, texts, count, passages=single and several)
+        answers = [row[0] for row in answers] if top_k is None else answers
+        return answers[0] if single else answers
+
+    def trace_answers(
+        self, run: Callable, max_answer_length: int, null_threshold: float | None
+    ) -> Callable:
+        """Make the function of questions and contexts for an export; see `SpanQA.signatures`.
+
+        Args:
+            run: Function of examples that returns their outputs, (W, 2, L) or of a beam
+                (W, 1 + n m, 4).
+            max_answer_length, null_threshold: See `answer`.
+        """
+
+        def answer(question, context):
+            context = as_valid_text(context)
+            contexts = self.preprocessor.contexts(question, context, allow_empty=True)
+            examples = self.preprocessor.examples(contexts)
+            columns = self._context_columns(contexts, examples)
+            found = self._candidates(run(examples), columns, max_answer_length, 1)
+            found = answer_ranking.best_answers(found, contexts, columns.first, 1)
+            found = self._with_null_answers(found, null_threshold)
+            start, end = found.start[:, 0], found.end[:, 0]
+            score = answer_ranking.answer_scores(found)[:, 0]
+            text = array_ops.strings.substr(context, start, end - start, unit="UTF8_CHAR")
+            return {"text": text, "start": start, "end": end, "score": score}
+
+        return answer
+
+    def find_spans(
+        self,
+        questions: array_ops.Tensor,
+        texts: array_ops.Tensor,
+        top_k: int,
+        max_answer_length: int,
+        batch_size: int | None,
+    ) -> RankedSpans:
+        """Find the best spans of every question, `top_k` of each.
+
+        Args:
+            questions: String tensor of shape (N,).
+            texts: String tensor of shape (N,), the contexts.
+            top_k: Number of spans.
+            max_answer_length: Largest number of tokens of a span.
+            batch_size: Positive integer. Defaults to 32.
+        """
+        contexts = self.preprocessor.contexts(questions, texts)
+        examples = self.preprocessor.examples(contexts)
+        columns, order, parts = self._context_columns(contexts, examples), [], []
+        wanted = top_k if top_k == 1 else top_k * SAME_CHARACTERS
+        for numbers, outputs in self.runner.run_examples(examples, batch_size):
+            chosen = ContextColumns(*(array_ops.gather(values, numbers) for values in columns))
+            outputs = array_ops.constant(outputs)
+            parts.append(self._candidates(outputs, chosen, max_answer_length, wanted))
+            order.extend(numbers)
+        found = (
+            array_ops.gather(array_ops.concat(field, 0), np.argsort(order))
+            for field in zip(*parts, strict=True)
+        )
+        return answer_ranking.best_answers(Candidates(*found), contexts, columns.first, top_k)
+
+    def _with_null_answers(self, found: RankedSpans, given: float | None) -> RankedSpans:
+        """Insert "no answer" where the given null threshold, or that of the settings, allows it."""
+        found = answer_ranking.null_beside_best(found) if self.beam else found
+        threshold = self.null_threshold if given is None else given
+        threshold = None if threshold == float("inf") else threshold
+        return answer_ranking.insert_null_answers(found, threshold)
+
+    def _context_columns(self, contexts: Contexts, examples: dict) -> ContextColumns:
+        tokens = take(contexts.has_characters, contexts.windows).to_tensor()
+        first = self.preprocessor.context_column(examples)
+        return ContextColumns(first, tokens, self.preprocessor.null_column(examples))
+
+    def _candidates(
+        self, outputs, columns: ContextColumns, max_answer_length: int, n_best: int
+    ) -> Candidates:
+        first, tokens, null = columns
+        if self.beam:
+            return beam_spans(outputs, first, tokens, max_answer_length, n_best)
+        is_context = context_mask(first, tokens, array_ops.range(array_ops.shape(outputs)[2]))
+        return find_spans(outputs, is_context, max_answer_length, n_best, null)

@@ -1,0 +1,93 @@
+"""Choices that answer questions, from the logits of each choice.
+
+Comment letters: N questions, K choices of a question, T choices of all questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.classes import softmax
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.preprocessing.inputs import as_text_lists, has_text
+
+
+class Choice(TypedDict):
+    """A choice of a question: its index, its text, and its probability among all choices."""
+
+    index: int
+    text: str
+    score: float
+
+
+class ChoiceAnswers(Answers):
+    """Answers of a `MultipleChoice`."""
+
+    @validate_arguments
+    @skips_missing("questions", "choices", "contexts")
+    def choose(
+        self,
+        questions: Any,
+        choices: Any,
+        contexts: Any = None,
+        batch_size: PositiveInt | None = None,
+        top_k: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> Any:
+        """Find the choices that answer questions; see `MultipleChoice.choose`."""
+        if isinstance(questions, str | bytes):
+            given = None if contexts is None else [contexts]
+            return self.choose([questions], [choices], given, batch_size, top_k)[0]
+        x = (questions, choices) if contexts is None else (questions, choices, contexts)
+        logits = self.runner.predict(x, batch_size, verbose=0)
+        texts = as_text_lists(choices, "choices", "question").to_list()
+        rows = [_ranked(*row) for row in zip(logits, texts, strict=True)]
+        return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]
+
+    def trace_choices(self, run: Callable) -> dict[str, Callable]:
+        """Make the functions of texts for an export; see `MultipleChoice.signatures`.
+
+        Args:
+            run: Function of a tuple of questions (N,), ragged choices (N, None) and, if there are
+                any, contexts (N,), that returns the logits of all choices (T,).
+        """
+
+        def choose(question, choices, *context):
+            present = _has_text_in_rows(choices)
+            lists = array_ops.ragged.boolean_mask(choices, present)
+            logits = array_ops.tensor_scatter_nd_update(
+                array_ops.fill(array_ops.shape(choices), MASKED_LOGIT),
+                array_ops.where(present),
+                run((question, lists, *context)),
+            )
+            score = array_ops.where(present, array_ops.nn.softmax(logits), 0.0)
+            index = array_ops.argmax(logits, axis=1, output_type=array_ops.int32)
+            return {"index": index, "score": score}
+
+        functions = {
+            "serving_default": lambda question, choices: choose(question, choices),
+            "with_context": lambda context, question, choices: choose(question, choices, context),
+        }
+        for function in functions.values():
+            function.takes_other_shapes = True
+            function.ranks = {"choices": 2}
+        return functions
+
+
+def _has_text_in_rows(choices: array_ops.Tensor) -> array_ops.Tensor:
+    """Return which of the choices (N, K) are there, bool."""
+    return array_ops.reshape(has_text(array_ops.reshape(choices, [-1])), array_ops.shape(choices))
+
+
+def _ranked(logits: np.ndarray, texts: list[bytes]) -> list[Choice]:
+    """Return the choices of a question, the best first."""
+    scores = softmax(logits)
+    order = np.argsort(-logits, kind="stable").tolist()
+    return [{"index": i, "text": texts[i].decode(), "score": scores[i].item()} for i in order]

@@ -1,0 +1,94 @@
+"""Scores and orders of texts by how well they answer a query, from the logits of pairs.
+
+Comment letters: N pairs, M texts of a query.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.classes import sigmoid
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+
+
+@dataclasses.dataclass(frozen=True)
+class RankAnswers(Answers):
+    """Answers of a `Reranker`.
+
+    Attributes:
+        activation: "sigmoid" or "linear", the function that makes scores of logits.
+    """
+
+    activation: str = "sigmoid"
+
+    @validate_arguments
+    @skips_missing("queries", "texts", one_for_all=True)
+    def score(
+        self,
+        queries: Any,
+        texts: Any = None,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> np.ndarray | float:
+        """Score how well texts answer queries; see `Reranker.score`."""
+        given = queries if texts is None else (queries, texts)
+        queries, texts = self.preprocessor.inputs.columns(given)
+        if isinstance(texts, str | bytes):
+            return self.score([queries], [texts], batch_size)[0]
+        return self._activate(self.find_logits(queries, texts, batch_size))
+
+    @validate_arguments
+    def rank(
+        self,
+        query: str,
+        texts: Any,
+        top_k: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[RankedText]:
+        """Order texts by how well they match a query; see `Reranker.rank`."""
+        return ranked_texts(self, query, texts, top_k, batch_size, self._activate)
+
+    def trace_scores(self, run: Callable) -> dict[str, Callable]:
+        """Make the functions of texts for an export; see `Reranker.signatures`.
+
+        Args:
+            run: Function of queries and texts (N,) that returns the logits (N,).
+        """
+
+        def activate(logits):
+            return array_ops.sigmoid(logits) if self.activation == "sigmoid" else logits
+
+        def score(query, text):
+            return {"score": activate(run(query, text))}
+
+        def rank(query, text):
+            # By logits, which do not saturate.
+            logits = run(array_ops.broadcast_to(query, array_ops.shape(text)), text)
+            order = array_ops.argsort(logits, direction="DESCENDING", stable=True)
+            return {"order": order, "score": activate(array_ops.gather(logits, order))}
+
+        rank.takes_other_shapes = True
+        return {"serving_default": score, "rank": rank}
+
+    def find_logits(self, queries, texts, batch_size: int | None) -> np.ndarray:
+        """Compute the logits of pairs (N,), which also differ where their probabilities are 1."""
+        if isinstance(queries, str | bytes):
+            queries = [queries] * as_column(texts).shape[0]
+        columns = self.preprocessor.texts_of((queries, texts))
+        if not columns[0].shape[0]:
+            return np.zeros(0, "float32")
+        return self.runner.predict(columns, batch_size, verbose=0)[:, 0]
+
+    _scores_of_texts = find_logits
+
+    def _activate(self, logits: np.ndarray) -> np.ndarray:
+        return sigmoid(logits) if self.activation == "sigmoid" else logits

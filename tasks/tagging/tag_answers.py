@@ -1,0 +1,160 @@
+"""Entities and tags in texts, from the logits of their tokens.
+
+Comment letters: C tags, P tokens of all texts, W windows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.classes import softmax
+from encoder_zoo.tasks.base.confidence import Thresholds, threshold_of_each
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.preprocessing.columns import doc_words, is_doc, plain
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.preprocessing.tokenized_texts import TokenizedTexts, as_word_tensor, is_words
+from encoder_zoo.tasks.preprocessing.windows import merge
+from encoder_zoo.tasks.tagging import entities
+from encoder_zoo.tasks.tagging.alignment import tags_of_tokens
+from encoder_zoo.tasks.tagging.tags import parse_tags
+
+
+@dataclasses.dataclass(frozen=True)
+class TagAnswers(Answers):
+    """Answers of a `TokenClassifier`; its settings are described there.
+
+    Attributes:
+        tag_names: List of C strings.
+        strategy: String or None. None means "simple".
+        valid_tags: Whether answers have only sequences of tags that can be.
+        split_symbols: How words are cut at symbols.
+        temperature: Float by which logits are divided.
+        thresholds: Dict of types of entities to floats, or None.
+        tag_scores: None, or the scores of pairs of tags, of first tags and of last tags that a CRF
+            has learned, arrays of shape (C, C), (C,) and (C,).
+    """
+
+    tag_names: list[str]
+    strategy: str | None = None
+    valid_tags: bool | None = None
+    split_symbols: bool | Literal["outer"] = False
+    temperature: float = 1.0
+    thresholds: Mapping[str, float] | None = None
+    tag_scores: Sequence[np.ndarray] | None = None
+
+    @validate_arguments
+    @skips_missing("texts")
+    def extract_entities(
+        self,
+        texts: Any,
+        strategy: entities.Strategy | None = None,
+        batch_size: PositiveInt | None = None,
+        threshold: Probability | Thresholds | None = None,
+        missing: Missing = "error",
+    ) -> list:
+        """Find the entities in texts; see `TokenClassifier.extract_entities`."""
+        if isinstance(texts, str) or is_doc(texts):
+            return self.extract_entities([texts], strategy, batch_size, threshold)[0]
+        tokens, logits = self.find_logits(texts, batch_size)
+        scores = array_ops.constant(softmax(logits / np.float32(self.temperature)))
+        return records(self._find(scores, tokens, strategy or self.best_strategy, threshold))
+
+    def trace_entities(
+        self, run: Callable, strategy: str | None, threshold: float | Mapping[str, float] | None
+    ) -> Callable:
+        """Make the function of texts (N,) for an export; see `TokenClassifier.signatures`.
+
+        Args:
+            run: Function of examples that returns their logits, ragged (W, None, C).
+            strategy, threshold: See `extract_entities`.
+        """
+        strategy = strategy or self.best_strategy
+
+        def find(text):
+            tokens = self.preprocessor.tokens(as_valid_text(text), self.split_symbols)
+            scores = array_ops.nn.softmax(self._merge(tokens, run) / self.temperature)
+            return padded_columns(self._find(scores, tokens, strategy, threshold))
+
+        return find
+
+    def _find(self, scores, tokens: TokenizedTexts, strategy: str, threshold) -> dict:
+        """Find the columns of the entities of all texts, from scores of shape (P, C)."""
+        tags = parse_tags(self.tag_names)
+        found = entities.find_entities(scores, tokens, tags, strategy, self.allowed_tags())
+        found = entities.above(found, self.least_scores(threshold, strategy))
+        names = array_ops.constant(self.entity_names(strategy), array_ops.string)
+        return entities.entity_columns(found, tokens.texts, names)
+
+    @validate_arguments
+    @skips_missing("words")
+    def predict_tags(
+        self, words: Any, batch_size: PositiveInt | None = None, missing: Missing = "error"
+    ) -> list[list[str]]:
+        """Find the tag of every word; see `TokenClassifier.predict_tags`."""
+        words = plain([*map(doc_words, words)] if isinstance(words, list) else words)
+        if not is_words(words) and len(words):
+            raise invalid("words[0]", words[0], "a list of words")
+        tokens, logits = self.find_logits(words, batch_size)
+        counts = as_word_tensor(words).row_lengths().numpy() if is_words(words) else []
+        by_all = self.preprocessor.label_all_tokens
+        return tags_of_tokens(tokens, logits, counts, self.tag_names, by_all, self.allowed_tags())
+
+    def find_logits(self, x, batch_size: int | None) -> tuple[TokenizedTexts, np.ndarray]:
+        """Compute the tokens of texts and their logits (P, C)."""
+        tokens = self.preprocessor.tokens(x, self.split_symbols)
+        if not int(tokens.ids.nrows()):
+            return tokens, np.zeros((0, len(self.tag_names)), "float32")
+
+        def run(examples):
+            outputs = self.unpadded_outputs(examples, batch_size)
+            lengths = examples["token_ids"].row_lengths()
+            return array_ops.RaggedTensor.from_row_lengths(np.concatenate(outputs), lengths)
+
+        return tokens, self._merge(tokens, run).numpy()
+
+    def _merge(self, tokens: TokenizedTexts, run: Callable) -> array_ops.Tensor:
+        """Merge the logits (P, C) of all tokens from the outputs for the windows' examples."""
+        windows = self.preprocessor.windows(tokens)
+        outputs = run(self.preprocessor.examples(tokens, windows))  # ragged (W, None, C)
+        column = self.preprocessor.tokenizer.first_column
+        return merge(outputs[:, column : column - 2], windows)
+
+    @property
+    def best_strategy(self) -> str:
+        """Return the strategy of the settings."""
+        return self.strategy or "simple"
+
+    @property
+    def joining_strategy(self) -> str:
+        """Return the strategy of entities to count: "simple" joins the tokens of "none"."""
+        return "simple" if self.best_strategy == "none" else self.best_strategy
+
+    def entity_names(self, strategy: str) -> list[str]:
+        """Return the names that the labels of `find_entities` index."""
+        return list(self.tag_names if strategy == "none" else parse_tags(self.tag_names).type_names)
+
+    def least_scores(self, given, strategy: str) -> np.ndarray | None:
+        """Return the least score of each of `entity_names`, or None if all are answered."""
+        given = self.thresholds if given is None else given
+        if given is None:
+            return None
+        tags = parse_tags(self.tag_names)
+        least = threshold_of_each(given, tags.type_names, 0.0)
+        # With the strategy "none" an answer's label is a tag, which has the threshold of its type.
+        return np.append(least, np.float32(0))[tags.types] if strategy == "none" else least
+
+    def allowed_tags(self) -> entities.Transitions | None:
+        """Return which tags may follow each other, or their scores; None if any may."""
+        rules = entities.transitions(parse_tags(self.tag_names)) if self.valid_tags else None
+        if self.tag_scores is None:
+            return rules
+        return entities.with_scores(rules, [s / self.temperature for s in self.tag_scores])
