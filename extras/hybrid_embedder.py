@@ -247,7 +247,7 @@ class HybridEmbedder:
         dim = self.dense.dim
         if dim is None or dim >= dense.shape[1]:
             return dense
-        return self.dense.scaled(np.ascontiguousarray(dense[:, :dim]))
+        return self.dense._answers.shorten(dense, dim)
 
     @validate_arguments
     def similarity(self, queries: object, documents: object) -> np.ndarray:

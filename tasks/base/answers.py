@@ -6,7 +6,7 @@ Comment letters: B batch, L sequence, N examples.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,9 @@ class Runner(Protocol):
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = ...) -> Any:
         """Compute the outputs for texts or prepared inputs, in their order."""
+
+    def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
+        """Compute the outputs for columns of texts, which `encode` makes examples of."""
 
     def run_examples(
         self, examples: dict, batch_size: int | None = None

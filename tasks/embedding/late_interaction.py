@@ -22,7 +22,7 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import PAIRS, SCORES, Embedder
 from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
@@ -30,12 +30,12 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     QUERY,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
+from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
+from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
-from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -236,7 +236,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     # -- answers -------------------------------------------------------------------------------
 
     @validate_arguments
-    @skips_missing("texts")
     def embed(
         self,
         texts: object,
@@ -270,14 +269,14 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             >>> model.embed("Cats", prompt="query").shape
             (32, 16)
         """
-        if isinstance(texts, str | bytes):
-            return self.embed([texts], prompt, batch_size)[0]
         check_preprocessor(self, texts)
-        examples = self.preprocessor.encode(only_column(texts), prompt=prompt)
-        return self._vectors_of_examples(examples, batch_size)
+        return self._answers.embed(texts, prompt, batch_size, missing)
+
+    @property
+    def _answers(self) -> TokenAnswers:
+        return TokenAnswers(self.preprocessor, self, self.embedding_dim)
 
     @validate_arguments
-    @skips_missing("texts")
     def embed_with_spans(
         self,
         texts: object,
@@ -304,29 +303,8 @@ class LateInteraction(Embedder[MultiVectorIndex]):
             >>> ["Cats sleep."[begin:end] for begin, end in spans if end > 0]
             ['Cat', 's', 'sleep']
         """
-        if isinstance(texts, str | bytes):
-            return self.embed_with_spans([texts], prompt, batch_size)[0]
         check_preprocessor(self, texts)
-        column = only_column(texts)
-        examples = self.preprocessor.encode(column, prompt=prompt)
-        kept = self._scored_tokens(examples)
-        spans = self.preprocessor.spans(column, prompt) if kept else []
-        vectors = self._vectors_of_examples(examples, batch_size)
-        return [(v, s[k]) for v, s, k in zip(vectors, spans, kept, strict=True)]
-
-    def _vectors_of_examples(self, examples: dict, batch_size: int | None) -> list[np.ndarray]:
-        """Return the vectors of encoded examples, (tokens, D) float32 of each."""
-        kept = self._scored_tokens(examples)
-        found: list[np.ndarray] = [np.zeros((0, self.embedding_dim), "float32")] * len(kept)
-        for indices, outputs in example_outputs(self, examples, batch_size):
-            for i, vectors in zip(indices.tolist(), np.asarray(outputs), strict=True):
-                found[i] = vectors[: len(kept[i])][kept[i]]
-        return found
-
-    def _scored_tokens(self, examples: dict) -> list[np.ndarray]:
-        """Return which tokens of every example get vectors, (tokens,) bool of each."""
-        ids, kept = examples["token_ids"], np.asarray(self.preprocessor.scored(examples))
-        return np.split(kept, np.asarray(ids.row_splits)[1:-1]) if ids.shape[0] else []
+        return self._answers.embed_with_spans(texts, prompt, batch_size, missing)
 
     def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[list[np.ndarray], bool]:
         """Return the vectors of texts, or given ones, checked; and whether it is a single one."""

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.lazy import array_ops, require
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import (
     Fraction,
     PositiveFloat,
@@ -31,7 +31,7 @@ from encoder_zoo.presets import loading
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.presets.formats.sparse_folder import SparseFolder
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
@@ -39,7 +39,6 @@ from encoder_zoo.tasks.embedding.embedder import (
     Embedder,
     EmbedderCompileOptions,
 )
-from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.pooling import Projection
 from encoder_zoo.tasks.embedding.sparse_pooling import (
     TOKEN_WEIGHTS,
@@ -48,6 +47,7 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
     largest_of_terms,
     term_weights,
 )
+from encoder_zoo.tasks.embedding.term_answers import Term, TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.losses.splade import weighted_by
@@ -55,8 +55,6 @@ from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
-from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
-from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -113,7 +111,6 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
         return "query", "document"
 
 
-Term = tuple[str, float]
 NO_PROMPT = ""  # where a preprocessor has a default prompt
 RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE v2, section 4
 
@@ -451,8 +448,16 @@ class SparseEncoder(Embedder[SparseIndex]):
             )
         super()._adapt(x, y)
 
+    @property
+    def _answers(self) -> TermAnswers:
+        other, of_queries = self.query_encoder, {}
+        if isinstance(other, TermTable):
+            of_queries = {"query_rows": other.embed}
+        elif other is not None:
+            of_queries = {"query_runner": other}
+        return TermAnswers(self.preprocessor, self, self.terms, self.max_terms, **of_queries)
+
     @validate_arguments
-    @skips_missing("texts")
     def embed(
         self,
         texts: object,
@@ -489,24 +494,8 @@ class SparseEncoder(Embedder[SparseIndex]):
             >>> vectors.shape[0], vectors.nnz
             (2, 40)
         """
-        if isinstance(texts, str | bytes):
-            texts = [texts]
         check_preprocessor(self, texts)
-        column, most = only_column(texts), max_terms or self.max_terms
-        require(sparse)
-        if not column.shape[0]:
-            return sparse.csr_array((0, self.embedding_dim), dtype="float32")
-        model = self.query_encoder if self.preprocessor.is_query(prompt) else self
-        if isinstance(model, TermTable):
-            text = self.preprocessor.prompt_text(prompt)
-            rows = model.embed(array_ops.strings.join([text, column]) if text else column)
-            return rows if most is None else as_rows(rows.toarray(), most)
-        examples = self.preprocessor.encode(column, prompt=prompt)
-        parts, order = [], []
-        for indices, weights in example_outputs(model, examples, batch_size):
-            parts.append(as_rows(np.asarray(weights), most))
-            order.append(indices)
-        return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+        return self._answers.embed(texts, prompt, max_terms, batch_size, missing)
 
     @overload
     def top_terms(
@@ -541,16 +530,8 @@ class SparseEncoder(Embedder[SparseIndex]):
             >>> len(encoder.top_terms("A good film.", k=3))
             3
         """
-        if isinstance(texts, str | bytes):
-            return self.top_terms([texts], k, prompt, batch_size)[0]
-        vectors = self.embed(texts, prompt, None, batch_size)
-        found = []
-        for begin, end in zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True):
-            weights, indices = vectors.data[begin:end], vectors.indices[begin:end]
-            best = best_first(weights, indices, min(k, len(weights)))
-            names = [self.terms[i] for i in indices[best].tolist()]
-            found.append(list(zip(names, weights[best].tolist(), strict=True)))
-        return found
+        check_preprocessor(self, texts)
+        return self._answers.top_terms(texts, k, prompt, batch_size)
 
     @validate_arguments
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:

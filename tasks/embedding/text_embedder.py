@@ -5,7 +5,6 @@ Comment letters: B batch, N texts, K further texts of an example, L sequence, D 
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,15 +18,14 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights, weights_lock
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.encoders.inputs import backbone_inputs
-from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer, texts_in_memory
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.formats.embedding_folder import EmbeddingFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks import losses
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.embedding.embedder import (
     PAIRS,
@@ -46,18 +44,17 @@ from encoder_zoo.tasks.embedding.pooling import (
     to_unit_length,
 )
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import Part, TextEmbedderPreprocessor
+from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers
 from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
-from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
-from encoder_zoo.tasks.training.inference import example_outputs, predict_few
+from encoder_zoo.tasks.retrieval.similarity import Similarity
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
 
-ROWS = 1024  # texts at a time whose rows of a table are added
 DEFAULT_LOSSES = {
     PAIRS: losses.InfoNCE,
     SCORES: losses.CoSENT,
@@ -168,7 +165,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         self.similarity_function = similarity_function
         with self.distribution.scope():
             self.dense_layers = self._make_dense()
-        self._check_dim(dim)
+        self._answers.check_dim(dim)
         self._finish_building()
         self.built = True
 
@@ -188,9 +185,25 @@ class TextEmbedder(Embedder[VectorIndex]):
             return self.dense_layers[-1].units
         return self.backbone.hidden_dim * len(modes_of(self.pooling))
 
-    def _check_dim(self, dim: int | None) -> None:
-        if dim is not None and dim > self.embedding_dim:
-            raise invalid("dim", dim, f"at most {self.embedding_dim}")
+    @property
+    def _answers(self) -> VectorAnswers:
+        settings = self.preprocessor, self, self.embedding_dim, self.normalize, self.dim
+        if not self._adds_rows:
+            return VectorAnswers(*settings)
+        with weights_lock(self).shared():
+            table = self.backbone.table()
+        return StaticAnswers(*settings, table=table, project=self._project)
+
+    @property
+    def _adds_rows(self) -> bool:
+        """Return whether a vector is the mean of a table's rows."""
+        return isinstance(self.backbone, TokenTable) and modes_of(self.pooling) == ["mean"]
+
+    def _project(self, vectors: np.ndarray) -> np.ndarray:
+        """Compute the dense layers."""
+        for layer in self.dense_layers:
+            vectors = layer(vectors)
+        return ops.convert_to_numpy(vectors)
 
     def logits_of(self, encoded, inputs, training=None):
         """Return the vectors (B, D), of the backbone's outputs."""
@@ -203,7 +216,6 @@ class TextEmbedder(Embedder[VectorIndex]):
         return to_unit_length(x) if self.normalize else x
 
     @validate_arguments
-    @skips_missing("texts")
     def embed(
         self,
         texts: object,
@@ -242,21 +254,15 @@ class TextEmbedder(Embedder[VectorIndex]):
             >>> embedder.embed(["A text.", "Another one."]).shape, embedder.embed("A text.").shape
             ((2, 256), (256,))
         """
-        if isinstance(texts, str | bytes):
-            return self.embed([texts], prompt, dim, batch_size, windows)[0]
-        self._check_dim(dim)
-        late = isinstance(texts, Documents) and texts.contexts is not None
-        if late and not self._adds_rows:  # of a table a token's vector is the same anywhere
-            vectors = self._vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
-        else:
-            check_preprocessor(self, texts)
-            embed = self._mean_of_windows if windows else self._vectors_of_texts
-            texts = texts.texts if late else texts
-            vectors = embed(only_column(texts), prompt, batch_size or BATCH_SIZE)
-        dim = dim or self.dim
-        if dim is None or dim == vectors.shape[1]:
-            return vectors
-        return self.scaled(np.ascontiguousarray(vectors[:, :dim]))
+        if isinstance(texts, Documents) and texts.contexts is not None:
+            if not self._adds_rows:  # of a table a token's vector is the same anywhere
+                answers = self._answers
+                answers.check_dim(dim)
+                vectors = self._vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
+                return answers.shorten(vectors, dim)
+            texts = texts.texts
+        check_preprocessor(self, texts)
+        return self._answers.embed(texts, prompt, dim, batch_size, windows, missing)
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Return `embed(texts, prompt="document")` as lists, as LangChain's stores ask for it.
@@ -342,9 +348,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         vectors = np.zeros((len(ids), self.embedding_dim))
         for indices, states in self._token_states(examples, batch_size or BATCH_SIZE):
             x = pool(states, np.ones(states.shape[:2]), modes_of(self.pooling))
-            for layer in self.dense_layers:
-                x = layer(x)
-            vectors[indices] = ops.convert_to_numpy(x)
+            vectors[indices] = self._project(x)
         vectors = principal_components(vectors, min(dim, self.embedding_dim))
         if sif is not None:
             share = 1 / np.arange(2, len(ids) + 2)
@@ -354,57 +358,6 @@ class TextEmbedder(Embedder[VectorIndex]):
         table[ids] = vectors
         backbone.embeddings.token_embedding.set_weights([table])
         return TextEmbedder(backbone, TextEmbedderPreprocessor(static))
-
-    def _vectors_of_texts(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
-        """Return the vectors (N, D) of texts (N,), each truncated to what the model reads."""
-        encode, count = functools.partial(self.preprocessor.encode, prompt=prompt), texts.shape[0]
-        if not count:
-            return np.zeros((0, self.embedding_dim), "float32")
-        if self._adds_rows:
-            return self._means_of_rows(texts, prompt)
-        if count <= batch_size:
-            return predict_few(self, (texts,), encode)
-        return self._in_order(encode(texts), batch_size)
-
-    @property
-    def _adds_rows(self) -> bool:
-        """Return whether a vector is the mean of a table's rows."""
-        return isinstance(self.backbone, TokenTable) and modes_of(self.pooling) == ["mean"]
-
-    def _means_of_rows(
-        self, texts: array_ops.Tensor, prompt: str | None, whole: bool = False
-    ) -> np.ndarray:
-        """Return the vectors (N, D) of texts (N,) by a table alone, without a model's graph."""
-        with weights_lock(self).shared():
-            table = self.backbone.table()
-        texts = texts_in_memory(texts)
-        vectors = np.zeros((len(texts), table.shape[1]), "float32")
-        for first in range(0, len(texts), ROWS):
-            ids, lengths = self.preprocessor.ids_of(texts[first : first + ROWS], prompt, whole)
-            filled = np.flatnonzero(lengths)
-            if len(filled):
-                starts = np.cumsum(lengths) - lengths
-                sums = np.add.reduceat(table[ids], starts[filled])
-                vectors[first + filled] = sums / lengths[filled, None]
-        for layer in self.dense_layers:
-            vectors = ops.convert_to_numpy(layer(vectors))
-        return self.scaled(vectors)
-
-    def _mean_of_windows(
-        self, texts: array_ops.Tensor, prompt: str | None, batch_size: int
-    ) -> np.ndarray:
-        """Return the vectors (N, D) of texts (N,), the mean of their windows, by their tokens."""
-        if self._adds_rows:
-            return self._means_of_rows(texts, prompt, whole=True)
-        examples = self.preprocessor.encode_windows(texts, prompt)
-        lengths = examples["token_ids"].row_lengths().numpy()[:, None]  # (W, 1)
-        weights = np.maximum(lengths - 2.0, 1)  # a text without tokens has one window
-        index = examples.pop("text_index").numpy()
-        parts = self._in_order(examples, batch_size)  # (W, D)
-        total, vectors = np.zeros((len(texts), 1)), np.zeros((len(texts), parts.shape[1]))
-        np.add.at(total, index, weights)
-        np.add.at(vectors, index, parts * weights)
-        return self.scaled((vectors / np.maximum(total, 1)).astype("float32"))
 
     def _vectors_in_contexts(
         self, chunks: Documents, prompt: str | None, batch_size: int
@@ -423,12 +376,11 @@ class TextEmbedder(Embedder[VectorIndex]):
                     vectors[chunk] += x[first:last].sum(axis=0, dtype="float64")
                     counts[chunk] += last - first
         vectors = (vectors / np.maximum(counts, 1)).astype("float32")
-        for layer in self.dense_layers:
-            vectors = ops.convert_to_numpy(layer(vectors))
+        vectors, answers = self._project(vectors), self._answers
         if len(alone := np.flatnonzero(counts == 0)):  # of characters that the tokenizer drops
             texts = only_column([chunks.texts[i] for i in alone])
-            vectors[alone] = self._vectors_of_texts(texts, prompt, batch_size)
-        return self.scaled(vectors)
+            vectors[alone] = answers.embed_whole(texts, prompt, batch_size)
+        return answers.scale(vectors)
 
     def _token_states(
         self, examples: dict, batch_size: int
@@ -444,18 +396,6 @@ class TextEmbedder(Embedder[VectorIndex]):
                 outputs = self.backbone.predict_on_batch(inputs)
                 yield indices, np.asarray(outputs["sequence_output"], "float32")
 
-    def _in_order(self, examples: dict, batch_size: int) -> np.ndarray:
-        """Return the vectors of encoded examples, (N, D)."""
-        count = int(examples["token_ids"].nrows())
-        vectors = np.zeros((count, self.embedding_dim), "float32")
-        for indices, values in example_outputs(self, examples, batch_size):
-            vectors[indices] = values
-        return vectors
-
-    def scaled(self, vectors: np.ndarray) -> np.ndarray:
-        """Return vectors (N, D) as the model scales them: of unit length, if it normalizes."""
-        return unit_rows(vectors) if self.normalize else vectors
-
     @validate_arguments
     def signatures(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
         """Return `embed` for exports: of "text" with the default prompt, and as "query" and
@@ -467,7 +407,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         Returns:
             Functions whose result is "embedding" (N, D).
         """
-        self._check_dim(dim)
+        self._answers.check_dim(dim)
         dim, preprocessor = dim or self.dim or self.embedding_dim, self.preprocessor
 
         def vectors_of(examples):

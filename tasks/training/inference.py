@@ -195,6 +195,21 @@ def example_outputs(
             yield indices, predict_chosen(task, examples, indices)
 
 
+def text_outputs(task, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
+    """Compute the outputs for texts in memory, in their order.
+
+    Args:
+        task: `TextModel`.
+        texts: One or two columns of texts (N,), N of 1 or more.
+        batch_size: Positive integer.
+        encode: Function that makes examples of the columns, a tuple.
+    """
+    if texts[0].shape[0] <= batch_size:
+        return task.graphs.predict_few(texts, encode)
+    indices, outputs = zip(*example_outputs(task, encode(texts), batch_size), strict=True)
+    return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
+
+
 def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> array_ops.RaggedTensor:
     """Return the outputs for every example, ragged (N, None, C), inside `tf.function`.
 

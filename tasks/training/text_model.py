@@ -75,7 +75,12 @@ from encoder_zoo.tasks.training.graphs import (
     weights_of_metrics,
     without,
 )
-from encoder_zoo.tasks.training.inference import example_outputs, predict_inputs, predict_texts
+from encoder_zoo.tasks.training.inference import (
+    example_outputs,
+    predict_inputs,
+    predict_texts,
+    text_outputs,
+)
 from encoder_zoo.tasks.training.loss_inputs import resolve_loss
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of
 from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
@@ -608,6 +613,7 @@ class TextModel(keras.Model):
             return predict_inputs(self, x, batch_size or BATCH_SIZE, predict)
 
     _predict_texts = predict_texts
+    run_texts = text_outputs
     run_examples = example_outputs
 
     def preprocess(self, x: object, y: object = None, sample_weight: object = None) -> dict:

@@ -1,0 +1,91 @@
+"""Weights of terms of texts, sparse vectors.
+
+Comment letters: N texts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops, require
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.base.answers import Answers, Runner
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.preprocessing.inputs import only_column
+from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Term = tuple[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class TermAnswers(Answers):
+    """Answers of a `SparseEncoder`; its settings are described there.
+
+    Attributes:
+        terms: List of V strings, the terms of the vocabulary.
+        max_terms: Positive integer or None. Largest number of terms of a text.
+        query_runner: Runner of the model for queries, or None if it is that of documents.
+        query_rows: Function from a column of queries (N,) to their sparse vectors, or None. It
+            takes the place of a model for queries.
+    """
+
+    terms: Sequence[str]
+    max_terms: int | None = None
+    query_runner: Runner | None = None
+    query_rows: Callable[[array_ops.Tensor], csr_array] | None = None
+
+    @validate_arguments
+    @skips_missing("texts")
+    def embed(
+        self,
+        texts: Any,
+        prompt: str | None = None,
+        max_terms: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> csr_array:
+        """Compute the weights of terms; see `SparseEncoder.embed`."""
+        column = only_column([texts] if isinstance(texts, str | bytes) else texts)
+        most = max_terms or self.max_terms
+        require(sparse)
+        if not column.shape[0]:
+            return sparse.csr_array((0, len(self.terms)), dtype="float32")
+        is_query = self.preprocessor.is_query(prompt)
+        if is_query and self.query_rows is not None:
+            text = self.preprocessor.prompt_text(prompt)
+            rows = self.query_rows(array_ops.strings.join([text, column]) if text else column)
+            return rows if most is None else as_rows(rows.toarray(), most)
+        runner = self.query_runner if is_query and self.query_runner else self.runner
+        examples = self.preprocessor.encode(column, prompt=prompt)
+        parts, order = [], []
+        for indices, weights in runner.run_examples(examples, batch_size):
+            parts.append(as_rows(np.asarray(weights), most))
+            order.append(indices)
+        return sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
+
+    @validate_arguments
+    def top_terms(
+        self,
+        texts: Any,
+        k: PositiveInt = 10,
+        prompt: str | None = None,
+        batch_size: PositiveInt | None = None,
+    ) -> list[Term] | list[list[Term]]:
+        """Find the terms with the largest weights; see `SparseEncoder.top_terms`."""
+        if isinstance(texts, str | bytes):
+            return self.top_terms([texts], k, prompt, batch_size)[0]
+        vectors = self.embed(texts, prompt, None, batch_size)
+        found = []
+        for begin, end in zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True):
+            weights, indices = vectors.data[begin:end], vectors.indices[begin:end]
+            best = best_first(weights, indices, min(k, len(weights)))
+            names = [self.terms[i] for i in indices[best].tolist()]
+            found.append(list(zip(names, weights[best].tolist(), strict=True)))
+        return found

@@ -1,0 +1,125 @@
+"""Vectors of texts: of whole texts, of their windows, of the rows of a table.
+
+Comment letters: N texts, W windows, D dimensions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
+from encoder_zoo.tasks.preprocessing.inputs import only_column, texts_in_memory
+from encoder_zoo.tasks.retrieval.similarity import unit_rows
+
+ROWS = 1024  # texts at a time whose rows of a table are added
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorAnswers(Answers):
+    """Answers of a `TextEmbedder`; its settings are described there.
+
+    Attributes:
+        embedding_dim: Positive integer. Number of dimensions that the model computes.
+        normalize: Whether vectors have unit length.
+        dim: Positive integer or None. Number of dimensions of the answers.
+    """
+
+    embedding_dim: int
+    normalize: bool = True
+    dim: int | None = None
+
+    @validate_arguments
+    @skips_missing("texts")
+    def embed(
+        self,
+        texts: Any,
+        prompt: str | None = None,
+        dim: PositiveInt | None = None,
+        batch_size: PositiveInt | None = None,
+        windows: Literal["mean"] | None = None,
+        missing: Missing = "error",
+    ) -> np.ndarray:
+        """Embed texts; see `TextEmbedder.embed`."""
+        if isinstance(texts, str | bytes):
+            return self.embed([texts], prompt, dim, batch_size, windows)[0]
+        self.check_dim(dim)
+        embed = self.embed_windows if windows else self.embed_whole
+        return self.shorten(embed(only_column(texts), prompt, batch_size or BATCH_SIZE), dim)
+
+    def embed_whole(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+        """Compute the vectors (N, D) of texts (N,), each truncated to what the model reads."""
+        if not texts.shape[0]:
+            return np.zeros((0, self.embedding_dim), "float32")
+        encode = functools.partial(self.preprocessor.encode, prompt=prompt)
+        return self.runner.run_texts((texts,), batch_size, encode)
+
+    def embed_windows(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+        """Compute the vectors (N, D) of texts (N,), the mean of their windows, by their tokens."""
+        examples = self.preprocessor.encode_windows(texts, prompt)
+        lengths = examples["token_ids"].row_lengths().numpy()[:, None]  # (W, 1)
+        weights = np.maximum(lengths - 2.0, 1)  # a text without tokens has one window
+        index = examples.pop("text_index").numpy()
+        parts = np.zeros((len(index), self.embedding_dim), "float32")  # (W, D)
+        for indices, values in self.runner.run_examples(examples, batch_size):
+            parts[indices] = values
+        total, vectors = np.zeros((len(texts), 1)), np.zeros((len(texts), parts.shape[1]))
+        np.add.at(total, index, weights)
+        np.add.at(vectors, index, parts * weights)
+        return self.scale((vectors / np.maximum(total, 1)).astype("float32"))
+
+    def scale(self, vectors: np.ndarray) -> np.ndarray:
+        """Scale vectors (N, D) to unit length if the model does."""
+        return unit_rows(vectors) if self.normalize else vectors
+
+    def shorten(self, vectors: np.ndarray, dim: int | None = None) -> np.ndarray:
+        """Truncate vectors to this many dimensions, or to those of the settings."""
+        dim = dim or self.dim
+        if dim is None or dim == vectors.shape[1]:
+            return vectors
+        return self.scale(np.ascontiguousarray(vectors[:, :dim]))
+
+    def check_dim(self, dim: int | None) -> None:
+        """Raise a ValueError for more dimensions than the model has."""
+        if dim is not None and dim > self.embedding_dim:
+            raise invalid("dim", dim, f"at most {self.embedding_dim}")
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticAnswers(VectorAnswers):
+    """Answers of a `TextEmbedder` with a table in place of an encoder.
+
+    Attributes:
+        table: Float array of shape (V, D). Vectors of the tokens, of which a text has the mean.
+        project: Function that computes the layers after the mean, from (N, D).
+    """
+
+    table: np.ndarray = dataclasses.field(kw_only=True)
+    project: Callable[[np.ndarray], np.ndarray] = dataclasses.field(kw_only=True)
+
+    def embed_whole(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+        return self._add_rows(texts, prompt, whole=False)
+
+    def embed_windows(self, texts: array_ops.Tensor, prompt: str | None, batch_size: int):
+        return self._add_rows(texts, prompt, whole=True)
+
+    def _add_rows(self, texts: array_ops.Tensor, prompt: str | None, whole: bool) -> np.ndarray:
+        texts = texts_in_memory(texts)
+        vectors = np.zeros((len(texts), self.table.shape[1]), "float32")
+        for first in range(0, len(texts), ROWS):
+            ids, lengths = self.preprocessor.ids_of(texts[first : first + ROWS], prompt, whole)
+            filled = np.flatnonzero(lengths)
+            if len(filled):
+                starts = np.cumsum(lengths) - lengths
+                sums = np.add.reduceat(self.table[ids], starts[filled])
+                vectors[first + filled] = sums / lengths[filled, None]
+        return self.scale(self.project(vectors))
