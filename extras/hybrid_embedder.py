@@ -35,7 +35,6 @@ from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex, SparseInde
 from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
 from encoder_zoo.tasks.retrieval.terms import as_rows, sparse
 from encoder_zoo.tasks.retrieval.vectors import Precision
-from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -233,21 +232,15 @@ class HybridEmbedder:
         parts, order = [sparse.csr_array((0, width), dtype="float32")], [np.zeros(0, "int64")]
         if count:
             examples = self.dense.preprocessor.encode(column, prompt=prompt)
-            kept = self.tokens._scored_tokens(examples)
-            for indices, outputs in example_outputs(self._model, examples, batch_size):
+            kept = self.tokens._answers.scored_tokens(examples)
+            for indices, outputs in self._model.run_examples(examples, batch_size):
                 dense[indices] = outputs["dense"]
                 parts.append(as_rows(np.asarray(outputs["terms"]), self.terms.max_terms))
                 order.append(indices)
                 for i, vectors in zip(indices.tolist(), outputs["tokens"], strict=True):
                     tokens[i] = np.asarray(vectors)[: len(kept[i])][kept[i]]
         rows = sparse.vstack(parts, format="csr")[np.argsort(np.concatenate(order))]
-        return HybridVectors(self._shortened(dense), rows, tokens)
-
-    def _shortened(self, dense: np.ndarray) -> np.ndarray:
-        dim = self.dense.dim
-        if dim is None or dim >= dense.shape[1]:
-            return dense
-        return self.dense._answers.shorten(dense, dim)
+        return HybridVectors(self.dense._answers.shorten(dense), rows, tokens)
 
     @validate_arguments
     def similarity(self, queries: object, documents: object) -> np.ndarray:

@@ -546,7 +546,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         if not self.preprocessor.pools_windows:
             return predict_texts(self, x, batch_size, predict)
         examples = self.preprocessor.encode_windows(x)
-        return pooled_predictions(self, examples, batch_size, self.num_classes)
+        pooling = self.window_pooling
+        return pooled_predictions(self, examples, batch_size, self.num_classes, pooling)
 
     def _logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
         """Return the logits of texts (N, C), or pairs of them, inside `tf.function`."""

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, keras, ops
+from encoder_zoo.common.lazy import array_ops, ops
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.training.inference import example_outputs
+from encoder_zoo.tasks.base.answers import Runner
 
 WindowPooling = Literal["mean", "max"]
 
@@ -62,18 +62,19 @@ def pooled_by_text(
 
 
 def pooled_predictions(
-    task: keras.Model, examples: dict, batch_size: int, num_classes: int
+    runner: Runner, examples: dict, batch_size: int, num_classes: int, pooling: WindowPooling
 ) -> np.ndarray:
-    """Return the logits of texts in memory from those of their windows, (N, C).
+    """Compute the logits of texts in memory from the logits of their windows, (N, C).
 
     Args:
-        task: with a `window_pooling`.
-        examples: of all windows, and "text_index" (W,), the text of each.
-        batch_size: of windows.
-        num_classes: C.
+        runner: Runner that computes the logits of windows.
+        examples: Encoded examples of all windows, with "text_index" (W,), the text of each.
+        batch_size: Positive integer. Number of windows of a batch.
+        num_classes: Positive integer C.
+        pooling: "mean" or "max".
     """
     index = examples.pop("text_index")
     logits = np.zeros((index.shape[0], num_classes), "float32")
-    for windows, values in example_outputs(task, examples, batch_size):
+    for windows, values in runner.run_examples(examples, batch_size):
         logits[windows] = values
-    return pooled_by_text(array_ops.constant(logits), index, task.window_pooling).numpy()
+    return pooled_by_text(array_ops.constant(logits), index, pooling).numpy()

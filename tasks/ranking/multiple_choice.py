@@ -266,7 +266,7 @@ class MultipleChoice(ListScores):
     def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
         """Return the logits of the choices (K,) of each question, in their order."""
         examples, counts = self.preprocessor.encode_choices(x)
-        pooled = pooled_predictions(self, examples, batch_size, 1)  # (T, 1)
+        pooled = pooled_predictions(self, examples, batch_size, 1, self.window_pooling)  # (T, 1)
         return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
 
     def signatures(self) -> dict[str, Callable]:

@@ -5,11 +5,11 @@ Comment letters: B batch, L tokens, W words, K widths of spans, C labels, N text
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
@@ -17,8 +17,6 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
-from encoder_zoo.common.escaping import check_writable
-from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.validation import (
     NonNegativeInt,
     PositiveInt,
@@ -27,46 +25,30 @@ from encoder_zoo.common.validation import (
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
-from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.presets.formats import gliner
 from encoder_zoo.presets.formats.gliner import SpanWidth
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import label_indices, validated_labels
+from encoder_zoo.tasks.base.classes import validated_labels
 from encoder_zoo.tasks.base.confidence import (
-    DEFAULT_THRESHOLD,
     ScoredLabels,
     Thresholds,
     check_weights_finite,
-    threshold_of_each,
     tuned_thresholds,
 )
-from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
-from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
+from encoder_zoo.tasks.preprocessing.columns import plain
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 from encoder_zoo.tasks.preprocessing.inputs import as_column
-from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.tagging import token_labels
 from encoder_zoo.tasks.tagging.entities import Entity
+from encoder_zoo.tasks.tagging.entity_answers import EntityAnswers, Labels, label_set, label_sets
 from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
     EntityExtractorPreprocessor,
-    SpanWindows,
-    WordsOfTexts,
 )
 from encoder_zoo.tasks.tagging.entity_metrics import score_entities, scored_entities
-from encoder_zoo.tasks.tagging.span_decoding import (
-    Candidates,
-    choose,
-    choose_in_graph,
-    entity_columns,
-    in_texts,
-    of_texts,
-)
 from encoder_zoo.tasks.tagging.span_head import (
     SpanF1,
     SpanFocalLoss,
@@ -76,7 +58,6 @@ from encoder_zoo.tasks.tagging.span_head import (
     SubtokenPooling,
 )
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.inference import example_outputs
 from encoder_zoo.tasks.training.loss_inputs import function_of, name_of
 from encoder_zoo.tasks.training.sources import (
     check_inputs,
@@ -89,8 +70,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 logger = logging.getLogger("encoder_zoo")
-
-Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[str, str]]
 
 
 class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
@@ -201,7 +180,7 @@ class EntityExtractor(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         self.labels = validated_labels(labels)
         if self.labels:
-            _label_set(self.labels)
+            label_set(self.labels)
         self.thresholds = thresholds
         self.max_width = max_width
         self.span_dim = span_dim or backbone.hidden_dim
@@ -329,51 +308,13 @@ class EntityExtractor(Task):
     # -- answers -------------------------------------------------------------------------------
 
     def _predict_texts(self, x, batch_size, predict) -> list[np.ndarray]:
-        x, labels = x if isinstance(x, tuple) else (x, None)
-        with self._quickly():
-            texts = as_column(plain(x))
-            _, prompts = label_sets(labels, self.labels, len(texts))
-            words, read, examples = self._read(texts, prompts)
-            lengths = np.asarray(words.starts.row_lengths())
-            widths = np.asarray(prompts.row_lengths())
-            shapes = [(n, self.max_width, c) for n, c in zip(lengths, widths, strict=True)]
-            outputs = [np.full(shape, MASKED_LOGIT, "float32") for shape in shapes]
-            every = self._candidates(examples, batch_size, -np.inf)
-            found = in_texts(every, words, read)
-            for row, start, end, label, score in zip(*map(np.asarray, found), strict=True):
-                outputs[row][start, end - start, label] = score
-        return outputs
+        texts, labels = x if isinstance(x, tuple) else (x, None)
+        return self._answers.find_logits(texts, labels, batch_size)
 
-    def _quickly(self) -> contextlib.AbstractContextManager:
-        """Return a context in which texts are prepared in NumPy, where that is the same."""
-        same = self.preprocessor.tokenizer.library_is_equal
-        return in_numpy() if same else contextlib.nullcontext()
-
-    def _read(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
-        """Return the words of texts, the windows that they are read in, and their examples."""
-        prepares = self.preprocessor
-        words = prepares.words(texts)
-        examples, read = prepares.examples(words, prepares.prompts(labels))
-        return words, read, examples
-
-    def _candidates(self, examples: dict, batch_size, least: float) -> Candidates:
-        """Return the spans of windows with a logit above the least, with logits as their scores."""
-        parts = []
-        for indices, outputs in example_outputs(self, examples, batch_size):
-            outputs = np.asarray(outputs)  # (B, W, K, C)
-            real = outputs > max(least, MASKED_LOGIT / 2)
-            row, start, width, label = np.nonzero(real)
-            parts.append((indices[row], start, start + width, label, outputs[real]))
-        fields = zip(*parts, strict=True) if parts else [[np.zeros(0, np.int64)]] * 5
-        window, *rest = (np.concatenate(list(field)) for field in fields)
-        order = np.argsort(window, kind="stable")
-        kinds = (np.int64, np.int32, np.int32, np.int32, np.float32)
-        return Candidates(
-            *(
-                array_ops.constant(field[order].astype(kind))
-                for field, kind in zip((window, *rest), kinds, strict=True)
-            )
-        )
+    @property
+    def _answers(self) -> EntityAnswers:
+        settings = self.labels, self.thresholds, self.max_width
+        return EntityAnswers(self.preprocessor, self, *settings)
 
     @overload
     def extract_entities(
@@ -400,7 +341,6 @@ class EntityExtractor(Task):
         self, texts: object, *, missing: Literal["none"], **options: Any
     ) -> list[Any]: ...
     @validate_arguments
-    @skips_missing("texts", beside="labels")
     def extract_entities(
         self,
         texts,
@@ -437,48 +377,9 @@ class EntityExtractor(Task):
             ValueError: If there are no labels, a label occurs more than once, or the labels leave
                 no room for a text.
         """
-        if isinstance(texts, str) or is_doc(texts):
-            # A single text has a single set of labels.
-            options = (threshold, nested, multi_label, batch_size)
-            return self.extract_entities([texts], labels, *options)[0]
         check_preprocessor(self, texts)
-        with self._quickly():
-            texts = as_column(plain(texts))
-            names, prompts = label_sets(labels, self.labels, len(texts))
-            if not len(texts):
-                return []
-            prepares = self.preprocessor
-            prepares.check_prompts(map(bytes.decode, np.asarray(prompts.flat_values).tolist()))
-            if isinstance(threshold, Mapping):  # of labels that are asked for
-                known = dict.fromkeys(np.asarray(names.flat_values).tolist())
-                threshold_of_each(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
-            least = self._least_scores(threshold, names)
-            words, read, examples = self._read(texts, prompts)
-            lowest = np.min(least.flat_values)
-            with np.errstate(divide="ignore"):  # of 0 and 1
-                lowest = np.log(lowest) - np.log1p(-lowest)
-            found = in_texts(self._candidates(examples, batch_size, lowest), words, read)
-            found = found._replace(score=array_ops.sigmoid(found.score))
-            found = choose(_above(found, least), nested, multi_label)
-            return records(entity_columns(found, words, texts, names))
-
-    def _least_scores(
-        self, given: float | Mapping[str, float] | None, names: array_ops.RaggedTensor
-    ) -> array_ops.RaggedTensor:
-        """Return the threshold of each label of each text, ragged (N, None) float32.
-
-        Args:
-            given: see `extract_entities`.
-            names: ragged (N, None) strings, the labels of each text.
-        """
-        given = self.thresholds or {} if given is None else given
-        known = given if isinstance(given, Mapping) else {}
-        others = DEFAULT_THRESHOLD if isinstance(given, Mapping) else given
-        values = array_ops.constant([*known.values(), others], array_ops.float32)
-        found = array_ops.unique(names.flat_values)
-        index = label_indices(found.y, [*map(str, known)])
-        index = array_ops.where(index < 0, len(known), index)
-        return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
+        options = (threshold, nested, multi_label, batch_size, missing)
+        return self._answers.extract_entities(texts, labels, *options)
 
     @validate_arguments
     def signatures(
@@ -499,47 +400,9 @@ class EntityExtractor(Task):
             entities of a text; after a text's last entity they are "" and 0.
         """
 
-        def entities(text, labels):
-            text = as_valid_text(text)
-            count = array_ops.size(text, array_ops.int64)
-            names = array_ops.RaggedTensor.from_tensor(labels, padding="")
-            times = array_ops.where(names.nrows() == 1, count, 1)
-            rows = array_ops.repeat(array_ops.range(names.nrows()), times)
-            names = array_ops.gather(names, rows)
-            least = self._least_scores(threshold, names)
-            words, read, examples = self._read(text, names)
-            lowest = array_ops.reduce_min(least.flat_values)
-            found = in_texts(self._candidates_in_graph(examples, lowest), words, read)
-            found = choose_in_graph(_above(found, least), nested, multi_label)
-            return padded_columns(entity_columns(found, words, text, names))
-
-        entities.takes_other_shapes = True
-        entities.ranks = {"labels": 2}
+        run = functools.partial(self, training=False)
+        entities = self._answers.trace_entities(run, threshold, nested, multi_label)
         return {"serving_default": entities}
-
-    def _candidates_in_graph(self, examples: dict, least: array_ops.Tensor) -> Candidates:
-        """Return the spans of windows with a score above the least, inside `tf.function`."""
-        counts = examples["word_count"], examples["label_positions"].row_lengths()
-        words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
-
-        def scores(examples):
-            inputs = self.preprocessor.collate(examples)
-            logits = self(inputs, training=False)  # (B, W, K, C)
-            is_label = (inputs["label_positions"] >= 0)[:, None, None]
-            real = inputs["word_mask"][:, :, None, None] & is_label
-            real = array_ops.broadcast_to(real, array_ops.shape(logits))
-            return array_ops.sigmoid(array_ops.boolean_mask(logits, real))[:, None]
-
-        sizes = words * labels * self.max_width
-        found = in_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
-        score = found.values[:, 0]
-        chosen = array_ops.where(score > least)[:, 0]
-        window = array_ops.gather(found.value_rowids(), chosen)
-        cell = chosen - array_ops.gather(found.row_starts(), window)
-        number = array_ops.gather(labels, window)
-        start, width = cell // (number * self.max_width), cell // number % self.max_width
-        fields = (array_ops.cast(v, array_ops.int32) for v in (start, start + width, cell % number))
-        return Candidates(window, *fields, array_ops.gather(score, chosen))
 
     @validate_arguments
     @reads_weights
@@ -619,7 +482,7 @@ class EntityExtractor(Task):
         # Spans are chosen by score, so that those of one threshold are those above it of all.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
         names, _ = label_sets(labels, None, len(x))
-        least = self._least_scores(None, names)
+        least = self._answers.least_scores(None, names)
         pairs = zip(
             *(np.asarray(rows.flat_values).tolist() for rows in (names, least)), strict=True
         )
@@ -656,78 +519,3 @@ class EntityExtractor(Task):
 def _triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
     """Return the entities of texts as (label, start, end)."""
     return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]
-
-
-def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
-    """Return the candidates of texts whose score is above the threshold of their label."""
-    return found.masked(found.score > of_texts(least, found.row, found.label))
-
-
-def label_sets(
-    labels: Labels | None, default: Sequence[str] | None, count: int
-) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return the names of the labels of each text, and what the model reads of them.
-
-    Args:
-        labels: see `EntityExtractor.extract_entities`.
-        default: in place of None.
-        count: N.
-
-    Returns:
-        Two ragged (N, None) strings.
-
-    Raises:
-        ValueError: If there are no labels, a label is empty or occurs more than once, or there are
-            more lists of labels than texts, or fewer.
-
-    Example:
-        >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
-        >>> names.to_list(), prompts.to_list()
-        ([[b'PER'], [b'PER']], [[b'a person'], [b'a person']])
-    """
-    labels = default or () if labels is None else labels
-    labels = labels.tolist() if hasattr(labels, "tolist") else labels
-    unordered = isinstance(labels, str | bytes | set | frozenset)
-    if unordered or not isinstance(labels, Collection):
-        raise invalid("labels", labels, "a list of names such as ['person', 'city']")
-    if not labels:
-        raise ValueError(
-            "There are no labels to look for. Pass labels=[...], the names of entities such as "
-            "'person'."
-        )
-    several = not isinstance(labels, Mapping) and _is_set(next(iter(labels)))
-    if several and len(labels) != count:
-        raise ValueError(
-            f"There are {count} texts and {len(labels)} lists of labels. Expected one list for "
-            "each text."
-        )
-    for i, given in enumerate(labels if several else ()):
-        if not _is_set(given):
-            raise invalid(f"labels[{i}]", given, "a list of names")
-    sets = [_label_set(given) for given in labels] if several else [_label_set(labels)] * count
-    lengths = [len(names) for names, _ in sets]
-    lengths = array_ops.constant(lengths, array_ops.int64)
-    flat = ([text for pair in sets for text in pair[i]] for i in range(2))
-    strings = (array_ops.constant(values, array_ops.string) for values in flat)
-    return tuple(array_ops.RaggedTensor.from_row_lengths(values, lengths) for values in strings)
-
-
-def _is_set(labels: object) -> bool:
-    """Return whether these are the labels of a text, not a label."""
-    return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
-
-
-def _label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the names of labels, checked, and what the model reads of them."""
-    names = list(given)
-    prompts = [*given.values()] if isinstance(given, Mapping) else names
-    if not names:
-        raise ValueError("There are no labels to look for in one of the texts. Leave it out.")
-    for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
-        for i, value in enumerate(values):
-            if not isinstance(value, str) or not value.strip():
-                raise invalid(f"{kind}[{i}]", value, "a name such as 'person', a string")
-            check_writable(value, f"{kind}[{i}]")
-            if value in values[:i]:
-                raise ValueError(f"{kind} has {value!r} twice. Expected each once.")
-    return names, prompts

@@ -1,0 +1,278 @@
+"""Entities by their names, from the logits of spans of words.
+
+Comment letters: B batch, W words, K widths of spans, C labels, N texts, M windows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.lazy import array_ops, in_numpy
+from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
+from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.tasks.base.classes import label_indices
+from encoder_zoo.tasks.base.confidence import DEFAULT_THRESHOLD, Thresholds, threshold_of_each
+from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.base.records import padded_columns, records
+from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
+from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
+from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.tagging import span_decoding
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
+from encoder_zoo.tasks.tagging.span_decoding import Candidates
+
+Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class EntityAnswers(Answers):
+    """Answers of an `EntityExtractor`; its settings are described there.
+
+    Attributes:
+        labels: List of strings or None. Default labels.
+        thresholds: Dict of labels to floats, or None.
+        max_width: Positive integer. Largest number of words of an entity.
+    """
+
+    labels: Sequence[str] | None
+    thresholds: Mapping[str, float] | None
+    max_width: int
+
+    @validate_arguments
+    @skips_missing("texts", beside="labels")
+    def extract_entities(
+        self,
+        texts: Any,
+        labels: Any = None,
+        threshold: Probability | Thresholds | None = None,
+        nested: bool = False,
+        multi_label: bool = False,
+        batch_size: PositiveInt | None = None,
+        missing: Missing = "error",
+    ) -> list:
+        """Find the entities in texts; see `EntityExtractor.extract_entities`."""
+        if isinstance(texts, str) or is_doc(texts):
+            # A single text has a single set of labels.
+            options = (threshold, nested, multi_label, batch_size)
+            return self.extract_entities([texts], labels, *options)[0]
+        with self._quickly():
+            texts = as_column(plain(texts))
+            names, prompts = label_sets(labels, self.labels, len(texts))
+            if not len(texts):
+                return []
+            written = map(bytes.decode, np.asarray(prompts.flat_values).tolist())
+            self.preprocessor.check_prompts(written)
+            if isinstance(threshold, Mapping):  # of labels that are asked for
+                known = dict.fromkeys(np.asarray(names.flat_values).tolist())
+                threshold_of_each(threshold, [name.decode() for name in known], DEFAULT_THRESHOLD)
+            least = self.least_scores(threshold, names)
+            words, read, examples = self._encode(texts, prompts)
+            lowest = np.min(least.flat_values)
+            with np.errstate(divide="ignore"):  # of 0 and 1
+                lowest = np.log(lowest) - np.log1p(-lowest)
+            found = self._candidates(examples, batch_size, lowest)
+            found = span_decoding.in_texts(found, words, read)
+            found = found._replace(score=array_ops.sigmoid(found.score))
+            found = span_decoding.choose(_above(found, least), nested, multi_label)
+            return records(span_decoding.entity_columns(found, words, texts, names))
+
+    def trace_entities(self, run: Callable, threshold, nested: bool, multi_label: bool) -> Callable:
+        """Make the function of texts and labels for an export; see `EntityExtractor.signatures`.
+
+        Args:
+            run: Function of the model's inputs that returns its logits (B, W, K, C).
+            threshold, nested, multi_label: See `extract_entities`.
+        """
+
+        def find(text, labels):
+            text = as_valid_text(text)
+            count = array_ops.size(text, array_ops.int64)
+            names = array_ops.RaggedTensor.from_tensor(labels, padding="")
+            times = array_ops.where(names.nrows() == 1, count, 1)
+            rows = array_ops.repeat(array_ops.range(names.nrows()), times)
+            names = array_ops.gather(names, rows)
+            least = self.least_scores(threshold, names)
+            words, read, examples = self._encode(text, names)
+            lowest = array_ops.reduce_min(least.flat_values)
+            found = self._candidates_in_graph(run, examples, lowest)
+            found = _above(span_decoding.in_texts(found, words, read), least)
+            found = span_decoding.choose_in_graph(found, nested, multi_label)
+            return padded_columns(span_decoding.entity_columns(found, words, text, names))
+
+        find.takes_other_shapes = True
+        find.ranks = {"labels": 2}
+        return find
+
+    def find_logits(self, texts, labels, batch_size: int | None) -> list[np.ndarray]:
+        """Compute the logits of the spans of every text, (words, K, C)."""
+        with self._quickly():
+            texts = as_column(plain(texts))
+            _, prompts = label_sets(labels, self.labels, len(texts))
+            words, read, examples = self._encode(texts, prompts)
+            lengths = np.asarray(words.starts.row_lengths())
+            widths = np.asarray(prompts.row_lengths())
+            shapes = [(n, self.max_width, c) for n, c in zip(lengths, widths, strict=True)]
+            outputs = [np.full(shape, MASKED_LOGIT, "float32") for shape in shapes]
+            every = self._candidates(examples, batch_size, -np.inf)
+            found = span_decoding.in_texts(every, words, read)
+            for row, start, end, label, score in zip(*map(np.asarray, found), strict=True):
+                outputs[row][start, end - start, label] = score
+        return outputs
+
+    def least_scores(
+        self, given: float | Mapping[str, float] | None, names: array_ops.RaggedTensor
+    ) -> array_ops.RaggedTensor:
+        """Return the threshold of each label of each text, ragged (N, None) float32.
+
+        Args:
+            given: See `extract_entities`.
+            names: Ragged string tensor of shape (N, None), the labels of each text.
+        """
+        given = self.thresholds or {} if given is None else given
+        known = given if isinstance(given, Mapping) else {}
+        others = DEFAULT_THRESHOLD if isinstance(given, Mapping) else given
+        values = array_ops.constant([*known.values(), others], array_ops.float32)
+        found = array_ops.unique(names.flat_values)
+        index = label_indices(found.y, [*map(str, known)])
+        index = array_ops.where(index < 0, len(known), index)
+        return names.with_values(array_ops.gather(array_ops.gather(values, index), found.idx))
+
+    def _quickly(self) -> contextlib.AbstractContextManager:
+        """Return a context in which texts are prepared in NumPy, where that is the same."""
+        same = self.preprocessor.tokenizer.library_is_equal
+        return in_numpy() if same else contextlib.nullcontext()
+
+    def _encode(self, texts, labels) -> tuple[WordsOfTexts, SpanWindows, dict]:
+        """Return the words of texts, the windows that they are read in, and their examples."""
+        words = self.preprocessor.words(texts)
+        examples, read = self.preprocessor.examples(words, self.preprocessor.prompts(labels))
+        return words, read, examples
+
+    def _candidates(self, examples: dict, batch_size, least: float) -> Candidates:
+        """Find the spans of windows with a logit above the least, with logits as their scores."""
+        parts = []
+        for indices, outputs in self.runner.run_examples(examples, batch_size):
+            outputs = np.asarray(outputs)  # (B, W, K, C)
+            real = outputs > max(least, MASKED_LOGIT / 2)
+            row, start, width, label = np.nonzero(real)
+            parts.append((indices[row], start, start + width, label, outputs[real]))
+        fields = zip(*parts, strict=True) if parts else [[np.zeros(0, np.int64)]] * 5
+        window, *rest = (np.concatenate(list(field)) for field in fields)
+        order = np.argsort(window, kind="stable")
+        kinds = (np.int64, np.int32, np.int32, np.int32, np.float32)
+        return Candidates(
+            *(
+                array_ops.constant(field[order].astype(kind))
+                for field, kind in zip((window, *rest), kinds, strict=True)
+            )
+        )
+
+    def _candidates_in_graph(
+        self, run: Callable, examples: dict, least: array_ops.Tensor
+    ) -> Candidates:
+        """Find the spans of windows with a score above the least, inside `tf.function`."""
+        counts = examples["word_count"], examples["label_positions"].row_lengths()
+        words, labels = (array_ops.cast(n, array_ops.int64) for n in counts)  # (M,)
+
+        def scores(examples):
+            inputs = self.preprocessor.collate(examples)
+            logits = run(inputs)  # (B, W, K, C)
+            is_label = (inputs["label_positions"] >= 0)[:, None, None]
+            real = inputs["word_mask"][:, :, None, None] & is_label
+            real = array_ops.broadcast_to(real, array_ops.shape(logits))
+            return array_ops.sigmoid(array_ops.boolean_mask(logits, real))[:, None]
+
+        sizes = words * labels * self.max_width
+        found = in_graph_batches(scores, examples, sizes, 1)  # ragged (M, None, 1)
+        score = found.values[:, 0]
+        chosen = array_ops.where(score > least)[:, 0]
+        window = array_ops.gather(found.value_rowids(), chosen)
+        cell = chosen - array_ops.gather(found.row_starts(), window)
+        number = array_ops.gather(labels, window)
+        start, width = cell // (number * self.max_width), cell // number % self.max_width
+        fields = (array_ops.cast(v, array_ops.int32) for v in (start, start + width, cell % number))
+        return Candidates(window, *fields, array_ops.gather(score, chosen))
+
+
+def _above(found: Candidates, least: array_ops.RaggedTensor) -> Candidates:
+    """Return the candidates of texts whose score is above the threshold of their label."""
+    return found.masked(found.score > span_decoding.of_texts(least, found.row, found.label))
+
+
+def label_sets(
+    labels: Labels | None, default: Sequence[str] | None, count: int
+) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
+    """Return the names of the labels of each text, and what the model reads of them.
+
+    Args:
+        labels: see `EntityExtractor.extract_entities`.
+        default: in place of None.
+        count: N.
+
+    Returns:
+        Two ragged (N, None) strings.
+
+    Raises:
+        ValueError: If there are no labels, a label is empty or occurs more than once, or there are
+            more lists of labels than texts, or fewer.
+
+    Example:
+        >>> names, prompts = label_sets({"PER": "a person"}, None, 2)
+        >>> names.to_list(), prompts.to_list()
+        ([[b'PER'], [b'PER']], [[b'a person'], [b'a person']])
+    """
+    labels = default or () if labels is None else labels
+    labels = labels.tolist() if hasattr(labels, "tolist") else labels
+    unordered = isinstance(labels, str | bytes | set | frozenset)
+    if unordered or not isinstance(labels, Collection):
+        raise invalid("labels", labels, "a list of names such as ['person', 'city']")
+    if not labels:
+        raise ValueError(
+            "There are no labels to look for. Pass labels=[...], the names of entities such as "
+            "'person'."
+        )
+    several = not isinstance(labels, Mapping) and _is_set(next(iter(labels)))
+    if several and len(labels) != count:
+        raise ValueError(
+            f"There are {count} texts and {len(labels)} lists of labels. Expected one list for "
+            "each text."
+        )
+    for i, given in enumerate(labels if several else ()):
+        if not _is_set(given):
+            raise invalid(f"labels[{i}]", given, "a list of names")
+    sets = [label_set(given) for given in labels] if several else [label_set(labels)] * count
+    lengths = [len(names) for names, _ in sets]
+    lengths = array_ops.constant(lengths, array_ops.int64)
+    flat = ([text for pair in sets for text in pair[i]] for i in range(2))
+    strings = (array_ops.constant(values, array_ops.string) for values in flat)
+    return tuple(array_ops.RaggedTensor.from_row_lengths(values, lengths) for values in strings)
+
+
+def _is_set(labels: object) -> bool:
+    """Return whether these are the labels of a text, not a label."""
+    return isinstance(labels, Collection) and not isinstance(labels, str | bytes)
+
+
+def label_set(given: Sequence[str] | Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the names of labels, checked, and what the model reads of them."""
+    names = list(given)
+    prompts = [*given.values()] if isinstance(given, Mapping) else names
+    if not names:
+        raise ValueError("There are no labels to look for in one of the texts. Leave it out.")
+    for kind, values in (("labels", names), ("The descriptions of labels", prompts)):
+        for i, value in enumerate(values):
+            if not isinstance(value, str) or not value.strip():
+                raise invalid(f"{kind}[{i}]", value, "a name such as 'person', a string")
+            check_writable(value, f"{kind}[{i}]")
+            if value in values[:i]:
+                raise ValueError(f"{kind} has {value!r} twice. Expected each once.")
+    return names, prompts
