@@ -15,7 +15,7 @@ from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers, Runner
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.preprocessing.inputs import only_column
+from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
 
 if TYPE_CHECKING:

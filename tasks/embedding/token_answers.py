@@ -13,7 +13,7 @@ import numpy as np
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.preprocessing.inputs import only_column
+from encoder_zoo.tasks.embedding.pair_columns import only_column
 
 
 @dataclasses.dataclass(frozen=True)

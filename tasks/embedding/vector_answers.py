@@ -15,10 +15,11 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.tokenizers.file_tokenizer import texts_in_memory
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
-from encoder_zoo.tasks.preprocessing.inputs import only_column, texts_in_memory
 from encoder_zoo.tasks.retrieval.similarity import unit_rows
 
 ROWS = 1024  # texts at a time whose rows of a table are added
