@@ -205,7 +205,7 @@ def text_outputs(task, texts: tuple, batch_size: int, encode: Callable) -> np.nd
         encode: Function that makes examples of the columns, a tuple.
     """
     if texts[0].shape[0] <= batch_size:
-        return task.graphs.predict_few(texts, encode)
+        return predict_few(task, texts, encode)
     indices, outputs = zip(*example_outputs(task, encode(texts), batch_size), strict=True)
     return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
 
