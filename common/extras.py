@@ -12,6 +12,8 @@ EXTRAS = {
     "explain_labels": "explanations.labels.explain_labels",
     "explain_entities": "explanations.entities.explain_entities",
     "explain_answers": "explanations.answers.explain_answers",
+    # What `fit` takes: rows that hold texts and their annotations.
+    "read_rows": "annotations.rows.read_rows",
     # Models of KerasHub in memory, and folders that it opens.
     "load_from_keras_hub": "formats.kerashub_models.load_from_keras_hub",
     "save_for_keras_hub": "formats.kerashub_models.save_for_keras_hub",

@@ -205,6 +205,11 @@ class House:
                     pairs.add((home, there))
         return len(pairs)
 
+    def arrows_to_extras(self) -> int:
+        """Return how often the folders below `extras/` import from it, types included."""
+        core = [name for name in self.modules if name.split(".")[0] in TOPS[:-2]]
+        return sum(other.startswith("extras") for name in core for other in self.arrows[name])
+
     # -- who extends whom --------------------------------------------------------------------
 
     def base_of(self, cls: Class, name: str) -> Class | None:
@@ -349,7 +354,8 @@ def report(house: House) -> list[str]:
     lines = [f"files {len(modules)}"]
     lines.append(f"  of at most 50 lines {sum(len(m.lines) <= 50 for m in modules)}")
     lines.append(f"  of more than 600 lines {sum(len(m.lines) > 600 for m in modules)}")
-    lines.append(f"code lines {house.code_lines()}")
+    extras = house.code_lines("extras/")
+    lines.append(f"code lines {house.code_lines()}, without extras {house.code_lines() - extras}")
     folders = sorted({module.folder for module in modules})
     own = {
         folder: sum(len(m.code_lines) for m in modules if m.folder == folder) for folder in folders
@@ -394,6 +400,7 @@ def report(house: House) -> list[str]:
     )
     for top in ("tasks/training", "tasks/retrieval", "encoders/tokenizers"):
         lines.append(f"modules of {top} {house.files_of(top)}")
+    lines.append(f"arrows from the core to extras {house.arrows_to_extras()}")
     repeated = house.repeated_names()
     lines.append(f"file names that occur more than three times {len(repeated)}")
     lines += [f"  {name} {count}" for name, count in repeated.items()]

@@ -47,7 +47,7 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.classification.sequence_classifier import SequenceClassifier
 from encoder_zoo.tasks.embedding.pair_columns import TEXTS
 from encoder_zoo.tasks.embedding.text_embedder import TextEmbedder
-from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
+from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name, log_odd_labels
 
 

@@ -40,9 +40,9 @@ from encoder_zoo.presets.registry import list_presets as list_presets
 from encoder_zoo.presets.train_vocabulary import train_vocabulary as train_vocabulary
 from encoder_zoo.extras import display as display
 from encoder_zoo.tasks import losses as losses, register_task as register_task
-from encoder_zoo.tasks.preprocessing.annotation_files import read_conll as read_conll
-from encoder_zoo.tasks.preprocessing.annotation_files import write_conll as write_conll
-from encoder_zoo.tasks.preprocessing.annotation_files import read_annotations as read_annotations
+from encoder_zoo.extras.annotations.files import read_conll as read_conll
+from encoder_zoo.extras.annotations.files import write_conll as write_conll
+from encoder_zoo.extras.annotations.files import read_annotations as read_annotations
 from encoder_zoo.extras.bulk.files import BatchAnswers as BatchAnswers
 from encoder_zoo.extras.bulk.files import answer_files as answer_files
 from encoder_zoo.extras.corpora.corpus import PretrainingCorpus as PretrainingCorpus
@@ -79,7 +79,7 @@ from encoder_zoo.tasks.pretraining.pretraining import sentence_order_pairs as se
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import (
     SpanQAPreprocessor as SpanQAPreprocessor,
 )
-from encoder_zoo.tasks.question_answering.squad import read_squad as read_squad
+from encoder_zoo.extras.annotations.squad_files import read_squad as read_squad
 from encoder_zoo.tasks.question_answering.span_qa import SpanQA as SpanQA
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     RerankerPreprocessor as RerankerPreprocessor,

@@ -34,8 +34,8 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
+from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training.data import Source
 from encoder_zoo.tasks.training.sources import check_inputs, check_not_empty, is_dataset

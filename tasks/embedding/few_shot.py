@@ -58,9 +58,8 @@ from encoder_zoo.tasks.classification.class_scores import ScoresClasses
 from encoder_zoo.tasks.embedding.pair_columns import only_column
 from encoder_zoo.tasks.embedding.text_embedder import SCORES, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
-from encoder_zoo.tasks.preprocessing.annotation_rows import texts_and_labels
 from encoder_zoo.tasks.preprocessing.checks import check_each
-from encoder_zoo.tasks.preprocessing.columns import columns_advice
+from encoder_zoo.tasks.preprocessing.columns import columns_advice, texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import check_given, log_odd_labels
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.logit_metrics import metric_by_name

@@ -11,6 +11,7 @@ from collections.abc import KeysView, Mapping, Sequence, ValuesView
 
 import numpy as np
 
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.missing import is_missing
 
@@ -129,6 +130,55 @@ def plain(values):
         if hasattr(values, method):
             return getattr(values, method)()
     return list(values) if isinstance(values, Sequence) else values
+
+
+def named_column(values: object, classes: Sequence[str] | None = None):
+    """Return a column as a list; numbers of classes as names, where their dataset has these.
+
+    Args:
+        values: of any kind; that of a dataset of Hugging Face has `features`.
+        classes: names of the classes of a task. A dataset that has as many under other names is
+            read by its numbers.
+    """
+    feature = getattr(values, "features", None)
+    feature = getattr(feature, "feature", feature)
+    names, values = getattr(feature, "names", None), plain(values)
+    if names is None or isinstance(feature, Mapping):
+        return values
+    if classes is not None and not set(names) <= set(classes) and len(names) == len(classes):
+        logger.warning(
+            "The dataset calls its classes %s, the model %s. They are taken by their numbers.",
+            ", ".join(map(str, names)),
+            ", ".join(classes),
+        )
+        return values
+
+    def name_of(value):
+        if isinstance(value, list | tuple | np.ndarray):
+            return [name_of(item) for item in value]
+        is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        # -1 is what a dataset has for a label that it hides.
+        return (None if value == -1 else names[value]) if is_number else value
+
+    return [name_of(value) for value in values]
+
+
+def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
+    """Return texts and labels, of rows that hold both too.
+
+    Args:
+        x: texts; or rows, if y is None.
+        y: labels, or None.
+        classes: names of the classes of a task; None if they are not known.
+        several: whether a text may have several labels.
+
+    Example:
+        >>> texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
+        (['Hm'], ['up'])
+    """
+    if y is None and (rows := extra("read_rows")(x, ("labels",), classes, several)):
+        return tuple(rows)
+    return x, named_column(y, classes) if hasattr(y, "features") else y
 
 
 def table_columns(values) -> list | None:

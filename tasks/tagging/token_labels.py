@@ -12,16 +12,17 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.tasks.base.classes import label_indices, numbers_are_names
-from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of, are_rows, named_column
 from encoder_zoo.tasks.preprocessing.character_bounds import visible_bounds
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import (
     are_documents,
     doc_words,
     is_span,
+    named_column,
     plain,
     spans_in,
     text_of,
@@ -290,8 +291,8 @@ def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
         >>> separated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
         (['In Rome'], [[{'start': 3, 'end': 7, 'label': 'LOC'}]])
     """
-    if y is None and are_rows(x):
-        return tuple(annotations_of(x, ("spans", "tags"), labels))
+    if y is None and (rows := extra("read_rows")(x, ("spans", "tags"), labels)):
+        return tuple(rows)
     if are_documents(x):
         return _of_documents(x, y)
     return plain(x), named_column(y, labels)

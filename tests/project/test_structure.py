@@ -42,6 +42,7 @@ FOLDERS = [
     "tasks.embedding",
     "tasks.distillation",
     "extras",
+    "extras.annotations",
     "extras.bulk",
     "extras.corpora",
     "extras.display",

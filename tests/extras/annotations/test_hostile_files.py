@@ -205,7 +205,7 @@ def test_squad_names_the_place(tmp_path):
 
 def test_a_small_file_does_not_become_a_large_one(tmp_path, monkeypatch):
     pytest.importorskip("spacy")
-    from encoder_zoo.tasks.preprocessing import annotation_files
+    from encoder_zoo.extras.annotations import files as annotation_files
 
     monkeypatch.setattr(annotation_files, "UNPACKED", 2**22)
     path = tmp_path / "bomb.spacy"

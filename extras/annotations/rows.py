@@ -23,6 +23,7 @@ from encoder_zoo.common.wording import invalid, shown, with_type
 from encoder_zoo.tasks.preprocessing.columns import (
     is_doc,
     is_span,
+    named_column,
     plain,
     reference_of,
     spans_in,
@@ -115,6 +116,13 @@ def _is_pair(row: object) -> bool:
     return is_pair and isinstance(row[0], str) and isinstance(row[1], dict)
 
 
+def read_rows(
+    x: object, kinds: Sequence[Kind], classes: Sequence[str] | None, several: bool | None = None
+) -> Annotations | None:
+    """Return the annotations of what `fit` is given; None where that is no rows that hold them."""
+    return annotations_of(x, kinds, classes, several) if are_rows(x) else None
+
+
 def annotations_of(
     rows: object,
     kinds: Sequence[Kind] = KINDS,
@@ -167,23 +175,6 @@ def annotations_of(
     return Annotations([getattr(found, inputs) for _, found in read], values)
 
 
-def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
-    """Return texts and labels, of rows that hold both too.
-
-    Args:
-        x: texts; or rows, if y is None.
-        y: labels, or None.
-        classes, several: see `annotations_of`.
-
-    Example:
-        >>> texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
-        (['Hm'], ['up'])
-    """
-    if y is None and are_rows(x):
-        return tuple(annotations_of(x, ("labels",), classes, several))
-    return x, named_column(y, classes) if hasattr(y, "features") else y
-
-
 def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
     """Return rows as dicts, pairs or documents; of a dataset its numbers of classes as names."""
     if getattr(rows, "features", None) is None:
@@ -196,36 +187,6 @@ def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
     rows = unformatted(rows)
     columns = {name: named_column(rows[name], classes) for name in table_columns(rows)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def named_column(values: object, classes: Sequence[str] | None = None):
-    """Return a column as a list; numbers of classes as names, where their dataset has these.
-
-    Args:
-        values: of any kind; that of a dataset of Hugging Face has `features`.
-        classes: see `annotations_of`.
-    """
-    feature = getattr(values, "features", None)
-    feature = getattr(feature, "feature", feature)
-    names, values = getattr(feature, "names", None), plain(values)
-    if names is None or isinstance(feature, Mapping):
-        return values
-    if classes is not None and not set(names) <= set(classes) and len(names) == len(classes):
-        logger.warning(
-            "The dataset calls its classes %s, the model %s. They are taken by their numbers.",
-            ", ".join(map(str, names)),
-            ", ".join(classes),
-        )
-        return values
-
-    def name_of(value):
-        if isinstance(value, list | tuple | np.ndarray):
-            return [name_of(item) for item in value]
-        is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        # -1 is what a dataset has for a label that it hides.
-        return (None if value == -1 else names[value]) if is_number else value
-
-    return [name_of(value) for value in values]
 
 
 def _task_of(row: object) -> tuple | None:

@@ -15,8 +15,7 @@ from encoder_zoo.common.lazy import LazyModule
 from encoder_zoo.common.reading import parse_json, read_text, reading
 from encoder_zoo.common.validation import FilePath, Rule, validate_arguments
 from encoder_zoo.common.wording import invalid, shown
-from encoder_zoo.presets.files.atomic import replacing_file
-from encoder_zoo.tasks.preprocessing.annotation_rows import (
+from encoder_zoo.extras.annotations.rows import (
     EXPECTED,
     KINDS,
     Annotations,
@@ -24,6 +23,7 @@ from encoder_zoo.tasks.preprocessing.annotation_rows import (
     annotations_of,
     checked_spans,
 )
+from encoder_zoo.presets.files.atomic import replacing_file
 from encoder_zoo.tasks.preprocessing.columns import table_columns
 
 logger = logging.getLogger("encoder_zoo")

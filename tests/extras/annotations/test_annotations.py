@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import encoder_zoo as ez
-from encoder_zoo.tasks.preprocessing.annotation_rows import named_column
+from encoder_zoo.tasks.preprocessing.columns import named_column
 
 TEXT = "Ann is in Rome."
 SPANS = [
@@ -192,7 +192,7 @@ def test_rejected_and_skipped_rows_are_counted(caplog):
 def test_what_is_not_understood_is_refused(name):
     row, message = REFUSED[name]
     with pytest.raises(ValueError, match=message) as error:
-        from encoder_zoo.tasks.preprocessing.annotation_rows import annotations_of
+        from encoder_zoo.extras.annotations.rows import annotations_of
 
         annotations_of([OF_TAGGERS["doccano, JSONL"], row], ("spans", "tags"))
     assert re.match("Row 1 ?", str(error.value)), error.value

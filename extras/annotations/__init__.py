@@ -1,0 +1,1 @@
+"""Annotations of tools and of datasets: files, folders and rows."""

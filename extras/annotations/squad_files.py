@@ -1,0 +1,83 @@
+"""SQuAD's files of questions, contexts and answers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from encoder_zoo.common.reading import field_of, parse_json, read_text
+from encoder_zoo.common.validation import FilePath, validate_arguments
+from encoder_zoo.common.wording import with_type
+
+
+@validate_arguments
+def read_squad(path: FilePath) -> list[dict[str, Any]]:
+    """Read the questions of a SQuAD v1.1 or v2.0 JSON file.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        For each question `{"id", "question", "context", "answers"}`; answers is a list of
+        `{"text", "answer_start"}`, empty for a question without one. `SpanQA.fit` takes these.
+
+    Raises:
+        ValueError: If the file is not in the format of SQuAD.
+
+    Example:
+        >>> import json, pathlib, tempfile
+        >>> paragraph = {"context": "In Rome.", "qas": [{"id": "a", "question": "Where?"}]}
+        >>> paragraph["qas"][0]["answers"] = [{"text": "Rome", "answer_start": 3}]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "train.json"
+        ...     _ = path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+        ...     [row["question"] for row in read_squad(path)]
+        ['Where?']
+    """
+    text = read_text(path)
+    try:
+        whole = parse_json(text, "it")
+    except ValueError as error:
+        raise _no_squad(path, str(error).rstrip(".")) from None
+    if not isinstance(whole, dict):
+        raise _no_squad(path, f"it is {with_type(whole)}")
+    return [
+        {
+            "id": _squad_field(path, question, "id", (str, int), at),
+            "question": _squad_field(path, question, "question", str, at),
+            "context": _squad_field(path, paragraph, "context", str, of_paragraph),
+            "answers": [
+                {
+                    "text": _squad_field(path, answer, "text", str, of_answer),
+                    "answer_start": _squad_field(path, answer, "answer_start", int, of_answer),
+                }
+                for of_answer, answer in _squad_list(path, question, "answers", at)
+            ],
+        }
+        for of_article, article in _squad_list(path, whole, "data", "")
+        for of_paragraph, paragraph in _squad_list(path, article, "paragraphs", of_article)
+        for at, question in _squad_list(path, paragraph, "qas", of_paragraph)
+    ]
+
+
+def _squad_list(
+    path: str | os.PathLike[str], holder: object, key: str, at: str
+) -> list[tuple[str, object]]:
+    """Return the items of a list in a SQuAD file, each with its place, such as "data[0].qas[2]"."""
+    items = _squad_field(path, holder, key, list, at)
+    place = f"{at}.{key}".lstrip(".")
+    return [(f"{place}[{i}]", item) for i, item in enumerate(items)]
+
+
+def _squad_field(path: str | os.PathLike[str], holder: object, key: str, kind, at: str) -> Any:
+    try:
+        return field_of(holder, key, kind, at or "the file")
+    except ValueError as error:
+        raise _no_squad(path, str(error).rstrip(".")) from None
+
+
+def _no_squad(path: str | os.PathLike, what: str) -> ValueError:
+    return ValueError(
+        f"{path} is no SQuAD file: {what}. Expected data[] > paragraphs[] > context and qas[] > "
+        "id, question, answers[] > text, answer_start."
+    )
