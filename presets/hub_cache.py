@@ -161,6 +161,7 @@ def _download(url: str, blob: pathlib.Path, name: str, file: HubFile) -> None:
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
+    blob.parent.mkdir(parents=True, exist_ok=True)  # of a file without a checksum any folder
     part = blob.with_name(f"{blob.name}.part")
     if part.is_symlink() or (part.exists() and not part.is_file()):
         raise ValueError(f"{part} is no regular file. Delete it, and load again.")

@@ -455,6 +455,23 @@ def test_a_file_that_another_process_dropped_is_downloaded_again(hub, repository
     assert (folder / "config.json").read_bytes() == (repository / "config.json").read_bytes()
 
 
+def test_files_without_a_checksum_come_too(hub, repository):
+    (repository / "modules.json").write_text("[]")
+    (repository / "1_Pooling").mkdir()
+    (repository / "1_Pooling" / "config.json").write_text("{}")
+    listing = hub.listing("org/model")
+    for file in listing["siblings"]:
+        file.pop("blobId")
+        file.pop("lfs", None)
+    hub.listed = json.dumps(listing).encode()
+    folder = from_hugging_face("hf://org/model")
+    for name in ("1_Pooling/config.json", "model.safetensors"):
+        assert (folder / name).read_bytes() == (repository / name).read_bytes()
+    hub.log.clear()
+    assert from_hugging_face("hf://org/model") == folder
+    assert not [path for _, path, _ in hub.log if "/resolve/" in path]
+
+
 @pytest.mark.slow
 def test_damaged_files_in_the_cache_are_named_or_downloaded_again(hub, repository):
     folder = from_hugging_face("hf://org/model")
