@@ -1,5 +1,10 @@
 """The documents of an index beside their vectors: texts, ids, fields; and filters of them.
 
+Fields are filtered in arrays of NumPy, and not in tables of Arrow. Arrow's filters are as fast, but
+pyarrow takes longer to import than all of the search, has no integers of more than 64 bits, and
+saves only lines of `Documents.where`: what users give as lists, rows or tables of any library has
+to be read and checked in both cases.
+
 Comment letters: N documents.
 """
 
@@ -231,8 +236,11 @@ class Documents:
         return cls(texts, ids, metadata).checked()
 
     def __len__(self) -> int:
-        columns = (self.texts, self.ids, self.metadata)
-        return next((len(column) for column in columns if column is not None), 0)
+        return next((len(column) for column in self._parts if column is not None), 0)
+
+    @property
+    def _parts(self) -> tuple[list | None, ...]:
+        return self.texts, self.ids, self.metadata
 
     def described(self, index: int) -> dict[str, Any]:
         """Return what a hit says of a document: "text", and if there are any "id", "metadata"."""
@@ -261,12 +269,12 @@ class Documents:
                     f"The documents of the index {have} {name}, and these have {lack}. Give all "
                     f"documents {name}, or none."
                 )
-        texts = None if self.texts is None else [*self.texts, *(others.texts or [])]
-        ids = None if self.ids is None else [*self.ids, *others.ids]
-        metadata = None if self.metadata is None else [*self.metadata, *others.metadata]
-        _check_ids(ids or [])
-        _check_types(metadata or [])
-        return Documents(texts, ids, metadata)
+        pairs = zip(self._parts, others._parts, strict=True)
+        columns = (None if own is None else [*own, *(further or [])] for own, further in pairs)
+        joined = Documents(*columns)
+        _check_ids(joined.ids or [])
+        _check_types(joined.metadata or [])
+        return joined
 
     def as_in(self, others: Documents) -> Documents:
         """Return the documents with ids and fields only where others have these."""
@@ -277,8 +285,7 @@ class Documents:
     def taken(self, indices: Iterable[int]) -> Documents:
         """Return the documents of some indices, in their order."""
         indices = list(indices)
-        columns = (self.texts, self.ids, self.metadata)
-        return Documents(*(None if c is None else [c[i] for i in indices] for c in columns))
+        return Documents(*(None if c is None else [c[i] for i in indices] for c in self._parts))
 
     def replaced(self, indices: Sequence[int], others: Documents) -> Documents:
         """Return these documents with others in the place of some; without metadata theirs stay."""
@@ -312,30 +319,28 @@ class Documents:
             raise ValueError(
                 "The documents of this index have no ids. Build it with ids=[...], one for each."
             )
-        ids = [ids] if isinstance(ids, Id | bytes | np.generic) else plain(ids)
-        if not isinstance(ids, Iterable):
-            raise invalid("ids", ids, "one, or a list of them")
-        ids, kind = [_plain_scalar(one) for one in ids], type(self.ids[0])
-        found = []
-        for one in ids:
-            if type(one) is kind and one in self._index_of:
-                found.append(self._index_of[one])
-                continue
+        kind, found = type(self.ids[0]), []
+        for one in map(_plain_scalar, _several(ids, "ids")):
             parts = self.chunks_of.get(one) if type(one) in (str, int) else None
-            if parts is not None and chunks:
+            if type(one) is kind and one in self._index_of:  # True is not 1
+                found.append(self._index_of[one])
+            elif parts and chunks:
                 found += parts
-                continue
-            if parts is not None:
-                near = (
-                    f" It is cut into {len(parts)} chunks: pass all of its chunks, "
-                    "index.update(embedder.chunks(documents))."
-                )
-            elif type(one) is not kind:  # and True not 1
-                near = f" Ids are of the type {kind.__name__}, such as {self.ids[0]!r:.40}."
             else:
-                near = did_you_mean(close_names(one, self.ids)) if kind is str else ""
-            raise ValueError(f"There is no document {shown(one)}.{near}")
+                raise ValueError(f"There is no document {shown(one)}.{self._near(one, parts)}")
         return found
+
+    def _near(self, one: object, parts: list[int] | None) -> str:
+        """Return what may be meant by an unknown id, whose document may have been cut."""
+        kind = type(self.ids[0])
+        if parts:
+            return (
+                f" It is cut into {len(parts)} chunks: pass all of its chunks, "
+                "index.update(embedder.chunks(documents))."
+            )
+        if type(one) is not kind:
+            return f" Ids are of the type {kind.__name__}, such as {self.ids[0]!r:.40}."
+        return did_you_mean(close_names(one, self.ids)) if kind is str else ""
 
     @functools.cached_property
     def _index_of(self) -> dict[Id, int]:
@@ -402,7 +407,7 @@ class Documents:
             )
         column = self._columns[field]
         if callable(wanted):
-            return self._have(column, map(wanted, column.values))
+            return self._have(column, (bool(wanted(value)) for value in column.values))
         if not isinstance(wanted, Mapping):
             wanted = {"$in": _listed(wanted)}
         elif not wanted or wanted.keys() - set(OPERATORS):
@@ -471,8 +476,7 @@ class Documents:
             ValueError: If no document has one of the values.
         """
         firsts = self.first_of_groups(field)
-        values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
-        values = [_plain_scalar(value) for value in values]
+        values = [_plain_scalar(value) for value in _several(values, field)]
         for value in values:
             if value not in firsts:
                 known = firsts if isinstance(value, str) else ()
@@ -554,14 +558,11 @@ class Documents:
 
     def lines(self) -> list[str] | None:
         """Return the ids and fields as a JSON object each, for a file; None if there are none."""
-        if self.ids is None and self.metadata is None:
-            return None
-        parts = {"id": self.ids, "metadata": self.metadata}
-        parts = {name: column for name, column in parts.items() if column is not None}
-        return [
-            json.dumps({name: column[i] for name, column in parts.items()}, ensure_ascii=False)
-            for i in range(len(self))
-        ]
+        columns = {"id": self.ids, "metadata": self.metadata}
+        columns = {name: column for name, column in columns.items() if column is not None}
+        rows = zip(*columns.values(), strict=True)
+        lines = [json.dumps(dict(zip(columns, r, strict=True)), ensure_ascii=False) for r in rows]
+        return lines if columns else None
 
     @classmethod
     def of_lines(
@@ -851,6 +852,14 @@ def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, list) else value for name, value in fields.items()
     }
+
+
+def _several(values: object, name: str) -> Iterable:
+    """Return one value, or several, as several."""
+    values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
+    if not isinstance(values, Iterable):
+        raise invalid(name, values, "one, or a list of them")
+    return values
 
 
 def _are_several(wanted: object) -> bool:

@@ -165,7 +165,7 @@ class GraphVectors(Float32Vectors):
         self._graph = _graph_of(base, links, levels)
         if base.precision == "float32":
             vectors = _view_of(faiss.downcast_index(self._graph.storage), self._graph)
-            base = type(base)(vectors, base.function)
+            base = type(base)(vectors, function=base.function)
         self.base = base
         self.function = base.function
         self.precision = base.precision

@@ -72,14 +72,10 @@ class Int8Residuals(Float32Vectors):
         "scales": ("float16", 2),
         "centroids": ("float32", 2),
     }
-
-    def __init__(
-        self, vectors: np.ndarray, codes: np.ndarray, scales: np.ndarray, centroids: np.ndarray
-    ):
-        super().__init__(vectors)
-        self.codes = codes
-        self.scales = scales
-        self.centroids = centroids
+    of_rows = ("vectors", "codes", "scales")
+    codes: np.ndarray
+    scales: np.ndarray
+    centroids: np.ndarray
 
     @classmethod
     def of(cls, vectors: np.ndarray) -> Self:
@@ -115,16 +111,8 @@ class Int8Residuals(Float32Vectors):
         codes = nearest_centroids(vectors, self.centroids)
         packed = [self._pack(part) for part in _residuals(vectors, codes, self.centroids)]
         residuals, scales = (np.concatenate(parts) for parts in zip(*packed, strict=True))
-        return type(self)(
-            np.concatenate([self.vectors, residuals]),
-            np.concatenate([self.codes, codes]),
-            np.concatenate([self.scales, scales]),
-            self.centroids,
-        )
-
-    def taken(self, indices: np.ndarray) -> Self:
-        own = (self.vectors, self.codes, self.scales)
-        return type(self)(*(array[indices] for array in own), self.centroids)
+        further = zip(self.of_rows, (residuals, codes, scales), strict=True)
+        return self._with(**{n: np.concatenate([getattr(self, n), new]) for n, new in further})
 
     def rows(self, indices) -> np.ndarray:
         found = self._unpacked(self.vectors[indices])

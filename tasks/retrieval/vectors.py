@@ -208,9 +208,12 @@ class Float32Vectors:
     precision = "float32"
     engine: str | None = None
     types: ClassVar[dict[str, tuple[str, int]]] = {"vectors": ("float32", 2)}  # with axes
+    of_rows: ClassVar[tuple[str, ...]] = ("vectors",)  # the arrays with a row for each vector
+    vectors: np.ndarray
 
-    def __init__(self, vectors: np.ndarray, function: Similarity = "dot"):
-        self.vectors = vectors
+    def __init__(self, *arrays: np.ndarray, function: Similarity = "dot"):
+        for name, array in zip(self.types, arrays, strict=True):
+            setattr(self, name, array)
         self.function = function
 
     @classmethod
@@ -238,7 +241,7 @@ class Float32Vectors:
                 raise invalid(f"{path}: {name}.shape", array.shape, "no empty axis")
         for name, shape in cls.shapes({name: array.shape for name, array in own.items()}).items():
             check_shape(path, name, own[name].shape, shape)
-        store = cls(**own, **settings)
+        store = cls(*own.values(), **settings)
         store.check(path)
         return store
 
@@ -276,11 +279,15 @@ class Float32Vectors:
 
     def joined(self, vectors: np.ndarray) -> Self:
         """Return a store of these vectors and further ones (M, D) float32."""
-        return type(self)(np.concatenate([self.vectors, vectors]), function=self.function)
+        return self._with(vectors=np.concatenate([self.vectors, vectors]))
 
     def taken(self, indices: np.ndarray) -> Self:
         """Return a store of some of the vectors, in the order of their indices."""
-        return type(self)(self.vectors[indices], function=self.function)
+        return self._with(**{name: getattr(self, name)[indices] for name in self.of_rows})
+
+    def _with(self, **arrays: np.ndarray) -> Self:
+        """Return a store with other arrays in the place of some."""
+        return type(self)(*{**self.arrays, **arrays}.values(), function=self.function)
 
     def rows(self, indices) -> np.ndarray:
         """Return some vectors in float32; `indices` is an array or a slice."""
@@ -424,10 +431,7 @@ class Int8Vectors(Float32Vectors):
 
     precision = "int8"
     types: ClassVar = {"vectors": ("int8", 2), "ranges": ("float32", 2)}
-
-    def __init__(self, vectors: np.ndarray, ranges: np.ndarray, function: Similarity = "dot"):
-        super().__init__(vectors, function)
-        self.ranges = ranges
+    ranges: np.ndarray
 
     @classmethod
     def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
@@ -449,16 +453,10 @@ class Int8Vectors(Float32Vectors):
             )
 
     def joined(self, vectors: np.ndarray) -> Self:
-        return type(self)(*self._joined_int8(vectors), function=self.function)
-
-    def taken(self, indices: np.ndarray) -> Self:
-        return type(self)(self.vectors[indices], self.ranges, function=self.function)
-
-    def _joined_int8(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return these vectors and further ones in int8, and the ranges of all of them."""
         least = np.minimum(self.ranges[0], vectors.min(axis=0))
         ranges = np.stack([least, np.maximum(self.ranges[1], vectors.max(axis=0))])
-        return np.concatenate([self._in_ranges(ranges), quantized(vectors, ranges)]), ranges
+        joined = np.concatenate([self._in_ranges(ranges), quantized(vectors, ranges)])
+        return self._with(vectors=joined, ranges=ranges)
 
     def _in_ranges(self, ranges: np.ndarray) -> np.ndarray:
         """Return the vectors (N, D) int8 in the steps of other ranges."""
@@ -503,16 +501,7 @@ class BinaryVectors(Int8Vectors):
 
     precision = "binary"
     types: ClassVar = {**Int8Vectors.types, "signs": ("uint64", 2)}
-
-    def __init__(
-        self,
-        vectors: np.ndarray,
-        ranges: np.ndarray,
-        signs: np.ndarray,
-        function: Similarity = "dot",
-    ):
-        super().__init__(vectors, ranges, function)
-        self.signs = signs
+    signs: np.ndarray
 
     @classmethod
     def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
@@ -526,11 +515,10 @@ class BinaryVectors(Int8Vectors):
 
     def joined(self, vectors: np.ndarray) -> Self:
         signs = np.concatenate([self.signs, packed_signs(vectors)], axis=1)
-        return type(self)(*self._joined_int8(vectors), signs, function=self.function)
+        return super().joined(vectors)._with(signs=signs)
 
     def taken(self, indices: np.ndarray) -> Self:
-        signs = np.ascontiguousarray(self.signs[:, indices])
-        return type(self)(self.vectors[indices], self.ranges, signs, function=self.function)
+        return super().taken(indices)._with(signs=np.ascontiguousarray(self.signs[:, indices]))
 
     def candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
