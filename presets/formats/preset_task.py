@@ -140,11 +140,7 @@ class TaskRecord:
         pretrains: whether the labels are made of the texts.
         learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
         predicts_lists: whether `predict` returns a list of the outputs for each text.
-        pads_classes: whether the outputs of an example have as many classes as the longest example
-            of its batch, such as positions of tokens.
         group_lengths: whether `fit` makes batches of examples of like length.
-        fills_batches: whether rows that fill a batch can be left out of the task's loss, where it
-            is one of Keras's: see `graphs.real_rows`.
         packs_batches: whether the texts of a batch may be packed on JAX, see
             `choose_sequence_counts`. Only for outputs that `logits_of` makes of those of
             `encoded`, and losses that are a mean over examples, which does not depend on the
@@ -179,9 +175,7 @@ class TaskRecord:
     pretrains: bool = False
     learns_soft_labels: bool = False
     predicts_lists: bool = False
-    pads_classes: bool = False
     group_lengths: bool = True
-    fills_batches: bool = True
     packs_batches: bool = False
     goes_step_by_step: str | None = None
 

@@ -77,7 +77,7 @@ class LabelledTask(Task):
         object.__setattr__(self, "given_head", head)
 
     def _make_head(self) -> keras.layers.Layer:
-        tokens = (None,) if self.record.labels_tokens else ()
+        of_tokens = self.objective.of_tokens
         if self.given_head is None:
             return make_head(
                 self.head_record,
@@ -85,10 +85,10 @@ class LabelledTask(Task):
                 self.num_classes,
                 self.dropout,
                 self.dtype_policy,
-                of_tokens=self.record.labels_tokens,
+                of_tokens=of_tokens,
             )
         head = CustomHead(self.given_head, name="head", dtype=self.dtype_policy)
-        head.build((None, *tokens, self.backbone.hidden_dim))
+        head.build((None, *[None] * of_tokens, self.backbone.hidden_dim))
         if head.units != self.num_classes:
             raise invalid(
                 "The number of head's outputs",
@@ -155,7 +155,7 @@ class LabelledTask(Task):
             )
 
     def _adapt(self, x, y) -> None:
-        if self.output_activation != "linear":  # numbers
+        if self.objective.activation != "linear":  # numbers
             log_odd_labels(y)
         if self.num_classes is not None:
             return
@@ -223,7 +223,7 @@ class LabelledTask(Task):
         """
         self._check_classes_to_tune("calibrate", x)
         logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
-        found = calibration(logits, targets, self.output_activation)
+        found = calibration(logits, targets, self.objective.activation)
         self.temperature = found["temperature"]
         return found
 
@@ -267,7 +267,7 @@ class LabelledTask(Task):
 
     def _check_classes_to_tune(self, method: str, x) -> None:
         self._check_labels_known()
-        if self.output_activation == "linear":
+        if self.objective.activation == "linear":
             raise ValueError(
                 f"{method} needs classes. This {type(self).__name__} predicts numbers."
             )

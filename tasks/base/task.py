@@ -36,7 +36,6 @@ from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.logit_metrics import EXACT, metric_by_name
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 from encoder_zoo.tasks.training.text_model import TextModel
@@ -252,25 +251,6 @@ class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
             ValueError: If there is no field for a setting of the head.
         """
         return {}
-
-    def metric_by_name(self, name: str):
-        """Return the metric of a name; a name of Keras is returned unchanged."""
-        if self.record.labels_tokens and name.lower() in EXACT:
-            raise invalid(
-                "A metric",
-                name,
-                "'f1_macro' or keras.metrics.AUC(multi_label=True, num_labels="
-                f"{self.num_classes}): an exact one would keep the outputs of all tokens",
-            )
-        return metric_by_name(name, self.output_activation, self.num_classes)
-
-    def default_loss(self) -> keras.losses.Loss:
-        """Return the default loss of `compile`."""
-        raise NotImplementedError
-
-    def default_metrics(self) -> list:
-        """Return the default metrics of `compile`, weighted by sample weights."""
-        raise NotImplementedError
 
     def _warn_new_head(self) -> None:
         """Log once that answers are those of a head with random weights."""

@@ -5,6 +5,8 @@ Comment letters: B batch, K windows of a text, D hidden, C classes.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,8 +80,10 @@ from encoder_zoo.tasks.training.inference import predict_texts
 from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
     ClassCrossentropy,
+    ClassScore,
     LabelCrossentropy,
 )
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 
@@ -105,13 +109,36 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
     text_columns: Sequence[str] | None
 
 
-OUTPUT_ACTIVATIONS = {
-    "single_label_classification": "softmax",
-    "multi_label_classification": "sigmoid",
-    "regression": "linear",
+def _mean_of_label_weights(x, y, y_pred, sample_weight) -> tuple:
+    """Return labels, outputs and weights (B,), also of weights of single labels (B, C)."""
+    if sample_weight is not None and len(sample_weight.shape) == 2:
+        sample_weight = ops.mean(sample_weight, axis=-1)
+    return y, y_pred, sample_weight
+
+
+OBJECTIVES = {
+    "single_label_classification": Objective(
+        functools.partial(ClassCrossentropy, from_logits=True),
+        lambda: [ClassAccuracy(name="accuracy")],
+        "softmax",
+        inputs_of_metrics=_mean_of_label_weights,
+    ),
+    "multi_label_classification": Objective(
+        functools.partial(LabelCrossentropy, from_logits=True),
+        # Of rare labels the accuracy is high without finding any.
+        lambda: [
+            keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy"),
+            ClassScore("f1", "macro", "sigmoid"),
+        ],
+        "sigmoid",
+        inputs_of_metrics=_mean_of_label_weights,
+    ),
+    "regression": Objective(
+        keras.losses.MeanSquaredError, lambda: [keras.metrics.RootMeanSquaredError()], "linear"
+    ),
 }
 
-ProblemType = Annotated[str, one_of(*OUTPUT_ACTIVATIONS)]
+ProblemType = Annotated[str, one_of(*OBJECTIVES)]
 
 Text = str | tuple[str, str]  # one, or one pair
 
@@ -295,24 +322,8 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return {**stored, **super().checkpoint_arguments(checkpoint, given)}
 
     @property
-    def output_activation(self) -> str:
-        return OUTPUT_ACTIVATIONS[self.problem_type]
-
-    def default_loss(self) -> keras.losses.Loss:
-        if self.problem_type == "regression":
-            return keras.losses.MeanSquaredError()
-        if self.problem_type == "multi_label_classification":
-            return LabelCrossentropy(from_logits=True)
-        return ClassCrossentropy(from_logits=True)
-
-    def default_metrics(self) -> list:
-        if self.problem_type == "regression":
-            return [keras.metrics.RootMeanSquaredError()]
-        if self.problem_type == "multi_label_classification":
-            # Of rare labels the accuracy is high without finding any.
-            accuracy = keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy")
-            return [accuracy, self.metric_by_name("f1")]
-        return [ClassAccuracy(name="accuracy")]
+    def objective(self) -> Objective:
+        return dataclasses.replace(OBJECTIVES[self.problem_type], num_classes=self.num_classes)
 
     def _labels_in(self, x, y) -> list[str] | int:
         if is_dataset(x):
@@ -346,11 +357,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             )
         weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
         return data.weighted(weighted_labels, weights)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if sample_weight is not None and len(sample_weight.shape) == 2:  # of single labels
-            sample_weight = ops.mean(sample_weight, axis=-1)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
         if "labels" not in examples or self.problem_type == "regression":

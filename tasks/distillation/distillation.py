@@ -36,7 +36,7 @@ from encoder_zoo.tasks.distillation.distillation_preprocessor import (
     teacher_inputs,
 )
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
-from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import is_dataset
 from encoder_zoo.tasks.training.text_model import TextModel
@@ -116,7 +116,7 @@ class Distillation(ModelConfigFromSignature, TextModel):
         ['bad', 'good']
     """
 
-    record = TaskRecord("distillation", Preprocessor, fills_batches=False)
+    record = TaskRecord("distillation", Preprocessor)
 
     @validate_arguments
     def __init__(
@@ -186,9 +186,19 @@ class Distillation(ModelConfigFromSignature, TextModel):
         return (masked and self.label_weight > 0) or "soft_labels" in self.objectives
 
     @property
-    def output_activation(self) -> str | None:
-        """Return the student's, whose answers loss and metrics are of; None if none are learned."""
-        return self.student.output_activation if self._learns_answers else None
+    def objective(self) -> Objective:
+        """Return the student's, whose answers loss and metrics are of; if none are learned, one
+        with an unused loss."""
+        if self._learns_answers:
+            return dataclasses.replace(self.student.objective, fills_batches=False)
+        activation = "softmax" if self.record.pretrains else None
+        return Objective(
+            keras.losses.MeanSquaredError,
+            lambda: None,
+            activation,
+            fills_batches=False,
+            names_outputs=True,
+        )
 
     @property
     def trainable_variables(self) -> list:
@@ -219,7 +229,7 @@ class Distillation(ModelConfigFromSignature, TextModel):
             )
         outputs = {"logits": logits} if self._learns_answers else {}
         if soft:
-            activation = self.output_activation
+            activation = self.objective.activation
             values = learned.soft_labels(logits, right, self.temperature, activation)
             outputs |= {"soft_labels": values, "teacher": right}
         if "hidden_states" in self.objectives:
@@ -269,18 +279,6 @@ class Distillation(ModelConfigFromSignature, TextModel):
             "soft_weights": (0, 1),
         }
 
-    def default_loss(self) -> keras.losses.Loss:
-        """Return the student's loss of true labels; for a backbone an unused one."""
-        return (
-            self.student.default_loss() if self._learns_answers else keras.losses.MeanSquaredError()
-        )
-
-    def default_metrics(self) -> list | None:
-        return self.student.default_metrics() if self._learns_answers else None
-
-    def metric_by_name(self, name: str):
-        return self.student.metric_by_name(name)
-
     def _weigh_classes(self, data, class_weight):
         return self.student._weigh_classes(data, class_weight)
 
@@ -309,12 +307,12 @@ class Distillation(ModelConfigFromSignature, TextModel):
             part, size = learned.MEAN(values, values, weights)
             loss = loss + part
         if training:  # with the loss of labels, the batch counts by these
-            self.recipe.weigh_batch(size)
+            self.recipe.weigh_batch(self.optimizer, size)
         if y is None or not self.label_weight or not self._learns_answers:
             return loss
         hard, size = self.batch_loss(y, y_pred["logits"], sample_weight)
         if training:
-            self.recipe.weigh_batch(size)
+            self.recipe.weigh_batch(self.optimizer, size)
         hard = self.recipe.loss_weight * hard
         return loss + self.label_weight * hard
 
@@ -335,12 +333,9 @@ class Distillation(ModelConfigFromSignature, TextModel):
         if not self._learns_answers:
             return self.get_metrics_result()
         if y is None:
-            y = learned.as_labels(y_pred["teacher"], self.output_activation)
+            y = learned.as_labels(y_pred["teacher"], self.objective.activation)
             sample_weight = x.get("soft_weights")
-        found = y, y_pred["logits"], sample_weight
-        if self.student.record.pretrains:
-            found = by_token(*found)
-        return super().compute_metrics(x, *found)
+        return super().compute_metrics(x, y, y_pred["logits"], sample_weight)
 
     @validate_arguments
     def predict(

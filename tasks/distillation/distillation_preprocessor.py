@@ -286,7 +286,7 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
     """Return the objectives that need a token of the student for each of the teacher's, in
     words."""
     found = [name for name in objectives if name != "soft_labels"]
-    if "soft_labels" in objectives and student.record.labels_tokens:
+    if "soft_labels" in objectives and student.objective.of_tokens:
         found.append(f"soft_labels of a {type(student).__name__}")
     return found
 

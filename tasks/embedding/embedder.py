@@ -54,6 +54,7 @@ from encoder_zoo.tasks.retrieval.similarity import (
 from encoder_zoo.tasks.retrieval.terms import Postings, normalized_for
 from encoder_zoo.tasks.retrieval.token_vectors import TokenVectors
 from encoder_zoo.tasks.retrieval.vectors import Float32Vectors, Precision
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -112,7 +113,7 @@ class Embedder(Task, Generic[IndexKind]):
     index_class: type[IndexKind]
     vector_mask = "pooling_mask"
     chunk_size: int | None = None
-    _objective = PAIRS
+    _form = PAIRS  # of the data
     if not TYPE_CHECKING:  # so that editors do not offer them
         encode = ForeignName("embed(texts)")
         encode_query = ForeignName('embed(texts, prompt="query")')
@@ -225,13 +226,11 @@ class Embedder(Task, Generic[IndexKind]):
 
     @property
     def traced_settings(self) -> tuple:
-        return (self.chunk_size, self._objective)
+        return (self.chunk_size, self._form)
 
-    def default_loss(self) -> keras.losses.Loss:
-        return self.default_losses[self._objective]()
-
-    def default_metrics(self) -> list:
-        return []
+    @property
+    def objective(self) -> Objective:
+        return Objective(self.default_losses[self._form])
 
     def _separate(self, x, y) -> tuple:
         """Return the columns of texts, checked; texts without anything else twice."""
@@ -249,9 +248,9 @@ class Embedder(Task, Generic[IndexKind]):
         if is_dataset(x):
             x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         of_pairs = PAIRS if y is None else SCORES
-        objective = of_pairs if isinstance(x, tuple) else VECTORS
-        if objective != self._objective:
-            self._objective = objective
+        form = of_pairs if isinstance(x, tuple) else VECTORS
+        if form != self._form:
+            self._form = form
             if self.compiled:
                 settings = {**self.recipe.arguments, **self.recipe.options}
                 self.compile(**settings, chunk_size=self.chunk_size)

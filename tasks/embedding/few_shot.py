@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
 
 import keras
@@ -271,6 +272,9 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         answer_settings=("thresholds", "abstain_below"),
         folder=FewShotFolder(),
     )
+    default_losses = MappingProxyType(
+        {**TextEmbedder.default_losses, SCORES: losses.CosineSimilarity}
+    )
 
     @validate_arguments
     def __init__(
@@ -308,9 +312,6 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return self.labels or range(self.num_classes)
 
     # -- training ------------------------------------------------------------------------------
-
-    def default_loss(self) -> keras.losses.Loss:
-        return losses.CosineSimilarity() if self._objective == SCORES else super().default_loss()
 
     @validate_arguments
     def fit(

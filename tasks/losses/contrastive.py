@@ -7,7 +7,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import Distance, distances, scores_like
 
 
@@ -49,6 +49,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
         self.margin = margin
         self.distance = distance
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         return ops.mean(self._squares(y_true, y_pred)[0], axis=-1) / 2
 
@@ -84,6 +85,7 @@ class OnlineContrastive(Contrastive):
     def __init__(self, margin: PositiveFloat = 0.5, distance: Distance = "cosine", **kwargs):
         super().__init__(margin, distance, **{"name": "online_contrastive", **kwargs})
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         squares, away, scores, _ = of_all_replicas(*self._squares(y_true, y_pred))
         positive, negative = scores > 0.5, scores <= 0.5

@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import scores_like, similarities, unit_vectors
 
 
@@ -52,6 +52,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         super().__init__(**{"name": "cosent", **kwargs})
         self.scale = scale
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         y_true = scores_like(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.similarities(y_pred)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import scores_like, similarities
 
 
@@ -35,6 +36,7 @@ class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "cosine_similarity", **kwargs})
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         y_true = scores_like(self, y_true, y_pred)
         return ops.mean(ops.square(similarities(y_pred, "cosine") - y_true), axis=-1)

@@ -12,7 +12,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import in_columns, negative_log_likelihood, own_columns
-from encoder_zoo.tasks.losses.replicas import of_all_replicas
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas
 from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
 
 
@@ -55,6 +55,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.scale = scale
         self.margin = margin
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         if len(y_true.shape) != 3:

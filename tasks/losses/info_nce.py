@@ -12,7 +12,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
 
 
@@ -69,6 +69,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.symmetric = symmetric
         self.margin = margin
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         _check_numbers(self, y_true, y_pred)

@@ -8,6 +8,7 @@ import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.wording import invalid
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import unit_vectors
 
 
@@ -65,6 +66,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         self.dims = list(dims)
         self.weights = weights if weights is None else list(weights)
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         width = y_pred.shape[-1]
         if max(self.dims) > width:

@@ -22,7 +22,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import negative_log_likelihood, own_columns, positives_mask
-from encoder_zoo.tasks.losses.replicas import of_all_replicas, padded_alike
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, padded_alike
 from encoder_zoo.tasks.losses.score_distillation import divergence
 from encoder_zoo.tasks.losses.vectors import differ
 
@@ -252,6 +252,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
     def _labels_of(self, y_pred) -> int | None:
         return y_pred.shape[1]
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         queries, documents = self._parts(y_true, y_pred, 2)
         all_documents, all_texts, first = of_all_replicas(padded_alike(documents, 2), y_true)
@@ -315,6 +316,7 @@ class MaxSimDistillation(_MaxSimLoss):
     def _labels_of(self, y_pred) -> int | None:
         return y_pred.shape[1] and y_pred.shape[1] - 1
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         queries, documents = self._parts(y_true, y_pred, 3)
         scores = max_sim_of_rows(queries, documents)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 
@@ -48,6 +48,28 @@ def rows_that_count() -> keras.KerasTensor | None:
         [True, False]
     """
     return _counted.get()[0]
+
+
+def leaves_out_rows(method: Callable) -> Callable:
+    """Declare that a loss or a metric leaves out the rows that only fill a batch.
+
+    Batches are then filled where every new shape is compiled. Without it a loss or a metric that is
+    not Keras's own gets batches as they are.
+
+    Args:
+        method: `call` of a loss, whose values of other rows do not depend on those rows, as by
+            `rows_that_count`; or `update_state` of a metric, which takes sample weights.
+
+    Example:
+        >>> class Squares(keras.losses.Loss):
+        ...     @leaves_out_rows
+        ...     def call(self, y_true, y_pred):
+        ...         return keras.ops.mean(keras.ops.square(y_pred - y_true), axis=-1)
+        >>> Squares.call.leaves_out_rows
+        True
+    """
+    method.leaves_out_rows = True
+    return method
 
 
 def tokens_that_count() -> keras.KerasTensor | None:

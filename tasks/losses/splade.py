@@ -16,7 +16,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
-from encoder_zoo.tasks.losses.replicas import of_all_replicas, rows_that_count
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import check_rows
 
 _share = contextvars.ContextVar("share of the weights of SPLADE", default=1.0)
@@ -78,6 +78,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         self.query_weight = query_weight
         self.document_weight = document_weight
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         y_pred = ops.convert_to_tensor(y_pred)

@@ -30,6 +30,7 @@ from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.pretraining.mask_answers import FilledMask, MaskAnswers
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -265,7 +266,13 @@ class MaskedLM(Task):
         pretrains=True,
         learns_soft_labels=True,
     )
-    output_activation = "softmax"
+    objective = Objective(
+        masked_lm_loss,
+        lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        "softmax",
+        of_tokens=True,
+        inputs_of_metrics=lambda x, *given: by_token(*given),
+    )
 
     @validate_arguments
     def __init__(
@@ -328,15 +335,6 @@ class MaskedLM(Task):
     def config_fields(self) -> dict:
         check_head_representable(self)
         return {}
-
-    def default_loss(self) -> keras.losses.Loss:
-        return masked_lm_loss()
-
-    def default_metrics(self) -> list:
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return super().compute_metrics(x, *by_token(y, y_pred, sample_weight))
 
     @overload
     def fill_mask(

@@ -34,6 +34,7 @@ from encoder_zoo.tasks.pretraining.masked_lm import (
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.objective import Objective
 
 if TYPE_CHECKING:
     from typing import Self
@@ -236,7 +237,6 @@ class Pretraining(Task):
         pipeline_tag="fill-mask",
         instead_of_predict="save_to_preset, and MaskedLM.from_preset for fill_mask",
         pretrains=True,
-        fills_batches=False,
         warmup=WARMUP,
     )
     default_learning_rate = LEARNING_RATE
@@ -269,7 +269,7 @@ class Pretraining(Task):
             raise ValueError(
                 "Pretraining reads the pooler's output. Build the backbone with pooler=True."
             )
-        self.objective = record.pair.objective
+        self.pair_objective = record.pair.objective
         self.dropout = head_dropout(record, backbone, dropout)
         self.head = make_masked_lm_head(record, backbone, self.dtype_policy)
         self.pair_head = TaskHead(2, self.dropout, name="pair_head", dtype=self.dtype_policy)
@@ -293,7 +293,7 @@ class Pretraining(Task):
         x, positions = outputs["sequence_output"], inputs.get("mask_positions")
         return {
             "masked_lm": token_logits(self.backbone, self.head, x, positions),
-            self.objective: self.pair_head(outputs["pooled_output"], training=training),
+            self.pair_objective: self.pair_head(outputs["pooled_output"], training=training),
         }
 
     def compute_output_spec(self, inputs, training=None):
@@ -301,7 +301,7 @@ class Pretraining(Task):
         tokens = (*positions.shape, self.backbone.vocabulary_size)
         return {
             "masked_lm": keras.KerasTensor(tokens, "float32"),
-            self.objective: keras.KerasTensor((inputs["token_ids"].shape[0], 2), "float32"),
+            self.pair_objective: keras.KerasTensor((inputs["token_ids"].shape[0], 2), "float32"),
         }
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
@@ -309,25 +309,30 @@ class Pretraining(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def default_loss(self) -> keras.losses.Loss:
-        """Return the loss of the masked tokens; `compute_loss` adds that of the pairs."""
-        return masked_lm_loss()
-
-    def default_metrics(self) -> dict:
-        return {name: token_metrics() for name in ("masked_lm", self.objective)}
+    @property
+    def objective(self) -> Objective:
+        """Return that of the masked tokens; `compute_loss` adds the loss of the pairs."""
+        return Objective(
+            masked_lm_loss,
+            lambda: {name: token_metrics() for name in ("masked_lm", self.pair_objective)},
+            "softmax",
+            of_tokens=True,
+            fills_batches=False,
+            names_outputs=True,
+            inputs_of_metrics=_masked_by_token,
+        )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Return the sum of both losses, the mean over masked tokens and the mean over pairs."""
         weights = sample_weight or dict.fromkeys(y)
         tokens = (y["masked_lm"], y_pred["masked_lm"], weights["masked_lm"])
         loss = super().compute_loss(x, *tokens, training)
-        labels, logits, each = (v[self.objective] for v in (y, y_pred, weights))
+        labels, logits, each = (v[self.pair_objective] for v in (y, y_pred, weights))
         return loss + BatchLoss(masked_lm_loss())(labels, logits, each)[0]
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        weights = sample_weight or dict.fromkeys(y)
-        parts = [dict(part) for part in (y, y_pred, weights)]
-        tokens = by_token(*(part["masked_lm"] for part in parts))
-        for part, values in zip(parts, tokens, strict=True):
-            part["masked_lm"] = values
-        return super().compute_metrics(x, *parts)
+
+def _masked_by_token(x, y, y_pred, sample_weight) -> tuple:
+    """Return labels, outputs and weights with each masked token as an example of its own."""
+    parts = y, y_pred, sample_weight or dict.fromkeys(y)
+    tokens = by_token(*(part["masked_lm"] for part in parts))
+    return tuple({**part, "masked_lm": v} for part, v in zip(parts, tokens, strict=True))

@@ -27,7 +27,12 @@ from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed
 from encoder_zoo.tasks.pretraining.detection_answers import DetectionAnswers, ReplacedToken
-from encoder_zoo.tasks.pretraining.masked_lm import MaskedLM, MaskingPresetArguments, token_metrics
+from encoder_zoo.tasks.pretraining.masked_lm import (
+    MaskedLM,
+    MaskingPresetArguments,
+    masked_lm_loss,
+    token_metrics,
+)
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
     MaskedLMPreprocessor,
     put_at,
@@ -35,6 +40,7 @@ from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import (
 )
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.logit_metrics import by_token
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -160,7 +166,6 @@ class ReplacedTokenDetection(Task):
         instead_of_predict="detect(texts)",
         folder=_Folder(),
         pretrains=True,
-        fills_batches=False,
     )
 
     @classmethod
@@ -263,20 +268,18 @@ class ReplacedTokenDetection(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def default_loss(self) -> keras.losses.Loss:
-        """Return the generator's loss; `compute_loss` adds the discriminator's."""
-        return self.generator.default_loss()
-
-    def default_metrics(self) -> dict:
-        return {
-            "generator": token_metrics(),
-            "detection": [
-                keras.metrics.BinaryCrossentropy("loss"),
-                keras.metrics.BinaryAccuracy("accuracy"),
-                keras.metrics.Precision(name="precision"),
-                keras.metrics.Recall(name="recall"),
-            ],
-        }
+    @property
+    def objective(self) -> Objective:
+        """Return that of the generator; `compute_loss` adds the discriminator's loss."""
+        return Objective(
+            masked_lm_loss,
+            _metrics,
+            "softmax",
+            of_tokens=True,
+            fills_batches=False,
+            names_outputs=True,
+            inputs_of_metrics=_tokens_of_both,
+        )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Return the sum of both losses, each over its own tokens of the whole batch.
@@ -292,19 +295,6 @@ class ReplacedTokenDetection(Task):
         # An axis of one, over which Keras's loss takes its mean.
         detection = detection(replaced[..., None], logits[..., None], real)[0]
         return loss + self.detection_weight * detection
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        masked, weights = weights_of_losses(sample_weight)
-        replaced, real = replaced_tokens(x, y_pred, weights)
-        scores = ops.sigmoid(y_pred["detection"])
-        parts = {
-            "generator": by_token(y, y_pred["generator"], masked),
-            "detection": by_token(replaced[..., None], scores[..., None], real),
-        }
-        true, found, weights = (
-            {name: values[i] for name, values in parts.items()} for i in range(3)
-        )
-        return super().compute_metrics(x, true, found, weights)
 
     # -- answering -----------------------------------------------------------------------------
 
@@ -389,6 +379,31 @@ def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
     real = x.get("padding_mask")
     real = ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
     return replaced, real if weights is None else real * ops.cast(weights, "float32")
+
+
+def _metrics() -> dict:
+    """Return the metrics of both outputs."""
+    return {
+        "generator": token_metrics(),
+        "detection": [
+            keras.metrics.BinaryCrossentropy("loss"),
+            keras.metrics.BinaryAccuracy("accuracy"),
+            keras.metrics.Precision(name="precision"),
+            keras.metrics.Recall(name="recall"),
+        ],
+    }
+
+
+def _tokens_of_both(x: dict, y, y_pred: dict, sample_weight) -> tuple:
+    """Return labels, outputs and weights of both outputs, each token as an example of its own."""
+    masked, weights = weights_of_losses(sample_weight)
+    replaced, real = replaced_tokens(x, y_pred, weights)
+    scores = ops.sigmoid(y_pred["detection"])
+    parts = {
+        "generator": by_token(y, y_pred["generator"], masked),
+        "detection": by_token(replaced[..., None], scores[..., None], real),
+    }
+    return tuple({name: values[i] for name, values in parts.items()} for i in range(3))
 
 
 def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:

@@ -5,7 +5,7 @@ Comment letters: B batch, L sequence.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -53,6 +53,7 @@ from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPrep
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.inference import token_outputs_in_graph
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
 if TYPE_CHECKING:
@@ -131,9 +132,7 @@ class SpanQA(Task):
         answer_settings=("null_threshold",),
         file_advice="Of SQuAD's files: fit(ez.read_squad({!r})).",
         predicts_lists=True,
-        pads_classes=True,
     )
-    output_activation = "softmax"
     beam: tuple[int, int] | None = None
 
     @validate_arguments
@@ -152,7 +151,6 @@ class SpanQA(Task):
         record, policy = self.head_record, self.dtype_policy
         self.dropout = head_dropout(record, backbone, dropout)
         if self.beam:
-            self.record = dataclasses.replace(self.record, fills_batches=False)  # of two losses
             self.head = make_span_beam(record, backbone, self.beam, policy)
         else:
             self.head = make_head(record, backbone, 2, self.dropout, policy, of_tokens=True)
@@ -230,9 +228,7 @@ class SpanQA(Task):
             raise ValueError(NO_LABELS)
         if self.beam and "answer_start" not in x:
             raise ValueError(NO_START)
-        weight = squad.weights_of_bounds(sample_weight)
-        bounds = squad.mask_padding(x, y_pred[:, :2])
-        loss = super().compute_loss(x, y, bounds, weight, training)
+        loss = super().compute_loss(x, *squad.of_bounds(x, y, y_pred, sample_weight), training)
         return loss + self._loss_of_no_answer(x, y, y_pred, sample_weight) if self.beam else loss
 
     def _loss_of_no_answer(self, x, y, y_pred, sample_weight):
@@ -243,21 +239,18 @@ class SpanQA(Task):
         none = ops.cast(ops.cast(y[:, :1], "int32") == last, "float32")
         return 0.5 * mean(none, logits, sample_weight)[0]
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        weight = squad.weights_of_bounds(sample_weight)
-        bounds = squad.mask_padding(x, y_pred[:, :2])
-        return super().compute_metrics(x, y, bounds, weight)
-
-    def default_loss(self) -> keras.losses.Loss:
-        # Over (B, 2): the mean of the two cross-entropies.
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    def default_metrics(self) -> list:
-        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-
-    def metric_by_name(self, name: str):
-        metric = {"exact_match": squad.SpanExactMatch, "f1": squad.SpanF1}.get(name)
-        return metric() if metric else super().metric_by_name(name)
+    @property
+    def objective(self) -> Objective:
+        return Objective(
+            # Over (B, 2): the mean of the two cross-entropies.
+            functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True),
+            lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            "softmax",
+            own_metrics={"exact_match": squad.SpanExactMatch, "f1": squad.SpanF1},
+            pads_classes=True,
+            fills_batches=not self.beam,  # whose loss is a sum of two
+            inputs_of_metrics=squad.of_bounds,
+        )
 
     def _before_training(self, x, y) -> None:
         self.null_threshold = None  # it belongs to the weights before training

@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.keras_private import HigherIsBetter
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.question_answering.answers import IMPOSSIBLE
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -201,6 +202,7 @@ class SpanMetric(HigherIsBetter, keras.metrics.Mean):
         sample_weight: (B,) or (B, 1).
     """
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         start, end = ops.unstack(ops.cast(y_true, "int32"), axis=1)  # (B,)
         first, last = ops.unstack(ops.convert_to_tensor(y_pred), axis=1)  # (B, L)
@@ -261,13 +263,24 @@ class SpanF1(SpanMetric):
         return 2 * shared / (end - start + 1 + found_end - found + 1)
 
 
-def weights_of_bounds(sample_weight):
-    """Return weights (B,) as (B, 1), for both positions of the labels (B, 2)."""
-    return None if sample_weight is None else ops.convert_to_tensor(sample_weight)[:, None]
+def of_bounds(inputs, y_true, y_pred, sample_weight) -> tuple:
+    """Return labels, outputs and weights of the first and the last token of the answers.
 
+    The logits of padding are masked, so that loss and metrics do not depend on the batch's length.
 
-def mask_padding(inputs, logits):
-    """Mask the logits of padding, so that loss and metrics do not depend on the batch's length."""
-    if not isinstance(inputs, dict) or "padding_mask" not in inputs:
-        return logits
-    return ops.where(ops.cast(inputs["padding_mask"], "bool")[:, None], logits, IMPOSSIBLE)
+    Args:
+        inputs: Dict of the model's inputs.
+        y_true: Labels of shape (B, 2).
+        y_pred: Outputs of shape (B, 2 or more, L).
+        sample_weight: Weights of shape (B,), or None.
+
+    Returns:
+        The same as (B, 2), (B, 2, L) and (B, 1).
+    """
+    if sample_weight is not None:
+        sample_weight = ops.convert_to_tensor(sample_weight)[:, None]
+    logits = y_pred[:, :2]
+    if isinstance(inputs, dict) and "padding_mask" in inputs:
+        real = ops.cast(inputs["padding_mask"], "bool")[:, None]
+        logits = ops.where(real, logits, IMPOSSIBLE)
+    return y_true, logits, sample_weight

@@ -5,6 +5,7 @@ Comment letters: B batch, M windows of a question's choices, L sequence, D hidde
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -35,6 +36,7 @@ from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import (
     MultipleChoicePreprocessor,
 )
 from encoder_zoo.tasks.training.logit_metrics import ClassAccuracy, ClassCrossentropy
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -105,9 +107,13 @@ class MultipleChoice(ListScores):
         text_method="choose",
         answer_settings=("window_pooling",),
         predicts_lists=True,
+    )
+    objective = Objective(
+        functools.partial(ClassCrossentropy, from_logits=True),
+        lambda: [ClassAccuracy(name="accuracy")],
+        "softmax",
         pads_classes=True,
     )
-    output_activation = "softmax"
 
     @validate_arguments
     def __init__(
@@ -148,14 +154,6 @@ class MultipleChoice(ListScores):
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         return {**super().input_ranges(length), CHOICE_INDEX: (-1, 2**31 - 1)}
-
-    # -- training ------------------------------------------------------------------------------
-
-    def default_loss(self) -> keras.losses.Loss:
-        return ClassCrossentropy(from_logits=True)
-
-    def default_metrics(self) -> list:
-        return [ClassAccuracy(name="accuracy")]
 
     # -- checks of `encoder_zoo.testing` -------------------------------------------------------
 

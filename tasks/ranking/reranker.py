@@ -27,6 +27,7 @@ from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 from encoder_zoo.tasks.losses.ranking_pairs import LambdaLoss
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
@@ -43,6 +44,7 @@ from encoder_zoo.tasks.retrieval.evaluation import ranking_metrics
 from encoder_zoo.tasks.retrieval.ranking import RankedText
 from encoder_zoo.tasks.training import loss_inputs
 from encoder_zoo.tasks.training.loss_inputs import function_of
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.prepared import inputs_of, is_prepared
 from encoder_zoo.tasks.training.recipe import is_auto
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
@@ -70,6 +72,7 @@ class PairAccuracy(metrics.BinaryAccuracy):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "accuracy", "threshold": 0.0, **kwargs})
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_true = ops.cast(ops.convert_to_tensor(y_true) >= 0.5, self.dtype)
         return super().update_state(y_true, y_pred, sample_weight)
@@ -105,6 +108,7 @@ class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
         super().__init__(**{"name": f"ndcg@{k}", **kwargs})
         self.k = k
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true, y_pred = ops.cast(y_true, "float32"), ops.cast(y_pred, "float32")
         y_pred = ops.where(y_true > ABSENT, y_pred, ABSENT)
@@ -229,8 +233,10 @@ class Reranker(ListScores):
     # -- training ------------------------------------------------------------------------------
 
     @property
-    def output_activation(self) -> str:
-        return self.activation
+    def objective(self) -> Relevance:
+        if self._learns_lists:
+            return Relevance(LambdaLoss, lambda: [NDCG()], self.activation)
+        return Relevance(_crossentropy, activation=self.activation)
 
     @property
     def traced_settings(self) -> tuple:
@@ -263,27 +269,6 @@ class Reranker(ListScores):
         if function_of(self.loss) in loss_inputs.OF_PROBABILITIES:
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
-
-    def resolve_loss(self, loss, default):
-        found = loss_inputs.find_loss(loss)
-        if function_of(found) in loss_inputs.OF_ONE_CLASS:
-            raise ValueError(
-                f"{type(found).__name__} is of several classes, and a Reranker has one output. Use "
-                f"loss='auto' ({type(default).__name__}) or 'binary_crossentropy'."
-            )
-        if function_of(found) not in loss_inputs.OF_ACTIVATION:
-            return super().resolve_loss(loss, default)
-        # Cross-entropy is of logits also without an activation.
-        return loss_inputs.resolve_loss(loss, _crossentropy(), "sigmoid")
-
-    def default_loss(self) -> keras.losses.Loss:
-        return LambdaLoss() if self._learns_lists else _crossentropy()
-
-    def default_metrics(self) -> list:
-        if self._learns_lists:
-            return [NDCG()]
-        of_probabilities = function_of(self.loss) in loss_inputs.OF_PROBABILITIES
-        return [PairAccuracy()] if of_probabilities else []
 
     def _adapt(self, x, y) -> None:
         """Choose between the default losses and metrics of pairs and of lists."""
@@ -499,3 +484,24 @@ class Reranker(ListScores):
 
 def _crossentropy() -> keras.losses.Loss:
     return keras.losses.BinaryCrossentropy(from_logits=True)
+
+
+class Relevance(Objective):
+    """What a `Reranker` learns: one number for each pair of texts, or for each text of a list."""
+
+    def resolve_loss(self, loss):
+        found = loss_inputs.find_loss(loss)
+        if function_of(found) in loss_inputs.OF_ONE_CLASS:
+            raise ValueError(
+                f"{type(found).__name__} is of several classes, and a Reranker has one output. Use "
+                f"loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
+            )
+        if function_of(found) not in loss_inputs.OF_ACTIVATION:
+            return super().resolve_loss(loss)
+        # Cross-entropy is of logits also without an activation.
+        return loss_inputs.resolve_loss(loss, _crossentropy(), "sigmoid")
+
+    def metrics_for(self, loss) -> list:
+        found = super().metrics_for(loss)  # of lists
+        of_probabilities = function_of(loss) in loss_inputs.OF_PROBABILITIES
+        return [PairAccuracy()] if of_probabilities and not found else found

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.tasks.losses.replicas import tokens_that_count
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, tokens_that_count
 from encoder_zoo.tasks.tagging.entities import LEAST
 
 
@@ -140,6 +140,7 @@ class CrfLoss(keras.losses.Loss):
         super().__init__(name="crf", reduction="mean_with_sample_weight")
         self.transitions = transitions
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         logits, tags = ops.cast(y_pred, "float32"), ops.cast(y_true, "int32")
         weight = tokens_that_count()

@@ -57,8 +57,8 @@ from encoder_zoo.tasks.tagging.span_head import (
     SpanMode,
     SubtokenPooling,
 )
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.loss_inputs import function_of, name_of
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import (
     check_inputs,
     check_not_empty,
@@ -87,6 +87,20 @@ class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
     doc_stride: int | None
     label_marker: str | None
     separator: str | None
+
+
+class Spans(Objective):
+    """What an `EntityExtractor` learns: whether each span of words is of each label."""
+
+    def resolve_loss(self, loss):
+        loss = super().resolve_loss(loss)
+        if function_of(loss) is not None:
+            raise ValueError(
+                f"{name_of(loss)} is a mean over spans, which would count the padding of texts "
+                "with fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum "
+                "over the spans of each text."
+            )
+        return loss
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -157,9 +171,15 @@ class EntityExtractor(Task):
         folder=gliner.GlinerFolder(),
         only_saved_model="words of several tokens, and an LSTM over them",
         predicts_lists=True,
+    )
+    objective = Spans(
+        SpanFocalLoss,
+        lambda: [SpanF1()],
+        "sigmoid",
+        own_metrics={"f1": SpanF1},
+        of_examples=True,
         pads_classes=True,
     )
-    output_activation = "sigmoid"
 
     @validate_arguments
     def __init__(
@@ -256,28 +276,6 @@ class EntityExtractor(Task):
         return {**super().input_ranges(length), **own}
 
     # -- training ------------------------------------------------------------------------------
-
-    def resolve_loss(self, loss, default):
-        loss = super().resolve_loss(loss, default)
-        if function_of(loss) is not None:
-            raise ValueError(
-                f"{name_of(loss)} is a mean over spans, which would count the padding of texts "
-                "with fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum "
-                "over the spans of each text."
-            )
-        return loss
-
-    def make_batch_loss(self, loss):
-        return BatchLoss(loss, of_examples=True)
-
-    def default_loss(self) -> keras.losses.Loss:
-        return SpanFocalLoss()
-
-    def default_metrics(self) -> list:
-        return [SpanF1()]
-
-    def metric_by_name(self, name: str):
-        return SpanF1() if name == "f1" else super().metric_by_name(name)
 
     def _separate(self, x, y) -> tuple:
         if isinstance(x, tuple):

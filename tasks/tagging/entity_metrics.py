@@ -16,6 +16,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.confidence import ScoredLabels
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.tagging.alignment import INEXACT, LOST, SPAN_MARKS
 from encoder_zoo.tasks.tagging.crf import best_sequences
 from encoder_zoo.tasks.tagging.entities import Transitions, scores_of
@@ -44,6 +45,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
         1.0
     """
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         return super().update_state(*by_token(y_true, y_pred, sample_weight))
 
@@ -118,6 +120,7 @@ class EntityF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
     def reset_state(self) -> None:
         self.counts.assign(np.zeros(self.counts.shape))
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true = ops.cast(ops.convert_to_tensor(y_true), "int32")  # (B, L)
         y_pred = ops.convert_to_tensor(y_pred)

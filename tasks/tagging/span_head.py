@@ -16,6 +16,7 @@ from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.validation import NonNegativeFloat, Probability, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.encoders.positions import take_positions
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 
 SpanMode = Literal["markerV0", "markerV1", "marker"]
 SubtokenPooling = Literal["first", "last", "mean", "max"]
@@ -351,6 +352,7 @@ class SpanFocalLoss(ConfigFromSignature, keras.losses.Loss):
         self.gamma = gamma
         self.alpha = alpha
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         y_pred = ops.cast(y_pred, "float32")
         y_true = ops.cast(y_true, "float32")
@@ -395,6 +397,7 @@ class SpanF1(HigherIsBetter, ConfigFromSignature, keras.metrics.Metric):
         self.threshold = threshold
         self.counts = self.add_variable(shape=(3,), initializer="zeros", name="counts")
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         true = ops.cast(y_true, self.dtype)
         found = ops.cast(ops.sigmoid(ops.cast(y_pred, "float32")) > self.threshold, self.dtype)

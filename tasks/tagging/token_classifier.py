@@ -60,6 +60,7 @@ from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.inference import token_outputs_in_graph
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -171,7 +172,6 @@ class TokenClassifier(LabelledTask):
         predicts_lists=True,
         learns_soft_labels=True,
     )
-    output_activation = "softmax"
     _logged_notation: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer it
         classification_report = ForeignName("evaluate_entities(x, y)")
@@ -267,24 +267,27 @@ class TokenClassifier(LabelledTask):
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         return {**super().input_ranges(length), SPAN_MARKS: (0, 2**16)}
 
-    def default_loss(self) -> keras.losses.Loss:
-        if self.transitions is not None:
-            return CrfLoss(self.transitions)
+    @property
+    def objective(self) -> Objective:
         # Over labelled tokens: examples have different numbers of them.
-        return keras.losses.SparseCategoricalCrossentropy(
-            from_logits=True, reduction="mean_with_sample_weight"
+        loss = functools.partial(
+            keras.losses.SparseCategoricalCrossentropy,
+            from_logits=True,
+            reduction="mean_with_sample_weight",
         )
-
-    def default_metrics(self) -> list:
-        names = ("accuracy", "f1") if self._marks_entities else ("accuracy",)
-        return [self.metric_by_name(name) for name in names]
-
-    def metric_by_name(self, name: str):
-        if name == "accuracy":
-            return entity_metrics.TokenAccuracy(name=name)
-        if name == "f1" and self._marks_entities:
-            return entity_metrics.EntityF1(self.labels)
-        return super().metric_by_name(name)
+        if self.transitions is not None:
+            loss = functools.partial(CrfLoss, self.transitions)
+        own = {"accuracy": functools.partial(entity_metrics.TokenAccuracy, name="accuracy")}
+        if self._marks_entities:
+            own["f1"] = functools.partial(entity_metrics.EntityF1, self.labels)
+        return Objective(
+            loss,
+            lambda: [make() for make in own.values()],
+            "softmax",
+            self.num_classes,
+            own,
+            of_tokens=True,
+        )
 
     def _before_evaluation(self) -> None:
         for metric in compiled_metrics(self):

@@ -296,6 +296,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         1
     """
 
+    sets_learning_rate = False
     # Keras may log the steps from threads: the backups are written between them.
     async_safe = True
 

@@ -14,6 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter, drop_variable
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 
 CAPACITY = 2**14
 
@@ -57,6 +58,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         """Return the metric of all examples that have a weight (N,) above 0."""
         raise NotImplementedError
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true, y_pred = self.columns(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
         y_pred = ops.cast(y_pred, self.dtype)

@@ -18,6 +18,7 @@ from encoder_zoo.common.lazy import tf
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.training import trace_blocks_once
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
+from encoder_zoo.tasks.training.logit_metrics import KINDS
 from encoder_zoo.tasks.training.loss_inputs import computes_rows
 
 # Compiled faster, a program is not worth a file.
@@ -67,8 +68,12 @@ def _processor() -> str:
     return f"{platform.machine()}-{digest[:12]}"
 
 
-# Packages whose metrics take weights.
-KNOWN = ("keras.", "encoder_zoo.")
+KERAS_FUNCTIONS = {
+    function
+    for functions in (keras.losses, keras.metrics)
+    for function in vars(functions).values()
+    if inspect.isfunction(function)
+}
 # Keras's metrics that compare the rows of a batch.
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 
@@ -79,13 +84,14 @@ def can_be_filled(loss, metrics: list) -> bool:
 
 
 def _takes_weights(metric) -> bool:
-    if isinstance(metric, str) or getattr(metric, "__module__", "").startswith("keras."):
-        return True  # Keras's by name, or a function of its
-    inner = getattr(metric, "metric", metric)
-    if isinstance(inner, OF_WHOLE_BATCHES) or not isinstance(metric, keras.metrics.Metric):
-        return False
-    own = type(metric).__module__.startswith(KNOWN)
-    return own and "sample_weight" in inspect.signature(metric.update_state).parameters
+    if isinstance(metric, str):
+        return True  # Keras's by name
+    metric = getattr(metric, "metric", metric)  # inside `OfLogits`
+    if not isinstance(metric, keras.metrics.Metric):
+        return metric in KERAS_FUNCTIONS
+    if type(metric) in KINDS:
+        return not isinstance(metric, OF_WHOLE_BATCHES)
+    return getattr(type(metric).update_state, "leaves_out_rows", False)
 
 
 def real_rows(x):

@@ -17,6 +17,7 @@ from keras import losses, metrics, ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter, take_direction, wrapped_function
 from encoder_zoo.common.wording import close_names, did_you_mean, invalid
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.exact_metrics import AUC, AveragePrecision, Pearson, Spearman
 from encoder_zoo.tasks.training.loss_inputs import (
@@ -189,6 +190,7 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
         [0.127, 1.127]
     """
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         if are_indices(y_true, y_pred):
             return super().call(y_true, y_pred)
@@ -212,6 +214,7 @@ class LabelCrossentropy(losses.BinaryCrossentropy):
         0.347
     """
 
+    @leaves_out_rows
     def call(self, y_true, y_pred):
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
@@ -234,6 +237,7 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
         0.5
     """
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         return super().update_state(class_indices_of(y_true, y_pred), y_pred, sample_weight)
 
@@ -352,6 +356,7 @@ class MeanOfLoss(metrics.Mean):
         if isinstance(loss, losses.Loss) or loss in FUNCTIONS:
             take_direction(self, metrics.MeanSquaredError())  # a lower value is better
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         batch_loss = BatchLoss(self.loss, self.activation)
         values = batch_loss.values(y_true, y_pred)
@@ -469,6 +474,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         self.score, self.average, self.activation = score, average, activation
         self.counts = None
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         classes = y_pred.shape[-1]
@@ -539,6 +545,7 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         super().__init__(**{"name": "matthews", **kwargs})
         self.counts = None
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_pred = ops.convert_to_tensor(y_pred)
         classes = y_pred.shape[-1]
@@ -592,6 +599,7 @@ class Perplexity(metrics.SparseCategoricalCrossentropy):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "perplexity", "from_logits": True, **kwargs})
 
+    @leaves_out_rows
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.reshape(class_indices_of(y_true, y_pred), (-1,))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import inspect
 
-import keras
 from keras import losses, ops
 
 from encoder_zoo.common.keras_private import wrapped_function
@@ -296,14 +295,10 @@ def with_axis_of_outputs(y_true, y_pred):
 def computes_rows(loss) -> bool:
     """Return whether a loss is known to have a value for each row that other rows do not change.
 
-    It is one of Keras's. Losses of this package that compare rows ask `rows_that_count`.
+    It is one of Keras's, or says so by `leaves_out_rows`.
     """
-    if isinstance(loss, losses.Loss):
-        registered = keras.saving.get_registered_name(type(loss))
-        if registered.startswith("encoder_zoo>"):
-            return True
-        if type(loss).call is not losses.MeanSquaredError.call:
-            return False
+    if isinstance(loss, losses.Loss) and type(loss).call is not losses.MeanSquaredError.call:
+        return getattr(type(loss).call, "leaves_out_rows", False)
     whole = (losses.dice, losses.tversky, *OF_OTHER_THINGS)
     function = function_of(loss)
     return function is not None and function not in whole

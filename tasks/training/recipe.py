@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
@@ -12,17 +13,13 @@ import numpy as np
 from encoder_zoo.common.keras_private import compiled_parts, learning_rate_at
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.family import WEIGHT_DECAY
-from encoder_zoo.encoders.training import undecayed_weights
+from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.tasks.training.fine_tuning_optimizer import (
-    FrozenLayers,
     fine_tuning_optimizer,
     inner_optimizer,
     layerwise,
-    restart_optimizer,
 )
-from encoder_zoo.tasks.training.logit_metrics import metrics_on_logits
-from encoder_zoo.tasks.training.optimizers import WARMUP, AccumulatingLossScaleOptimizer
+from encoder_zoo.tasks.training.optimizers import AccumulatingLossScaleOptimizer
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.training.text_model import TextModel
@@ -32,92 +29,154 @@ logger = logging.getLogger("encoder_zoo")
 # Arguments of `compile` for the "auto" optimizer, in addition to the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
 FINE_TUNING_RATE = 1e-4  # the highest that is for pretrained weights
+# Callbacks of Keras's that leave the learning rate as it is.
+KEEPING_THE_RATE = {
+    *(value for value in vars(keras.callbacks).values() if isinstance(value, type))
+} - {keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau}
 # Arguments until a `compile` names them.
 DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "jit_compile": "auto"}
 
 
-class Recipe:
-    """Holds the arguments of `compile`, and makes the optimizer of the default recipe.
-
-    Args:
-        task: to be trained.
+class TaskSettings(NamedTuple):
+    """What of a task the optimizer depends on, beside the arguments of `compile`.
 
     Attributes:
-        arguments: of `compile`, each of the last one that named it.
-        options: further arguments of `compile`, which are Keras's, likewise.
+        learning_rate: at the peak.
+        weight_decay, layer_decay, warmup: until `compile` names others.
+        learning_rate_shares: {id of a weight: its learning rate, as a share of that of the others}.
+        undecayed_weights: Weights without weight decay.
+        scales_loss: Whether gradients are computed in float16, of a loss that is scaled.
     """
 
-    def __init__(self, task: TextModel):
-        self._task = task
-        self.arguments, self.options = {}, {}
-        self._frozen = FrozenLayers()
-        self._traced_with = None
+    learning_rate: float
+    weight_decay: float
+    layer_decay: float
+    warmup: float
+    learning_rate_shares: Mapping[int, float]
+    undecayed_weights: Sequence[keras.Variable]
+    scales_loss: bool
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The arguments of `compile`, and the optimizer of the default recipe.
+
+    Args:
+        arguments: Mapping of `TextModel.compile`'s own arguments, each of the last call that named
+            it, without the learning rate.
+        options: Mapping of those that are Keras's, likewise.
+
+    Example:
+        >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
+        >>> recipe = Recipe().updated({**unset, "warmup": 0.2}, {"run_eagerly": None})
+        >>> recipe.makes_optimizer, recipe.arguments["warmup"], recipe.options
+        (True, 0.2, {})
+    """
+
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def makes_optimizer(self) -> bool:
         """Return whether the optimizer is that of the recipe."""
         return is_auto(self.arguments.get("optimizer"))
 
-    def compile(self, keras_compile: Callable, arguments: dict, options: dict) -> None:
-        """Compile a task.
+    @property
+    def loss_weight(self) -> float:
+        """Return the weight of a task's one loss."""
+        return _single_weight(self.options.get("loss_weights"))
 
-        Args:
-            keras_compile: `keras.Model.compile` of the task.
-            arguments: of `TextModel.compile`; None leaves one as it is.
-            options: those that are only Keras's, likewise.
+    def updated(self, arguments: Mapping, options: Mapping) -> Recipe:
+        """Return the recipe after another `compile`, in which None leaves an argument as it is.
+
+        Raises:
+            ValueError: If a setting of the recipe is given beside another optimizer, or there are
+                several weights of losses.
         """
-        task, before = self._task, (self.arguments, self.options)
-        self._check(arguments)
-        if arguments["frozen_layers"] is not None:
-            self._frozen.freeze(task.backbone, arguments["frozen_layers"])
-        task.learning_rate = arguments.pop("learning_rate") or task.learning_rate
-        arguments = self._completed(arguments)
-        options = {**self.options, **{n: v for n, v in options.items() if v is not None}}
-        self.arguments, self.options = arguments, options
-        if self.makes_optimizer and (arguments, options) == before and self._is_as_traced():
-            return  # another learning rate, at most, which needs no other graph
-        self._keras_compile = keras_compile
-        try:
-            if self.makes_optimizer:
-                self._compile_anew()
-            else:
-                self._compile(arguments["optimizer"])
-        except Exception:
-            self.arguments, self.options = before  # those that were refused must not stay
-            raise
-        if not self.makes_optimizer:
-            self._warn_default_rate()
-
-    def _check(self, arguments: dict) -> None:
-        """Raise a ValueError if a setting of the recipe is given beside another optimizer."""
-        optimizer = arguments["optimizer"]
-        if optimizer is None:
-            optimizer = self.arguments.get("optimizer", "auto")
-        for name in ("learning_rate", *RECIPE):
-            if arguments[name] is not None and not is_auto(optimizer):
-                raise invalid(
-                    name,
-                    arguments[name],
-                    "None with an optimizer: set it there, or pass optimizer='auto'",
-                )
-
-    def _completed(self, arguments: dict) -> dict:
-        """Return arguments with those that are not given as the last `compile` had them."""
         given = {name: value for name, value in arguments.items() if value is not None}
         if is_auto(given.get("metrics")):  # those of the task
             given["metrics"] = None
         completed = {**dict.fromkeys(arguments), **DEFAULTS, **self.arguments, **given}
+        del completed["learning_rate"]  # which is the task's
         if not is_auto(completed["optimizer"]):
+            for name in ("learning_rate", *RECIPE):
+                if arguments[name] is not None:
+                    raise invalid(
+                        name,
+                        arguments[name],
+                        "None with an optimizer: set it there, or pass optimizer='auto'",
+                    )
             completed |= dict.fromkeys(RECIPE)
-        return completed
+        options = {name: value for name, value in options.items() if value is not None}
+        recipe = Recipe(completed, {**self.options, **options})
+        _single_weight(recipe.options.get("loss_weights"))
+        return recipe
 
-    def _warn_default_rate(self) -> None:
+    def jit_compile(self, goes_step_by_step: str | None, has_fixed_shapes: bool):
+        """Return the argument of this name for Keras.
+
+        Args:
+            goes_step_by_step: What of the model XLA does not train on TensorFlow, or None.
+            has_fixed_shapes: Whether XLA would compile a single program.
+
+        Raises:
+            ValueError: If XLA is asked for and does not compile the model.
+        """
+        given = self.arguments["jit_compile"]
+        if keras.config.backend() != "tensorflow":
+            return given
+        if is_auto(given):
+            return has_fixed_shapes and not goes_step_by_step and has_accelerator()
+        if given and goes_step_by_step:
+            raise invalid(
+                "jit_compile",
+                given,
+                f"False: XLA does not compile the training of {goes_step_by_step} on TensorFlow",
+            )
+        return given
+
+    def make_optimizer(
+        self, backbone: Backbone, settings: TaskSettings
+    ) -> keras.optimizers.Optimizer:
+        """Return a new optimizer, which holds the peak of its learning rate until a `fit`.
+
+        Args:
+            backbone: of the layers that `layer_decay` is of.
+            settings: of the task.
+        """
+        weight_decay, layer_decay, warmup, steps = (
+            getattr(settings, name, None) if self.arguments[name] is None else self.arguments[name]
+            for name in ("weight_decay", "layer_decay", "warmup", "gradient_accumulation_steps")
+        )
+        multiplier = layerwise(backbone, layer_decay)
+        if shares := settings.learning_rate_shares:
+            of_others = multiplier
+
+            def multiplier(weight):
+                other = 1.0 if of_others is None else of_others(weight)
+                return shares.get(id(weight), other)
+
+        optimizer = fine_tuning_optimizer(
+            1,
+            settings.learning_rate,
+            weight_decay,
+            None if steps == 1 else steps,
+            multiplier,
+            warmup,
+            settings.undecayed_weights,
+        )
+        optimizer.schedule.hold_peak()
+        scales = settings.scales_loss and self.options.get("auto_scale_loss", True)
+        accumulates = scales and optimizer.gradient_accumulation_steps
+        return AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
+
+    def warn_default_rate(self, optimizer, default_rate: float) -> None:
         """Log the learning rate of an optimizer that is given by its name."""
-        name, optimizer = self.arguments["optimizer"], self._task.optimizer
-        optimizer = inner_optimizer(optimizer)
-        if not isinstance(name, str) or isinstance(optimizer, keras.optimizers.SGD):
+        name, optimizer = self.arguments["optimizer"], inner_optimizer(optimizer)
+        if self.makes_optimizer or not isinstance(name, str):
             return
-        default_rate = self._task.default_learning_rate
+        if isinstance(optimizer, keras.optimizers.SGD):
+            return
         logger.warning(
             "optimizer=%r trains at Keras's default learning rate of %g; that of this model is %g. "
             "Pass keras.optimizers.%s(%g), or compile(optimizer='auto', learning_rate=...).",
@@ -128,138 +187,19 @@ class Recipe:
             default_rate,
         )
 
-    def _compile(self, optimizer) -> None:
-        task, given = self._task, self.arguments
-        jit_compile, loss = given["jit_compile"], given["loss"]
-        steps = task.record.goes_step_by_step
-        if is_auto(jit_compile) and keras.config.backend() == "tensorflow":
-            length = getattr(task.preprocessor, "sequence_length", None)
-            can_compile = length is not None and not steps
-            jit_compile = has_accelerator() and can_compile and not task.distribution.strategy
-        elif jit_compile and steps and keras.config.backend() == "tensorflow":
-            raise invalid(
-                "jit_compile",
-                jit_compile,
-                f"False: XLA does not compile the training of {steps} on TensorFlow",
-            )
-        default = task.default_loss()
-        # Keras gets no loss: `TextModel.compute_loss` computes it.
-        task.loss = default if is_auto(loss) else task.resolve_loss(loss, default)
-        task.batch_loss = task.make_batch_loss(task.loss)
-        if task.distribution.strategy:
-            task.batch_loss.check_adds_up()
-        options = {name: v for name, v in self.options.items() if name != "loss_weights"}
-        self.loss_weight = _single_weight(self.options.get("loss_weights"))
-        self._keras_compile(
-            optimizer=optimizer,
-            **self._metrics(given["metrics"], given["weighted_metrics"]),
-            jit_compile=jit_compile,
-            **options,
-        )
-        task.distribution.fix_compiled(task)
-
-    def _metrics(self, metrics, weighted) -> dict:
-        """Return the metrics for Keras's `compile`."""
-        task = self._task
-        metrics, weighted = self._named(metrics), self._named(weighted)
-        if is_auto(weighted):
-            weighted = task.default_metrics() if metrics is None else None
-        else:
-            weighted = metrics_on_logits(weighted, task.output_activation, task.record.pads_classes)
-        metrics = metrics_on_logits(metrics, task.output_activation, task.record.pads_classes)
-        if task.record.labels_tokens and metrics:
-            metrics, weighted = None, [*metrics, *(weighted or [])]
-        return {"metrics": metrics, "weighted_metrics": weighted}
-
-    def _named(self, given):
-        """Return metrics with the names that a task knows replaced by its metrics."""
-        if given is None or is_auto(given) or self._task.output_activation is None:
-            return given
-        flat = keras.tree.flatten(given)
-        return [self._task.metric_by_name(m) if isinstance(m, str) else m for m in flat]
-
-    # -- the optimizer of the recipe -----------------------------------------------------------
-
-    def _compile_anew(self) -> None:
-        """Compile with a new optimizer of the recipe, for the weights that train now."""
-        task, family = self._task, self._task.backbone.family
-        settings = {"weight_decay": family.weight_decay, "layer_decay": family.layer_decay}
-        if task.record.pretrains:  # a family's paper gives those for fine-tuning
-            settings = {"weight_decay": WEIGHT_DECAY, "layer_decay": 1.0}
-        settings |= {"warmup": task.record.warmup or WARMUP, "gradient_accumulation_steps": None}
-        settings |= {n: self.arguments[n] for n in RECIPE if self.arguments[n] is not None}
-        if settings["gradient_accumulation_steps"] == 1:
-            settings["gradient_accumulation_steps"] = None
-        learning_rate_multiplier = layerwise(task.backbone, settings.pop("layer_decay"))
-        if shares := task.learning_rate_shares():
-            of_others = learning_rate_multiplier
-
-            def learning_rate_multiplier(weight):
-                other = 1.0 if of_others is None else of_others(weight)
-                return shares.get(id(weight), other)
-
-        settings |= {"undecayed_weights": undecayed_weights(task)}
-        optimizer = fine_tuning_optimizer(
-            1, task.learning_rate, learning_rate_multiplier=learning_rate_multiplier, **settings
-        )
-        optimizer.schedule.hold_peak()  # until a `fit`
-        scales = task.dtype_policy.name == "mixed_float16" and self.options.get(
-            "auto_scale_loss", True
-        )
-        if scales and optimizer.gradient_accumulation_steps:
-            optimizer = AccumulatingLossScaleOptimizer(optimizer)
-        self._compile(optimizer)
-        self._traced_with = self._traced_state()
-
-    def _traced_state(self) -> tuple:
-        """Return the state that training graphs depend on, except the arguments of `compile`."""
-        task, backbone = self._task, self._task.backbone
-        trained = tuple(id(variable) for variable in task.trainable_variables)
-        of_backbone = backbone._checkpoints_gradients, backbone.layers_version
-        return trained, *of_backbone, task.traced_settings
-
-    def _is_as_traced(self) -> bool:
-        return self._task.compiled and self._traced_with == self._traced_state()
-
-    def restart_schedule(self, total_batches: int) -> None:
-        """Begin the schedule of a `fit`, if the optimizer is the recipe's.
+    def check_trains(self, optimizer, total_batches: int, callbacks: list) -> None:
+        """Raise a ValueError if the steps of a `fit` would change no weight.
 
         Args:
-            total_batches: of all epochs.
-        """
-        if total_batches:
-            self._train_new_pooler()
-            self._warn_random_weights()
-        task = self._task
-        with task.distribution.scope():
-            if self.makes_optimizer:
-                if not self._is_as_traced():
-                    self._compile_anew()
-                restart_optimizer(task.optimizer, task.learning_rate, total_batches)
-            # Variables that appear in a trace have TensorFlow trace a second time.
-            if not task.optimizer.built:
-                task.optimizer.build(task.trainable_variables)
-
-    def check_trains(self, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if a `fit` would change no weight.
-
-        Args:
+            optimizer: of the model.
             total_batches: of all epochs.
             callbacks: of the user; one that sets the learning rate is trusted.
 
         Raises:
-            ValueError: If no weight would change: all are frozen, the learning rate is 0 in all
-                steps, or there are fewer batches than `gradient_accumulation_steps`.
+            ValueError: If the learning rate is 0 in all steps, or there are fewer batches than
+                `gradient_accumulation_steps`.
         """
-        task = self._task
-        if not total_batches:
-            return
-        if not task.trainable_variables:
-            raise ValueError(
-                f"All weights of this {type(task).__name__} are frozen. Set `trainable = True` of "
-                "the model, or of the layers that are to learn."
-            )
-        optimizer = inner_optimizer(task.optimizer)
+        optimizer = inner_optimizer(optimizer)
         accumulated = optimizer.gradient_accumulation_steps or 1
         if total_batches < accumulated:
             raise invalid(
@@ -278,18 +218,22 @@ class Recipe:
                 "schedule fits the steps of each `fit`."
             )
 
-    def report_still(self, total_batches: int) -> None:
+    def report_still(
+        self, optimizer, weights: Sequence[keras.Variable], total_batches: int
+    ) -> None:
         """Log that a `fit` has trained nothing: in float16 it has made no step, or all gradients
         were 0.
 
         Args:
+            optimizer: of the model.
+            weights: that it trains.
             total_batches: of all epochs.
         """
-        optimizer = inner_optimizer(self._task.optimizer)
         if not self.makes_optimizer:
             return
-        if not int(keras.ops.convert_to_numpy(optimizer.iterations)):
-            if optimizer is not self._task.optimizer and total_batches:
+        inner = inner_optimizer(optimizer)
+        if not int(keras.ops.convert_to_numpy(inner.iterations)):
+            if inner is not optimizer and total_batches:
                 logger.warning(
                     "This `fit` has made no step: in float16 the gradients of all %d batches "
                     "overflowed, and each of them halves the scale of the loss. Train for more "
@@ -298,68 +242,72 @@ class Recipe:
                 )
             return
         # Of the mean squares of the gradients; the head's, at the end, are other than 0 first.
-        squares = (optimizer.moments_of(v)[1] for v in reversed(self._task.trainable_variables))
+        squares = (inner.moments_of(variable)[1] for variable in reversed(weights))
         if not any(bool(keras.ops.any(square != 0)) for square in squares):
             logger.warning(
                 "All gradients of this `fit` were 0: it has learned nothing. Are all sample "
                 "weights 0, are no tokens labelled, or is the loss 0 already?"
             )
 
-    def hold_rate(self) -> None:
+    def hold_rate(self, optimizer) -> None:
         """Hold the peak of the learning rate for steps outside of `fit`, unless one is set."""
         if self.makes_optimizer:
-            inner_optimizer(self._task.optimizer).schedule.hold_peak()
+            inner_optimizer(optimizer).schedule.hold_peak()
 
-    def weigh_batch(self, size) -> None:
+    def weigh_batch(self, optimizer, size) -> None:
         """Have an accumulated step weigh the batch as the large batch does.
 
         Of a sum of several losses one decides, the last of a batch for which this is called: their
         gradients are one.
 
         Args:
+            optimizer: of the model.
             size: of the loss, see `BatchLoss`; None is a sum, as the loss of the large batch is.
         """
-        optimizer = inner_optimizer(self._task.optimizer)
+        optimizer = inner_optimizer(optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
-    def _warn_random_weights(self) -> None:
-        """Log that random weights learn little at a rate for pretrained ones."""
-        rate = self._task.learning_rate
-        is_default = self.makes_optimizer and rate == self._task.default_learning_rate
-        if is_default and rate <= FINE_TUNING_RATE and self._task.backbone.has_random_weights:
-            logger.warning(
-                "The encoder has random weights and no pretraining. The default learning rate of "
-                "%g is for pretrained ones and may learn nothing: pass "
-                "compile(learning_rate=1e-3), or load the encoder with from_preset.",
-                rate,
-            )
-
-    def _train_new_pooler(self) -> None:
-        """Note that a new pooler will be trained, or log that it is frozen."""
-        backbone = self._task.backbone
-        if not backbone.pooler_is_new:
-            return
-        backbone.pooler_is_new = not any(v.trainable for v in backbone.pooler_dense.variables)
-        if backbone.pooler_is_new:
-            logger.warning(
-                "The pooler is frozen with random weights, as the checkpoint has none for it. "
-                "backbone.pooler_dense.trainable = True trains it."
-            )
-
-    def get_config(self, config: dict | None) -> dict | None:
+    def to_config(self, config: dict, loss, learning_rate: float) -> dict:
         """Return Keras's compile config with the recipe and the task's loss by name, without the
-        schedule's state."""
-        if config:
-            config["frozen_layers"] = self.arguments["frozen_layers"]
-            loss = self.arguments["loss"]  # the task's own may have weights of the task
-            if not is_auto(loss):
-                loss = keras.saving.serialize_keras_object(self._task.loss)
-            config |= {"loss": loss, "loss_weights": self.options.get("loss_weights")}
-        if config and self.makes_optimizer:
-            config |= {"optimizer": "auto", "learning_rate": self._task.learning_rate}
-            config |= {name: self.arguments[name] for name in RECIPE}
-        return config
+        schedule's state.
+
+        Args:
+            config: Keras's.
+            loss: that the task computes.
+            learning_rate: at the peak.
+        """
+        given = self.arguments
+        # The task's own may have weights of the task.
+        kept = "auto" if is_auto(given["loss"]) else keras.saving.serialize_keras_object(loss)
+        own = {"loss": kept, "loss_weights": self.options.get("loss_weights")}
+        if self.makes_optimizer:
+            own |= {"optimizer": "auto", "learning_rate": learning_rate}
+            own |= {name: given[name] for name in RECIPE}
+        return {**config, **own, "frozen_layers": given["frozen_layers"]}
+
+
+def warn_random_weights(learning_rate: float) -> None:
+    """Log that random weights learn little at a rate for pretrained ones."""
+    if learning_rate <= FINE_TUNING_RATE:
+        logger.warning(
+            "The encoder has random weights and no pretraining. The default learning rate of "
+            "%g is for pretrained ones and may learn nothing: pass "
+            "compile(learning_rate=1e-3), or load the encoder with from_preset.",
+            learning_rate,
+        )
+
+
+def train_new_pooler(backbone: Backbone) -> None:
+    """Note that a new pooler will be trained, or log that it is frozen."""
+    if not backbone.pooler_is_new:
+        return
+    backbone.pooler_is_new = not any(v.trainable for v in backbone.pooler_dense.variables)
+    if backbone.pooler_is_new:
+        logger.warning(
+            "The pooler is frozen with random weights, as the checkpoint has none for it. "
+            "backbone.pooler_dense.trainable = True trains it."
+        )
 
 
 def check_weights(sample_weight, class_weights: list | None) -> None:
@@ -401,11 +349,8 @@ def _single_weight(loss_weights) -> float:
 
 
 def _sets_rate(callback) -> bool:
-    """Return whether a callback may set the learning rate."""
-    rates = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
-    return isinstance(callback, rates) or not type(callback).__module__.startswith(
-        ("keras.", "encoder_zoo.")
-    )
+    """Return whether a callback may set the learning rate, as far as it is known."""
+    return getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
 
 
 def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:

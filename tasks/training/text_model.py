@@ -44,7 +44,9 @@ from encoder_zoo.common.weights_lock import (
     weights_lock,
 )
 from encoder_zoo.encoders import gradients
+from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
+from encoder_zoo.encoders.training import undecayed_weights
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
@@ -54,7 +56,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.backup import resume
-from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
+from encoder_zoo.tasks.training.batch_loss import mean_over_replicas
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.data import BatchMaker, Source, own_errors, uncounted
 from encoder_zoo.tasks.training.distribution import (
@@ -64,6 +66,7 @@ from encoder_zoo.tasks.training.distribution import (
     worker_of,
 )
 from encoder_zoo.tasks.training.exact_metrics import ExactMetric
+from encoder_zoo.tasks.training.fine_tuning_optimizer import FrozenLayers, restart_optimizer
 from encoder_zoo.tasks.training.graphs import (
     GraphCache,
     can_be_filled,
@@ -81,9 +84,17 @@ from encoder_zoo.tasks.training.inference import (
     predict_texts,
     text_outputs,
 )
-from encoder_zoo.tasks.training.loss_inputs import resolve_loss
+from encoder_zoo.tasks.training.objective import Objective
+from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of
-from encoder_zoo.tasks.training.recipe import Recipe, build_metrics, check_weights
+from encoder_zoo.tasks.training.recipe import (
+    Recipe,
+    TaskSettings,
+    build_metrics,
+    check_weights,
+    train_new_pooler,
+    warn_random_weights,
+)
 from encoder_zoo.tasks.training.streams import ending_quietly
 
 
@@ -100,13 +111,12 @@ class TextModel(keras.Model):
         distribution: the strategy of `tf.distribute` that the model was built under, or none.
         graphs: the graphs that were traced.
         recipe: the settings of `compile`.
-        output_activation: the function that makes probabilities of the outputs, "softmax" or
-            "sigmoid"; "linear" for numbers; None to take losses and metrics as they are.
+        objective: loss, metrics, and what they take the outputs for.
         traced_settings: the settings of a task that its training graphs depend on.
     """
 
     record: TaskRecord
-    output_activation: str | None = None
+    objective: Objective
     traced_settings: tuple = ()
     _counted = types.SimpleNamespace(steps=None, done=0)
     _evaluation: tuple[Mapping[str, float], int] | None = None  # results, checksum of the weights
@@ -122,7 +132,9 @@ class TextModel(keras.Model):
         self.graphs = GraphCache()
         self._layers_version = 0
         enable_compilation_cache()
-        self.recipe = Recipe(self)
+        self.recipe = Recipe()
+        self._frozen_layers = FrozenLayers()
+        self._traced_with = None
         self.learning_rate = self.default_learning_rate
         if keras.config.backend() == "tensorflow":
             self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
@@ -132,7 +144,7 @@ class TextModel(keras.Model):
         """Return the functions and settings that make batches for this task, as they are now."""
         jit_compile = self.compiled and self.jit_compile
         compiles = bool(jit_compile) or keras.config.backend() == "jax"
-        fills = compiles and self.compiled and self.record.fills_batches
+        fills = compiles and self.compiled and self.objective.fills_batches
         fills = fills and not self.distribution.strategy
         return BatchMaker(
             task=type(self).__name__,
@@ -294,11 +306,90 @@ class TextModel(keras.Model):
         }
         self.distribution.check_devices(self)
         with self.distribution.scope():
-            self.recipe.compile(super().compile, arguments, options)
+            recipe = self.recipe.updated(arguments, options)
+            if frozen_layers is not None:
+                self._frozen_layers.freeze(self.backbone, frozen_layers)
+            self.learning_rate = learning_rate or self.learning_rate
+            if recipe.makes_optimizer and recipe == self.recipe and self._is_as_traced():
+                return  # another learning rate, at most, which needs no other graph
+            self._compile(recipe)
+            recipe.warn_default_rate(self.optimizer, self.default_learning_rate)
+
+    def _compile(self, recipe: Recipe) -> None:
+        """Compile by a recipe, which is the model's from now on."""
+        given, optimizer = recipe.arguments, recipe.arguments["optimizer"]
+        if recipe.makes_optimizer:
+            optimizer = recipe.make_optimizer(self.backbone, self._settings_of_optimizer())
+        length = getattr(self.preprocessor, "sequence_length", None)
+        has_fixed_shapes = length is not None and not self.distribution.strategy
+        jit_compile = recipe.jit_compile(self.record.goes_step_by_step, has_fixed_shapes)
+        # Keras gets no loss: `compute_loss` computes it.
+        loss = self.objective.resolve_loss(given["loss"])
+        batch_loss = self.objective.batch_loss(loss)
+        if self.distribution.strategy:
+            batch_loss.check_adds_up()
+        metrics = self.objective.metrics(loss, given["metrics"], given["weighted_metrics"])
+        options = {name: v for name, v in recipe.options.items() if name != "loss_weights"}
+        super().compile(optimizer=optimizer, **metrics, jit_compile=jit_compile, **options)
+        self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
+        self._traced_with = self._traced_state()
+        self.distribution.fix_compiled(self)
+
+    def _settings_of_optimizer(self) -> TaskSettings:
+        family = self.backbone.family
+        decay = family.weight_decay, family.layer_decay
+        if self.record.pretrains:  # a family's paper gives those for fine-tuning
+            decay = WEIGHT_DECAY, 1.0
+        return TaskSettings(
+            self.learning_rate,
+            *decay,
+            WARMUP if self.record.warmup is None else self.record.warmup,
+            self.learning_rate_shares(),
+            undecayed_weights(self),
+            self.dtype_policy.name == "mixed_float16",
+        )
+
+    def _traced_state(self) -> tuple:
+        """Return the state that training graphs depend on, except the arguments of `compile`."""
+        trained = tuple(id(variable) for variable in self.trainable_variables)
+        of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
+        return trained, *of_backbone, self.traced_settings
+
+    def _is_as_traced(self) -> bool:
+        return self.compiled and self._traced_with == self._traced_state()
+
+    def _restart_schedule(self, total_batches: int) -> None:
+        """Begin the schedule of a `fit`, if the optimizer is the recipe's."""
+        is_recipes = self.recipe.makes_optimizer
+        if total_batches:
+            train_new_pooler(self.backbone)
+            is_default = is_recipes and self.learning_rate == self.default_learning_rate
+            if is_default and self.backbone.has_random_weights:
+                warn_random_weights(self.learning_rate)
+        with self.distribution.scope():
+            if is_recipes:
+                if not self._is_as_traced():
+                    self._compile(self.recipe)
+                restart_optimizer(self.optimizer, self.learning_rate, total_batches)
+            # Variables that appear in a trace have TensorFlow trace a second time.
+            if not self.optimizer.built:
+                self.optimizer.build(self.trainable_variables)
+
+    def _check_trains(self, total_batches: int, callbacks: list) -> None:
+        """Raise a ValueError if a `fit` would change no weight."""
+        if not total_batches:
+            return
+        if not self.trainable_variables:
+            raise ValueError(
+                f"All weights of this {type(self).__name__} are frozen. Set `trainable = True` of "
+                "the model, or of the layers that are to learn."
+            )
+        self.recipe.check_trains(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
         """Return the arguments of `compile`."""
-        return self.recipe.get_config(super().get_compile_config())
+        config = super().get_compile_config()
+        return config and self.recipe.to_config(config, self.loss, self.learning_rate)
 
     def compile_from_config(self, config: dict) -> None:
         """Compile as `get_compile_config` says."""
@@ -417,8 +508,8 @@ class TextModel(keras.Model):
         """Call Keras's `fit`, under a strategy on parts of batches."""
         data.check()
         drop_kernels_of_models_gone(self)
-        self.recipe.restart_schedule(data.total_steps)
-        self.recipe.check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
+        self._restart_schedule(data.total_steps)
+        self._check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
         if not data.plan.epochs:  # of none Keras's JAX and PyTorch trainers fail
             none = keras.callbacks.CallbackList(callbacks, add_history=True, model=self)
             none.on_train_begin()
@@ -435,7 +526,7 @@ class TextModel(keras.Model):
                 arguments["x"] = uncounted(arguments["x"])
             with self._counting(data.steps_per_epoch, done), own_errors(data, held_out):
                 history = super().fit(**arguments)
-        self.recipe.report_still(data.total_steps)
+        self.recipe.report_still(self.optimizer, self.trainable_variables, data.total_steps)
         return history
 
     # -- answers ---------------------------------------------------------------------------------
@@ -636,24 +727,6 @@ class TextModel(keras.Model):
         gradients.hold_gradients()
         return outputs
 
-    def resolve_loss(self, loss, default: keras.losses.Loss):
-        """Return the loss that the task computes for the one that `compile` gets."""
-        return resolve_loss(loss, default, self.loss_activation, self.record.pads_classes)
-
-    @property
-    def loss_activation(self) -> str | None:
-        """Return the `output_activation` of the outputs that the loss of `compile` gets."""
-        return "softmax" if self.record.pretrains else self.output_activation
-
-    def make_batch_loss(self, loss) -> BatchLoss:
-        """Return what computes a loss of batches of this task.
-
-        Args:
-            loss: Returned by `resolve_loss`.
-        """
-        of_tokens = self.record.labels_tokens or self.record.pretrains
-        return BatchLoss(loss, self.loss_activation, of_tokens)
-
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Compute the loss of the whole batch with `BatchLoss`, and add the losses of layers.
 
@@ -662,7 +735,7 @@ class TextModel(keras.Model):
         penalties = self.penalties(y_pred)
         loss, size = self.batch_loss(y, y_pred, sample_weight, real_rows(x))
         if training:
-            self.recipe.weigh_batch(size)
+            self.recipe.weigh_batch(self.optimizer, size)
         weigh_next_loss(self, size)
         return loss * self.recipe.loss_weight + penalties
 
@@ -684,6 +757,7 @@ class TextModel(keras.Model):
         for metric in compiled_metrics(self):
             if hasattr(metric, "read_inputs"):  # such as `EntityF1`
                 metric.read_inputs(x)
+        y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
         real = real_rows(x)
         if real is None:
             return super().compute_metrics(x, y, y_pred, sample_weight)
@@ -772,7 +846,7 @@ class TextModel(keras.Model):
         """
         self.distribution.check_devices(self)
         with weights_lock(self).fitting(), self.distribution.running():
-            self.recipe.hold_rate()
+            self.recipe.hold_rate(self.optimizer)
             return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):

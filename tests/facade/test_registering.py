@@ -19,6 +19,7 @@ from encoder_zoo.tasks.base.head import make_head
 from encoder_zoo.tasks.base.task import Task, TaskRecord, TinyData
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, Numbers
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.testing import tiny
 
 TABLES = (pd.DataFrame, pa.table, dict)
@@ -61,7 +62,7 @@ class Scorer(Task):
     """The mean of the tokens' vectors as one number for each text, without a head."""
 
     record = TaskRecord("toy_scorer", ScorerPreprocessor)
-    output_activation = "linear"
+    objective = Objective(keras.losses.MeanSquaredError, activation="linear")
 
     def __init__(self, backbone, preprocessor=None, **kwargs):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -81,12 +82,6 @@ class Scorer(Task):
 
     def compute_output_spec(self, inputs, training=None):
         return keras.KerasTensor((inputs["token_ids"].shape[0], 1), "float32")
-
-    def default_loss(self):
-        return keras.losses.MeanSquaredError()
-
-    def default_metrics(self):
-        return []
 
 
 class HeadedPreprocessor(ScorerPreprocessor):

@@ -42,8 +42,8 @@ def test_both_heads_answer_as_transformers_do(tiny, tmp_path, family, logits):
         found = model(inputs)
         tokens = found["masked_lm"].numpy()[real]
         np.testing.assert_allclose(tokens, expected.prediction_logits.numpy()[real], atol=1e-5)
-        np.testing.assert_allclose(found[model.objective], expected[logits], atol=1e-5)
-    assert here.objective == record.heads["ForPreTraining"].pair.objective
+        np.testing.assert_allclose(found[model.pair_objective], expected[logits], atol=1e-5)
+    assert here.pair_objective == record.heads["ForPreTraining"].pair.objective
 
     # The loss of the same labels is theirs: the mean over tokens and the mean over pairs.
     labels = np.where(real & (np.arange(real.shape[1]) % 3 == 1), inputs["token_ids"], -100)
@@ -52,7 +52,10 @@ def test_both_heads_answer_as_transformers_do(tiny, tmp_path, family, logits):
     with torch.inference_mode():
         loss = there(**given, labels=torch.tensor(labels), **{name: torch.tensor(pairs)}).loss
     here.compile()
-    y = {"masked_lm": np.maximum(labels, 0), here.objective: pairs}
-    weights = {"masked_lm": (labels >= 0).astype("float32"), here.objective: np.ones(3, "float32")}
+    y = {"masked_lm": np.maximum(labels, 0), here.pair_objective: pairs}
+    weights = {
+        "masked_lm": (labels >= 0).astype("float32"),
+        here.pair_objective: np.ones(3, "float32"),
+    }
     found = here.evaluate(inputs, y, sample_weight=weights, batch_size=3, verbose=0)[0]
     assert found == pytest.approx(float(loss), rel=1e-5)

@@ -189,12 +189,12 @@ CALLS = {
 }
 # Public methods of tasks and indexes that answer nothing: what they read of weights is saved, or
 # they are steps of a call of the model, which waits for nobody.
-SILENT = """checkpoint_arguments config_fields default_loss default_metrics enable_lora encoded
+SILENT = """checkpoint_arguments config_fields enable_lora encoded
 for_cpu from_keras_hub from_preset head_misfit head_of input_ranges jax_state_sync kept_classes
-load_adapters least_weights logits_of metric_by_name prepared_inputs preprocess push_to_hub
+load_adapters least_weights logits_of objective prepared_inputs preprocess push_to_hub
 save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
 train_pooler train_step index_class load_index scaled chunks tune_thresholds learning_rate_shares
-encoded_queries forget_stale_functions make_batch_loss penalties resolve_loss""".split()
+encoded_queries forget_stale_functions penalties""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 

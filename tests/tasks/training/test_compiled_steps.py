@@ -37,7 +37,7 @@ def without_dropout(cls):
 def results(cls, jit_compile):
     """Losses, metrics and outputs of a short training in uneven batches."""
     task, record = without_dropout(cls), cls.record
-    if not record.fills_batches or cls is ez.MaskedLM:  # what is masked depends on the shape
+    if record.pretrains:  # what is masked depends on the shape
         tokenizer = task.preprocessor.tokenizer
         task.preprocessor = record.preprocessor_class(tokenizer, sequence_length=16)
     task.compile(jit_compile=jit_compile, learning_rate=1e-3)

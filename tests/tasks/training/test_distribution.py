@@ -795,8 +795,8 @@ class TestProcessesOfJax:
 def test_default_losses_add_up_over_replicas(task):
     """In the default run; the table of `plain_training.py` compares their gradients."""
     model = tiny.task(get_family("bert" if task.supports(get_family("bert")) else "electra"), task)
-    BatchLoss(model.default_loss()).check_adds_up()
+    BatchLoss(model.objective.default_loss()).check_adds_up()
     if task is ez.SequenceClassifier:
         for problem in ("regression", "multi_label_classification"):
             other = task(model.backbone, num_classes=2, problem_type=problem)
-            BatchLoss(other.default_loss()).check_adds_up()
+            BatchLoss(other.objective.default_loss()).check_adds_up()
