@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from encoder_zoo.common.lazy import keras
 from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
 
 
@@ -189,15 +188,27 @@ def cond(predicate, true_fn: Callable, false_fn: Callable):
 def scan(function: Callable, elements, initializer):
     """Return the results for the elements, one after the other, in the initializer's structure."""
     found = list(itertools.accumulate(elements, function, initial=initializer))[1:]
-    return keras.tree.map_structure(lambda *parts: stack(parts), *found)
+    return map_structure(lambda *parts: stack(parts), *found)
 
 
-def map_structure(function: Callable, *values, expand_composites: bool = False):
-    return keras.tree.map_structure(function, *values)
+def map_structure(function: Callable, first, *others, expand_composites: bool = False):
+    """Apply a function to the values in dicts, tuples and lists of the same structure."""
+    if isinstance(first, Mapping):
+        rows = ((name, [values[name] for values in (first, *others)]) for name in first)
+        return {name: map_structure(function, *row) for name, row in rows}
+    if isinstance(first, tuple | list):
+        parts = [map_structure(function, *row) for row in zip(first, *others, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return function(first, *others)
 
 
 def flatten(values) -> list:
-    return keras.tree.flatten(values)
+    """Return the values in a structure, those of a dict in the order of its sorted keys."""
+    if isinstance(values, Mapping):
+        values = [values[name] for name in sorted(values)]
+    if not isinstance(values, tuple | list):
+        return [values]
+    return [value for part in values for value in flatten(part)]
 
 
 # -- random numbers ------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ from encoder_zoo.tasks.pretraining.pretraining import (
 from encoder_zoo.tasks.pretraining.replaced_tokens import (
     ReplacedTokenDetection as ReplacedTokenDetection,
 )
-from encoder_zoo.tasks.pretraining.replaced_tokens import (
+from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
     ReplacedTokenDetectionPreprocessor as ReplacedTokenDetectionPreprocessor,
 )
 from encoder_zoo.tasks.pretraining.pretraining import sentence_order_pairs as sentence_order_pairs

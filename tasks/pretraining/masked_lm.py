@@ -386,7 +386,7 @@ class MaskedLM(Task):
     def _answers(self) -> MaskAnswers:
         # Kept for the spellings of the vocabulary.
         make = functools.partial(MaskAnswers, self.preprocessor, self)
-        return self.graphs.get("answers", make)
+        return self.batch_maker.cached("answers", make)
 
     @property
     def served_tokenizer(self) -> Tokenizer:

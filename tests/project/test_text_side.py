@@ -52,3 +52,8 @@ def test_texts_are_encoded_without_a_framework():
     command = [sys.executable, "-c", ENCODE]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[[2, 5, 6, 3], [2, 5, 3, 0]]", ""]
+
+
+def test_texts_are_answered_without_a_framework():
+    script = ROOT / "tests" / "project" / "answering.py"
+    subprocess.run([sys.executable, str(script)], check=True)
