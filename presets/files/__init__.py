@@ -1,1 +1,1 @@
-"""Reads and writes the files of presets: weights, JSON, text; none of them is trusted."""
+"""Read and write the files of presets: weights, JSON and text. Files are not trusted."""

@@ -1,7 +1,7 @@
-"""Replaces folders and files atomically, and only what was written here.
+"""Replace folders and files atomically, without losing user files.
 
-A folder that is written has a manifest with the checksums of its files. Those that it lists are
-replaced and deleted; every other thing in the folder is the user's and stays. Links are not
+Each saved folder has a manifest with the checksums of its files. Only files in the manifest are
+replaced or deleted. All other files in the folder belong to the user and are kept. Links are not
 followed.
 """
 
@@ -33,18 +33,19 @@ from encoder_zoo.presets.files.manifest import NAME, checksum_of, digest
 
 logger = logging.getLogger("encoder_zoo")
 
-_LEFTOVER_SECONDS = 24 * 3600  # files of a killed process are deleted after a day
-_TEMPORARY = ".encoder_zoo_temporary"  # file that marks the folders made here
+_LEFTOVER_SECONDS = 24 * 3600  # files of a killed process are deleted after one day
+_TEMPORARY = ".encoder_zoo_temporary"  # a file that marks temporary folders of this package
 
 
 class Kind(NamedTuple):
-    """A kind of folder that is written here.
+    """A kind of folder that this package can write.
 
     Attributes:
-        name: for errors, such as "an index".
-        is_written: whether a manifest is that of this kind.
-        manifest: the name of the file that lists the others.
-        read: patterns of the names of files that its readers open: none of them may be a user's.
+        name: String. The name for error messages, for example "an index".
+        is_written: Function of a manifest. It returns whether the manifest belongs to this kind.
+        manifest: String. The name of the file that lists all other files.
+        read: List of strings. Patterns of the file names that a reader opens. User files must not
+            match them.
     """
 
     name: str
@@ -55,23 +56,23 @@ class Kind(NamedTuple):
 
 @contextlib.contextmanager
 def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
-    """Replace a folder atomically by the one that the block fills.
+    """Replace a folder atomically with the contents that are written in the `with` block.
 
-    The new folder is written beside the target, flushed to disk, and exchanged with it. Of the
-    files in the target those that its manifest lists are replaced, after a line in the log if one
-    was changed since; all other files and folders stay. If the block fails, the target is
-    unchanged.
+    The new folder is written next to the target and flushed to disk. Then the two folders are
+    exchanged. Files in the manifest of the target are replaced, and a warning is logged if one of
+    them was modified. All other files and folders are kept. If the block fails, the target does not
+    change.
 
     Args:
-        folder: the target; it need not exist.
-        kind: of what the block writes, with a manifest.
+        folder: String or path. The target folder, which does not need to exist.
+        kind: `Kind` of the folder. The block must write its manifest.
 
     Yields:
         The path of the new folder.
 
     Raises:
-        ValueError: If the folder is a mount point or a link, or holds a file that was not saved
-            there by this package.
+        ValueError: If the target is a mount point or a link, or contains a file that would be
+            replaced but was not saved by this package.
         OSError: If the folder cannot be written, for example because the disk is full.
 
     Example:
@@ -111,13 +112,14 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
 def replacing_file(
     path: str | os.PathLike, is_written: Callable[[pathlib.Path], bool] = lambda path: False
 ) -> Iterator[pathlib.Path]:
-    """Replace a file atomically by the one that the block writes.
+    """Replace a file atomically with the contents that are written in the `with` block.
 
-    If the block fails, the file is unchanged.
+    If the block fails, the file does not change.
 
     Args:
-        path: of the file; it need not exist.
-        is_written: whether the file that is there was written here. A file with the same bytes is.
+        path: String or path. The target file, which does not need to exist.
+        is_written: Function of a path. It returns whether this package wrote the existing file. A
+            file with identical contents can always be replaced.
 
     Raises:
         ValueError: If the file is a link, or was not written by this package.
@@ -134,15 +136,15 @@ def replacing_file(
     _check_no_link(target)
     if target.exists():
         if not target.is_file():
-            raise ValueError(f"{target} is no regular file. Expected a path for a file.")
+            raise ValueError(f"{target} is not a regular file. Expected a path for a file.")
         _check_writable(target)
     is_ours = not target.exists() or is_written(target)
     with _beside(target) as folder:
         yield folder / target.name
         if not (is_ours or _same_bytes(target, folder / target.name)):
             raise ValueError(
-                f"{target} is there and was not written by encoder_zoo: it is kept. Delete it, or "
-                "give another path."
+                f"{target} exists and was not written by encoder_zoo, so it is kept. Delete the "
+                "file or choose another path."
             )
         _reset_permissions(folder, folder)
         _force_to_disk(folder)
@@ -150,10 +152,10 @@ def replacing_file(
 
 
 def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
-    """Delete the files that a folder's manifest lists, and the folder if it is empty then.
+    """Delete the files in the manifest of a folder, and the folder if it becomes empty.
 
-    Files that were changed since they were written stay, with a line in the log, and so do links.
-    Folders without a manifest of this kind are left as they are.
+    Modified files and links are kept, and a warning is logged. Folders without a manifest of this
+    kind are not changed.
     """
     target = pathlib.Path(folder)
     try:
@@ -169,22 +171,22 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
         if _is_unchanged(path, owned[name]):
             path.unlink()
         else:
-            logger.warning("%s was changed since it was written, and is kept.", path)
+            logger.warning("%s was modified after it was saved, so it is kept.", path)
     if kind.manifest in owned:
         (target / kind.manifest).unlink()
     for parent in sorted({target / name for name in own for name in _parents(name)}, reverse=True):
-        with contextlib.suppress(OSError):  # it holds other files
+        with contextlib.suppress(OSError):  # the folder is not empty
             parent.rmdir()
     with contextlib.suppress(OSError):
         target.rmdir()
 
 
 def write_signed(path: pathlib.Path, description: Mapping) -> None:
-    """Write a description, with its checksum, as a file that is replaced atomically.
+    """Write a description and its checksum to a file, which is replaced atomically.
 
     Args:
-        path: of the file.
-        description: plain data; its `sha256`, if it has one, is made anew.
+        path: File path.
+        description: Dictionary of plain data. The value of `sha256` is computed again.
     """
     description = {**description, "sha256": digest(description)}
     with replacing_file(path, _is_signed) as new:
@@ -200,7 +202,7 @@ def _is_signed(path: pathlib.Path) -> bool:
 
 
 def checked_folder(folder: str | os.PathLike) -> pathlib.Path:
-    """Return the path of a folder to write to, which need not exist.
+    """Check that a folder can be written and return its path. The folder does not need to exist.
 
     Raises:
         ValueError: If the path is a link or a file.
@@ -209,7 +211,7 @@ def checked_folder(folder: str | os.PathLike) -> pathlib.Path:
     target = _absolute(folder)
     _check_no_link(target)
     if target.exists() and not target.is_dir():
-        raise ValueError(f"{target} is a file. Expected a folder, or a path where none is yet.")
+        raise ValueError(f"{target} is a file. Expected the path of a folder or a new path.")
     if target.exists():
         _check_writable(target)
     return target
@@ -218,18 +220,18 @@ def checked_folder(folder: str | os.PathLike) -> pathlib.Path:
 def _check_exchangeable(target: pathlib.Path) -> None:
     if target.is_mount():
         raise ValueError(
-            f"{target} is a mount point: it cannot be replaced in one step. "
+            f"{target} is a mount point, so it cannot be replaced in one step. "
             f"Save to a folder inside it, such as {target / 'preset'}."
         )
     if target == pathlib.Path.cwd() or target in pathlib.Path.cwd().parents:
         raise ValueError(
-            f"{target} is or holds the working directory: it cannot be replaced in one step. "
-            "Save to a folder of its own."
+            f"{target} is or contains the working directory, so it cannot be replaced in one step. "
+            "Save to a separate folder."
         )
 
 
 def _absolute(path: str | os.PathLike) -> pathlib.Path:
-    """Return a path whose last part may be a link, which is not followed."""
+    """Return the absolute path. If the last component is a link, it is not followed."""
     path = pathlib.Path(path)
     last = path.name if path.name not in ("", "..") else ""
     return pathlib.Path(os.path.realpath(path.parent if last else path), last)
@@ -238,31 +240,31 @@ def _absolute(path: str | os.PathLike) -> pathlib.Path:
 def _check_no_link(path: pathlib.Path) -> None:
     if path.is_symlink():
         raise ValueError(
-            f"{path} is a link to {os.readlink(path)}, and links are not followed when something "
-            "is written. Give the path that it leads to, or delete the link."
+            f"{path} is a link to {os.readlink(path)}. Links are not followed when files are "
+            "written. Use the path of the target, or delete the link."
         )
 
 
 def _check_writable(path: pathlib.Path) -> None:
-    """Raise an error for what is marked as read-only, also of a user who may do everything."""
+    """Check that a path is not marked as read-only, even if the user could write it anyway."""
     if not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK):
         raise PermissionError(
-            errno.EACCES, f"{path} is read-only: nothing was written. Make it writable (chmod u+w)"
+            errno.EACCES, f"{path} is read-only. Nothing was written. Make it writable (chmod u+w)"
         )
 
 
-# -- what was written here ----------------------------------------------------------------------
+# -- files that this package has written --------------------------------------------------------
 
 
 def _owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
-    """Return the entries of the files that the manifest of a folder lists, and of itself."""
+    """Return the manifest entries of a folder, including an entry for the manifest itself."""
     path = target / kind.manifest
     if not os.path.lexists(path):
         return {}
     _check_no_link(path)
     try:
         if not path.is_file() or path.stat().st_size > SETTINGS.content:
-            raise ValueError(f"{path} is no manifest.")
+            raise ValueError(f"{path} is not a manifest.")
         manifest = parse_object(path.read_bytes(), path)
         files = manifest["files"]
         good = kind.is_written(manifest) and all(
@@ -280,7 +282,7 @@ def _owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
 def _check_replaceable(
     target: pathlib.Path, name: str, owned: Mapping, new: pathlib.Path, kind: Kind
 ) -> None:
-    """Raise an error if a file is a user's; log one that was changed since it was written."""
+    """Check that a file was saved by this package. Log a warning if it was modified afterwards."""
     path = target / name
     if _is_link(target, name) or any((target / parent).is_file() for parent in _parents(name)):
         raise _foreign(target, name, kind)
@@ -293,7 +295,7 @@ def _check_replaceable(
         raise _foreign(target, name, kind)
     _check_writable(path)
     if not same and not _is_unchanged(path, owned.get(name, {})):
-        logger.warning("%s was changed since it was saved, and is replaced.", path)
+        logger.warning("%s was modified after it was saved. It is replaced.", path)
 
 
 def _is_unchanged(path: pathlib.Path, entry: Mapping) -> bool:
@@ -306,13 +308,13 @@ def _same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
 
 def _foreign(target: pathlib.Path, name: str, kind: Kind) -> ValueError:
     return ValueError(
-        f"{target} holds {name}, which is not of {kind.name} that was saved there: it is kept. "
-        f"Delete it, or save to a folder of its own, such as {target / 'saved'}."
+        f"{target} contains {name}, which was not saved as a part of {kind.name}, so it is kept. "
+        f"Delete it, or save to a separate folder, such as {target / 'saved'}."
     )
 
 
 def _parents(name: str) -> list[str]:
-    """Return the folders of a relative path, the outermost first.
+    """Return the parent folders of a relative path, starting with the outermost one.
 
     Example:
         >>> _parents("assets/tokenizer/merges.txt")
@@ -326,12 +328,12 @@ def _is_link(target: pathlib.Path, name: str) -> bool:
     return any((target / part).is_symlink() for part in [*_parents(name), name])
 
 
-# -- beside the target, and in its place --------------------------------------------------------
+# -- temporary folders next to the target, and the exchange -------------------------------------
 
 
 @contextlib.contextmanager
 def _beside(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Make a temporary folder beside the target."""
+    """Create a temporary folder next to the target."""
     _remove_leftovers(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -351,7 +353,7 @@ def _beside(target: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _remove_leftovers(target: pathlib.Path) -> None:
-    """Remove the temporary folders of processes that were killed."""
+    """Remove temporary folders of processes that were killed."""
     for path in target.parent.glob(f".{glob.escape(target.name)}.saving-*"):
         with contextlib.suppress(OSError):
             old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
@@ -360,33 +362,33 @@ def _remove_leftovers(target: pathlib.Path) -> None:
 
 
 def remove_temporary(folder: pathlib.Path, names: str) -> None:
-    """Remove the temporary folders, for targets of a pattern of names, that no process writes."""
+    """Remove temporary folders that match a pattern and are not in use by a process."""
     for path in folder.glob(f".{names}.saving-*"):
         if _is_temporary(path):
             shutil.rmtree(path)
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
-    """Return whether a folder was made by `_beside`; a user's may have such a name."""
+    """Whether a folder was created as a temporary folder. A user's folder can have such a name."""
     return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
 def _process_has_ended(name: str) -> bool:
-    """Return whether the process in a folder's name, ...-HOST-PROCESS-RANDOM, has ended."""
+    """Whether the process in a folder name (...-HOST-PROCESS-RANDOM) has ended."""
     mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
-    if mine is None or os.name != "posix":  # unknown: of another host, or on Windows
+    if mine is None or os.name != "posix":  # unknown for other hosts and on Windows
         return False
     try:
         os.kill(int(mine[1]), 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it runs, as another user
+    except OSError:  # the process belongs to another user
         return False
     return False
 
 
 def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
-    """Give files the default permissions; some writers allow only the owner."""
+    """Set the default permissions, because some writers only allow access by the owner."""
     mask = os.umask(0)
     os.umask(mask)
     for path in new.rglob("*"):
@@ -395,7 +397,7 @@ def _reset_permissions(new: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> None:
-    """Link or copy everything that was not written here into the new folder."""
+    """Link or copy all user files to the new folder."""
     ours = {folder for name in owned for folder in _parents(name)}
     folders = []
     for path, name in _everything(target):
@@ -407,12 +409,12 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
         elif name not in owned and not there.exists():
             there.parent.mkdir(parents=True, exist_ok=True)
             _link(path, there)
-    for path, there in reversed(folders):  # one may be read-only
+    for path, there in reversed(folders):  # last, because a folder can be read-only
         shutil.copystat(path, there)
 
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
-    """Move what came into the old folder after the others had been linked."""
+    """Move files that were added to the old folder after the other files were linked."""
     for path, name in _everything(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()
@@ -422,7 +424,7 @@ def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) 
 
 
 def _everything(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
-    """Yield all paths in a folder, outer ones first, with their relative names."""
+    """Yield all paths in a folder and their relative names, outer folders first."""
     for parent, folders, files in os.walk(folder, onerror=_raise):
         for name in sorted([*folders, *files]):
             path = pathlib.Path(parent, name)
@@ -430,7 +432,7 @@ def _everything(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
 
 
 def _raise(error: OSError) -> NoReturn:
-    if not isinstance(error, FileNotFoundError):  # of a folder that need not exist
+    if not isinstance(error, FileNotFoundError):  # the folder does not need to exist
         raise error
 
 
@@ -444,7 +446,7 @@ def _link(old: str | os.PathLike, new: str | os.PathLike) -> None:
 def _force_to_disk(folder: pathlib.Path) -> None:
     for path in [*folder.rglob("*"), folder]:
         if path.is_symlink() or (path.is_dir() and os.name == "nt"):
-            continue  # Windows opens no folders
+            continue  # Windows cannot open folders
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -453,18 +455,18 @@ def _force_to_disk(folder: pathlib.Path) -> None:
 
 
 def _exchange(new: pathlib.Path, target: pathlib.Path, temporary: pathlib.Path) -> None:
-    """Replace the target by the new folder; the old one gets the new folder's name."""
+    """Replace the target with the new folder. The old folder gets the name of the new folder."""
     if not target.exists():
         os.replace(new, target)
     elif not _exchange_in_one_step(new, target):
-        # Not atomic: for an instant there is no folder of this name.
+        # This is not atomic. For a moment, there is no folder with this name.
         os.replace(target, temporary / "old")
         os.replace(new, target)
         os.replace(temporary / "old", new)
 
 
 def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
-    """Exchange two paths by one system call; return False if there is none."""
+    """Exchange two paths with one system call. Return False if this is not supported."""
     libc = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     paths = os.fsencode(new), os.fsencode(target)
     if sys.platform == "darwin" and hasattr(libc, "renamex_np"):
@@ -476,7 +478,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _as_os_error(error: Exception) -> OSError | None:
-    """Return an error as an OSError; some libraries mention its code only in their message."""
+    """Convert an error to an OSError. Some libraries only mention the code in their message."""
     if isinstance(error, OSError) and error.errno:
         return error
     number = re.search(r"\b(?:os error|errno =) (\d+)", str(error))  # safetensors, HDF5
@@ -489,8 +491,8 @@ def _as_os_error(error: Exception) -> OSError | None:
 
 
 def _with_target(error: OSError, target: pathlib.Path) -> OSError:
-    """Return the error with the target's path, and whether it is unchanged."""
+    """Add the target to the error message, and mention if an existing target is unchanged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)
-    before = " What was there before is unchanged." if target.exists() else ""
+    before = " The previous contents are unchanged." if target.exists() else ""
     return type(error)(error.errno, f"{what}: {target} was not saved.{before}")

@@ -1,4 +1,4 @@
-"""Reads ranges of an open file, which may be shorter than its contents say, and arrays of them."""
+"""Read ranges and arrays from an open file, which can be shorter than declared in its header."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 
 from encoder_zoo.common.wording import shown
 
-TORCH_SAVE = "The file is damaged or not one that torch.save wrote"
+TORCH_SAVE = "The file is damaged or was not written by torch.save"
 
 
 class FileBytes:
-    """Reads ranges of an open file.
+    """Read ranges of an open file.
 
     Args:
-        file: seekable, opened for reading in binary; only `seek` and `readinto` are called.
-        advice: last sentence of errors, without its full stop.
+        file: Seekable binary file. Only `seek` and `readinto` are called.
+        advice: String. The last sentence of error messages, without a full stop.
 
     Attributes:
-        name: path of the file, for errors.
-        size: bytes of the file.
+        name: String. File path for error messages.
+        size: Integer. File size in bytes.
 
     Example:
         >>> import io
@@ -42,18 +42,18 @@ class FileBytes:
         self.size = file.seek(0, 2)
 
     def read(self, start: int, count: int) -> bytes:
-        """Read `count` bytes from offset `start`.
+        """Read `count` bytes, starting at offset `start`.
 
         Raises:
-            ValueError: If the file is cut off.
+            ValueError: If the file is truncated.
         """
         return self.read_array(start, count).tobytes()
 
     def read_array(self, start: int, count: int) -> np.ndarray:
-        """Read `count` bytes from offset `start` into a new uint8 array.
+        """Read `count` bytes, starting at offset `start`, into a new uint8 array.
 
         Raises:
-            ValueError: If the file is cut off.
+            ValueError: If the file is truncated.
         """
         self.check_size(start + count)
         content = np.empty(count, "uint8")
@@ -67,10 +67,11 @@ class FileBytes:
         return content
 
     def check_size(self, expected: int, exact: bool = False) -> None:
-        """Raise an error if the file has fewer bytes than expected, or, if `exact`, more.
+        """Check that the file is not smaller than expected. If `exact`, it cannot be larger either.
 
         Raises:
-            ValueError: If the file is shorter than expected, or longer and `exact` is True.
+            ValueError: If the file is smaller than expected, or if it is larger and `exact` is
+                True.
         """
         sizes = f"it has {self.size} bytes, expected {'' if exact else 'at least '}{expected}"
         if self.size < expected:
@@ -79,27 +80,27 @@ class FileBytes:
             raise self.error(sizes)
 
     def error(self, what: str, advice: str | None = None) -> ValueError:
-        """Return an error about this file."""
+        """Create an error for this file."""
         return ValueError(f"{self.name}: {what}. {advice or self._advice}.")
 
 
 def check_stored(path: str | pathlib.Path, declared: int, size: int) -> None:
-    """Raise an error if arrays are larger than the file, before memory is allocated.
+    """Check that the arrays fit into the file, before memory is allocated.
 
     Args:
-        path: of the file, for the error message.
-        declared: bytes of the arrays, by their shapes.
-        size: bytes that are stored.
+        path: String or path. The file for the error message.
+        declared: Integer. The number of bytes according to the shapes of the arrays.
+        size: Integer. The number of bytes that are stored.
     """
     if declared > size:
         raise ValueError(
-            f"{path}: its arrays have {declared} bytes, but only {size} are there. The file is "
-            "damaged, compressed or made up."
+            f"{path}: its arrays have {declared} bytes, but only {size} bytes are stored. The file "
+            "is damaged, compressed or manipulated."
         )
 
 
 def check_floats(dtype: np.dtype, path: str | pathlib.Path, name: str) -> None:
-    """Raise an error if weights are not floating-point numbers."""
+    """Check that weights have a floating-point type."""
     if dtype.kind != "f" and dtype != ml_dtypes.bfloat16:
         raise ValueError(
             f"{path}: {shown(name)} is of type {shown(str(dtype))}. Expected float16, bfloat16, "

@@ -1,4 +1,4 @@
-"""Reads the files of a folder, local or remote."""
+"""Read the files of a local or remote folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar
 from encoder_zoo.common.wording import decoded, invalid
 from encoder_zoo.presets.files.json_data import SETTINGS, VOCABULARY, parse_array, parse_object
 
-TEXT_BYTES = 32 * 2**20  # of a vocabulary: that of 900,000 tokens has 18 MB
+TEXT_BYTES = 32 * 2**20  # maximum size of a vocabulary. With 900,000 tokens it has 18 MB.
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "vocabulary.json", "idf.json")
 _LFS = b"version https://git-lfs"
 
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 class FolderFiles:
-    """Reads the files of a folder; subclasses open them by `_open`.
+    """Read the files of a folder. Subclasses implement `_open`.
 
     Args:
-        path: of the folder, for error messages.
+        path: Folder path for error messages.
 
     Attributes:
-        inside: name of the subfolder of `root` that these are in; "" for the folder itself.
-        listed: names of all files in the folder.
-        not_downloaded: names of those that only its repository has.
+        inside: String. The name of the subfolder in `root`, or "" for the folder itself.
+        listed: Collection of strings. Names of all files in the folder.
+        not_downloaded: Collection of strings. Names of files that only exist in the repository.
     """
 
     inside: str = ""
@@ -43,7 +43,7 @@ class FolderFiles:
 
     @property
     def root(self) -> FolderFiles:
-        """The files of the whole preset, where these are of its subfolder."""
+        """The files of the whole preset. For a subfolder, this is another object."""
         return self
 
     def __enter__(self) -> FolderFiles:
@@ -53,32 +53,29 @@ class FolderFiles:
         self.close()
 
     def close(self) -> None:
-        """Close the files and the contexts passed to `keep`."""
+        """Close all files and all contexts that were passed to `keep`."""
         self._closing.close()
 
     def keep(self, resource: contextlib.AbstractContextManager[T]) -> T:
-        """Enter a context that is exited when the folder is closed."""
+        """Enter a context manager, which is exited when the folder is closed."""
         return self._closing.enter_context(resource)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
     def file(self, name: str, named_in: object = None, inside: str = "") -> BinaryIO:
-        """Return an open binary file, at its beginning; it is closed with the folder.
+        """Return an open binary file, positioned at its start. It is closed with the folder.
 
         Args:
-            name: of the file, without a folder.
-            named_in: file and field that contain the name, for error messages.
-            inside: path of the subfolder that holds the file.
+            name: String. The file name without a folder.
+            named_in: File and field that contain the name, for error messages. Defaults to None.
+            inside: String. The path of the subfolder that contains the file. Defaults to "".
 
         Raises:
-            ValueError: If the name is not that of a file in the folder, or if the file does not
-                exist.
+            ValueError: If the name is invalid, or if the file does not exist.
         """
         if not is_plain(name):
-            raise invalid(
-                str(named_in or self.path), name, "the plain name of a file in the preset"
-            )
+            raise invalid(str(named_in or self.path), name, "the name of a file in the preset")
         inner = f"{inside}/{name}" if inside else name
         if inner not in self._files:
             try:
@@ -90,8 +87,8 @@ class FolderFiles:
         file.seek(0)
         if file.read(len(_LFS)) == _LFS:
             raise ValueError(
-                f"{file.name} is a Git-LFS pointer, not the file itself. Run `git lfs pull` in the "
-                "repository it is from, or download the file from the hub."
+                f"{file.name} is a Git LFS pointer and not the actual file. Run `git lfs pull` in "
+                "the repository, or download the file from the hub."
             )
         file.seek(0)
         return file
@@ -118,15 +115,15 @@ class FolderFiles:
         return parse_array(self._read(name, SETTINGS.content, ""), self.path / name)
 
     def read_text(self, name: str, inside: str = "") -> str:
-        """Read a text file in UTF-8.
+        """Read a text file with UTF-8 encoding.
 
         Raises:
-            ValueError: If the file is too large or not UTF-8. See also `file`.
+            ValueError: If the file is too large or not encoded as UTF-8. See also `file`.
         """
         return decoded(self._read(name, TEXT_BYTES, inside), self.path / inside / name)
 
     def read_bytes(self, name: str, inside: str = "") -> bytes:
-        """Read a file as bytes.
+        """Read the bytes of a file.
 
         Raises:
             ValueError: If the file is too large. See also `file`.
@@ -134,16 +131,16 @@ class FolderFiles:
         return self._read(name, TEXT_BYTES, inside)
 
     def opened_in(self, folder: str) -> list[str]:
-        """Return the names of the files in a subfolder that were opened with the folder."""
+        """Return the names of files in a subfolder that were opened together with the folder."""
         prefix = f"{folder}/"
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
 
     def check_unchanged(self) -> None:
-        """Raise an error if a file was written to since it was opened."""
+        """Raise an error if a file was modified after it was opened."""
         raise NotImplementedError
 
     def _open(self, name: str) -> None:
-        """Open a file and add it to `_files`; raise a FileNotFoundError if it is missing."""
+        """Open a file and add it to `_files`. Raise a FileNotFoundError if it is missing."""
         raise NotImplementedError
 
     def _read(self, name: str, most: int, inside: str) -> bytes:
@@ -156,14 +153,14 @@ class FolderFiles:
 
 
 class Subfolder(FolderFiles):
-    """Reads the files of one subfolder, by the files of the whole folder.
+    """Read the files of a subfolder through the files of the whole folder.
 
     Args:
-        files: of the whole folder, which stays open as long as this is read.
-        name: of the subfolder.
+        files: The `FolderFiles` of the whole folder, which must stay open.
+        name: String. Subfolder name.
 
     Raises:
-        ValueError: If the name is not that of a folder inside.
+        ValueError: If there is no subfolder with this name.
     """
 
     def __init__(self, files: FolderFiles, name: str):
@@ -190,7 +187,7 @@ class Subfolder(FolderFiles):
 
 
 def is_plain(name: object) -> bool:
-    """Return whether a name is that of a file directly in a folder.
+    """Whether a name refers to a file directly in a folder.
 
     Example:
         >>> [is_plain(name) for name in ("vocab.txt", "../vocab.txt", "a/b", "C:x", "a\\0")]
@@ -205,5 +202,5 @@ def is_plain(name: object) -> bool:
 
 
 def size_of(file: BinaryIO) -> int:
-    """Return the size of an open file in bytes; seeks to its end."""
+    """Return the size of an open file in bytes and move to its end."""
     return file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Reads arrays from `.weights.h5` files of Keras."""
+"""Read arrays from Keras `.weights.h5` files."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import check_floats, check_stored
 from encoder_zoo.presets.files.folder_files import size_of
 
-# Groups of a model's layers; the second one is that of early versions of Keras 3.
+# The groups that contain the layers of a model. Early versions of Keras 3 use the second one.
 _ROOTS = ("layers", "_layer_checkpoint_dependencies")
 
 
 class Hdf5File:
-    """Reads the arrays of one `.weights.h5` file.
+    """Read the arrays of a `.weights.h5` file.
 
-    HDF5 files may link to other files, store arrays in them, and declare arrays of any size
-    without storing them. All of these are refused.
+    HDF5 files can link to other files, store arrays in other files, and declare arrays of any size
+    without storing them. All of these are rejected.
 
     Args:
-        file: opened for reading; it must stay open while arrays are read. Errors name its `name`.
+        file: Binary file. It must stay open while arrays are read. Its `name` is used in error
+            messages.
 
     Raises:
         ValueError: If the file is not readable, or if an array is missing, a link, or stored in
@@ -43,25 +44,25 @@ class Hdf5File:
 
     def __init__(self, file: BinaryIO):
         self.file, self.path = file, file.name
-        self._declared: dict[str, int] = {}  # bytes of the arrays found so far
+        self._declared: dict[str, int] = {}  # the size of each array that was found, in bytes
         with self._open() as file:
             self._root = next((root for root in _ROOTS if file.get(root, getlink=True)), _ROOTS[0])
             self._names = list(self._find(file, self._root))
 
     def count(self, layer: str) -> int:
-        """Return the number of layers called `layer`, `layer_1`, ..."""
+        """Return the number of layers with the name `layer`, `layer_1`, and so on."""
         names = {layer, *(f"{layer}_{i}" for i in range(1, len(self._names) + 1))}
         return len(names.intersection(self._names))
 
     def shapes(self, group: str) -> list[tuple[int, ...]]:
-        """Return the shapes of a layer's arrays, in order."""
+        """Return the shapes of the arrays of a layer, in order."""
         with self._open() as file:
             path = f"{self._root}/{group}/vars"
             count = len(self._find(file, path))
             return [self._find_array(file, f"{path}/{i}").shape for i in range(count)]
 
     def read(self, name: str) -> np.ndarray:
-        """Return one array."""
+        """Read an array."""
         with self._open() as file:
             array = self._find_array(file, f"{self._root}/{name}")
             return array[()].view(ml_dtypes.bfloat16) if _is_bfloat16(array) else array[()]
@@ -72,14 +73,14 @@ class Hdf5File:
             with h5py.File(self.file, "r") as file:
                 yield file
         except Exception as error:  # h5py raises many types of errors
-            if self.path in str(error) and isinstance(error, ValueError):  # our own
+            if self.path in str(error) and isinstance(error, ValueError):  # one of our errors
                 raise
             size = size_of(self.file)
             reason = str(error).splitlines()[0][:200]
             raise ValueError(f"{self.path}: not readable, it has {size} bytes. {reason}.") from None
 
     def _find(self, file: h5py.File, name: str) -> h5py.Group | h5py.Dataset:
-        """Return the object at a path, without following links."""
+        """Find the object at a path, without following links."""
         node = file
         for part in name.split("/"):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
@@ -107,5 +108,5 @@ class Hdf5File:
 
 
 def _is_bfloat16(array: h5py.Dataset) -> bool:
-    """Return whether an array is bfloat16, which Keras writes as two opaque bytes each."""
+    """Whether an array has the type bfloat16, which Keras stores as two opaque bytes."""
     return array.dtype == np.dtype("V2") and array.attrs.get("dtype") == "bfloat16"

@@ -1,4 +1,4 @@
-"""Parses JSON of untrusted files within limits of memory and depth; and writes it."""
+"""Parse JSON from untrusted files with limits on memory and depth, and write JSON."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from encoder_zoo.common.wording import decoded, shown
 
 
 class Limit(NamedTuple):
-    """Limits of the size of JSON.
+    """Limits for the size of JSON data.
 
     Attributes:
-        content: bytes of the text.
-        memory: approximate bytes of the parsed data.
+        content: Integer. Maximum text size in bytes.
+        memory: Integer. Approximate maximum size of the parsed data in bytes.
     """
 
     content: int
     memory: int
 
 
-# A configuration with the names of 100,000 classes has 6 MB. The largest vocabularies, of 900,000
-# tokens, have 60 MB.
+# A configuration with the names of 100,000 classes has 6 MB. The largest vocabularies have 900,000
+# tokens and 60 MB.
 SETTINGS = Limit(32 * 2**20, 160 * 10**6)
 VOCABULARY = Limit(128 * 2**20, 600 * 10**6)
 DEPTH = 100
-# Bytes that the parser needs for a character: a list with an entry, a dictionary, an entry.
+# Approximate number of bytes that the parser needs for each occurrence of a character.
 _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
-# Layers of Keras that run code stored in the file.
+# Keras layers that run code from the file.
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
 
 
 def as_json_value(value: object) -> object:
-    """Return a setting as JSON can hold it: infinite numbers, which JSON has not, as strings.
+    """Convert a setting to JSON. Infinite numbers become strings, which JSON supports.
 
     Example:
         >>> [as_json_value(value) for value in (float("inf"), 0.5, None)]
@@ -48,7 +48,7 @@ def as_json_value(value: object) -> object:
 
 
 def from_json_value(value: object) -> object:
-    """Return the setting that `as_json_value` was given.
+    """Convert a value from `as_json_value` back to the original setting.
 
     Example:
         >>> [from_json_value(value) for value in ("-inf", 0.5, "first")]
@@ -58,10 +58,10 @@ def from_json_value(value: object) -> object:
 
 
 def json_bytes(value: object) -> bytes:
-    """Return the content of a JSON file, which `parse_object` or `parse_array` reads.
+    """Encode a value as the contents of a JSON file, for `parse_object` or `parse_array`.
 
     Raises:
-        ValueError: If a number is not finite, or if a text has a lone surrogate.
+        ValueError: If a number is not finite, or if a string contains a lone surrogate.
 
     Example:
         >>> json_bytes({"a": "ä"}).decode()
@@ -73,10 +73,10 @@ def json_bytes(value: object) -> bytes:
 
 
 def json_files(files: Mapping[str, object]) -> dict[str, bytes]:
-    """Return the contents of files: bytes as they are, all else as JSON.
+    """Encode the contents of several files. Bytes are not changed, other values become JSON.
 
     Args:
-        files: {name: content}.
+        files: Dictionary that maps file names to their contents.
 
     Example:
         >>> json_files({"a.json": [1], "b": b"2"})
@@ -91,14 +91,15 @@ def parse_object(
     """Parse a JSON object.
 
     Args:
-        content: the text in UTF-8; callers check that it is not longer than `limit.content`.
-        name: of the file, for error messages.
-        limit: of its memory.
-        unique_names: whether to refuse a repeated name also if its values are equal.
+        content: Bytes of UTF-8 text. The caller checks that it is not longer than `limit.content`.
+        name: The file name for error messages.
+        limit: `Limit` of the parsed data. Defaults to `SETTINGS`.
+        unique_names: Boolean. Whether to reject a duplicate name even if its values are equal.
+            Defaults to False.
 
     Raises:
-        ValueError: If the content is not a JSON object, would take too much memory, or names code,
-            such as a Lambda layer.
+        ValueError: If the content is not a JSON object, would need too much memory, or contains
+            code, for example a Lambda layer.
 
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
@@ -107,12 +108,12 @@ def parse_object(
     """
     value = _parse(content, name, limit, unique_names)
     if not isinstance(value, dict):
-        raise ValueError(f"{name} holds a {type(value).__name__}. Expected a JSON object.")
+        raise ValueError(f"{name} contains a {type(value).__name__}. Expected a JSON object.")
     return value
 
 
 def parse_array(content: bytes, name: object) -> list:
-    """Parse a JSON array; see `parse_object`.
+    """Parse a JSON array, see `parse_object`.
 
     Example:
         >>> parse_array(b"{}", "modules.json")
@@ -121,7 +122,7 @@ def parse_array(content: bytes, name: object) -> list:
     """
     value = _parse(content, name, SETTINGS, unique_names=False)
     if not isinstance(value, list):
-        raise ValueError(f"{name} holds a {type(value).__name__}. Expected a JSON array.")
+        raise ValueError(f"{name} contains a {type(value).__name__}. Expected a JSON array.")
     return value
 
 
@@ -129,7 +130,7 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
     needed = memory_of(content)
     if needed > limit.memory:
         raise ValueError(
-            f"{name}: it would take {needed / 1e9:.2f} GB of memory. Expected at most "
+            f"{name}: parsing would need {needed / 1e9:.2f} GB of memory. Expected at most "
             f"{limit.memory / 1e9:.2f} GB."
         )
     text = decoded(content, name)
@@ -147,13 +148,13 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
 
 
 def memory_of(content: bytes) -> int:
-    """Return the approximate memory in bytes of parsed JSON, including its text.
+    """Estimate the memory of parsed JSON in bytes, including its text.
 
     Example:
         >>> memory_of(b'{"a": [1, 2]}')
         601
     """
-    # Python's strings take as many bytes for every character as for the one that needs most.
+    # In Python, the widest character of a string determines the size of all its characters.
     width = (
         4 if re.search(b"[\xf0-\xff]", content) else 2 if re.search(b"[\xc4-\xff]", content) else 1
     )
@@ -161,35 +162,35 @@ def memory_of(content: bytes) -> int:
 
 
 def _object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
-    """Return an object; a repeated name must have equal values, or is refused."""
+    """Create a dictionary. Duplicate names are rejected unless their values are equal."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
     if unique_names:
         counts = collections.Counter(name for name, _ in pairs)
         [(name, _)] = counts.most_common(1)
-        raise ValueError(f"{shown(name)} is there twice. Expected every name once")
+        raise ValueError(f"{shown(name)} occurs twice. Expected unique names")
     for name, value in pairs:
         if value != found[name]:
             raise ValueError(
-                f"{shown(name)} is there twice, as {shown(value)} and as {shown(found[name])}"
+                f"{shown(name)} occurs twice, as {shown(value)} and as {shown(found[name])}"
             )
     return found
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _find_code(value: object, depth: int) -> tuple[str, str] | None:
-    """Return (field, error) of a class that runs code, or of too deep nesting; None if neither."""
+    """Find a class that runs code, or too deep nesting. Returns its field and an error, or None."""
     if depth > DEPTH:
         return "", f": nested too deeply, more than {DEPTH} levels."
     name = value.get("class_name") if isinstance(value, dict) else None
     if isinstance(name, str) and name in _CODE:
         return ".class_name", (
-            f" is {name!r}, a layer that runs code from the file. Presets are plain data; such a "
-            "one is never opened."
+            f" is {name!r}, a layer that runs code from the file. Presets are plain data, so such a "
+            "layer is never loaded."
         )
     is_dict = isinstance(value, dict)
     for key, inner in value.items() if is_dict else enumerate(value):

@@ -1,5 +1,7 @@
-"""Reads and writes `encoder_zoo.json`: settings without a field elsewhere, and checksums; and other
-descriptions with a checksum of their own."""
+"""Read and write the manifest `encoder_zoo.json`, and other descriptions with a checksum.
+
+The manifest contains the checksums of all files and the settings that no other file contains.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,19 @@ from encoder_zoo.presets.files.json_data import json_bytes
 
 NAME = "encoder_zoo.json"
 FORMAT = 1
-CARD = "README.md"  # listed, but not verified: users may edit it
-# (subfolder, name): KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
+CARD = "README.md"  # not verified, because users can edit it
+# (subfolder, name). KerasHub's tokenizer and sentence-transformers' modules are in subfolders.
 _SUBFOLDER = re.compile(r"(?:(assets/tokenizer|(?:[A-Za-z]\w*_)?\d+_\w+)/)?(.*)", re.DOTALL)
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".h5")
 
 
 def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) -> None:
-    """Write the manifest of a folder, after its other files.
+    """Write the manifest of a folder after all other files.
 
     Args:
-        folder: with the files to list.
-        settings: further fields, plain data.
-        name: of the manifest.
+        folder: Folder path.
+        settings: Dictionary of additional fields with plain data.
+        name: String. The file name of the manifest. Defaults to "encoder_zoo.json".
     """
     files = {
         path.relative_to(folder).as_posix(): {
@@ -46,15 +48,15 @@ def write_manifest(folder: pathlib.Path, settings: Mapping, name: str = NAME) ->
 
 
 def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dict:
-    """Read the manifest of a folder; return {} if it has none.
+    """Read the manifest of a folder. Returns an empty dictionary if there is no manifest.
 
     Args:
-        files: of the preset.
-        verify: whether to verify the checksums of the listed files.
-        weights: whether to verify also the files with weights.
+        files: The files of the preset.
+        verify: Boolean. Whether to verify the checksums of the files.
+        weights: Boolean. Whether to also verify files with weights. Defaults to True.
 
     Raises:
-        ValueError: If a file is cut off, damaged or changed.
+        ValueError: If a file is truncated, damaged or modified.
     """
     if NAME not in files:
         return {}
@@ -64,7 +66,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     if not verify:
         return manifest
     if manifest.get("sha256") != digest(manifest):
-        raise ValueError(_changed(path, "its own checksum does not fit"))
+        raise ValueError(_changed(path, "its own checksum does not match"))
     for name, entry in manifest["files"].items():
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
             inside, plain = _SUBFOLDER.fullmatch(name).groups()
@@ -73,12 +75,12 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
 
 
 def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
-    """Raise an error if a field has a wrong type or value."""
+    """Check the types and values of the fields."""
     files = manifest.get("files")
     kinds = {"bytes": int, "sha256": str}
     rate = manifest.get("learning_rate", 1e-5)
     for field, is_valid, words in (
-        ("format", manifest.get("format") == FORMAT, f"{FORMAT}, which this version reads"),
+        ("format", manifest.get("format") == FORMAT, f"{FORMAT}, which this version supports"),
         ("task", isinstance(manifest.get("task"), str), "a task's name"),
         ("learning_rate", type(rate) is float and 0 < rate < 1, "a number between 0 and 1"),
         ("preprocessor", _is_plain(manifest.get("preprocessor", {})), "plain settings"),
@@ -94,7 +96,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Return whether all values are numbers, strings, booleans, None, or lists or dicts of them."""
+    """Whether all values are plain data: None, numbers, strings, booleans, lists or dicts."""
     plain = (bool, int, float, str, type(None))
 
     def parts(value: object) -> list:
@@ -123,13 +125,13 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
 
 def _changed(path: str | pathlib.Path, how: str) -> str:
     return (
-        f"{path} is damaged or changed: {how}. If you or another program changed it on purpose, "
-        "pass verify=False, and save the preset anew."
+        f"{path} is damaged or modified: {how}. If you or another program modified it on purpose, "
+        "pass verify=False and save the preset again."
     )
 
 
 def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Return the hexadecimal checksum of a prefix and the contents of an open file.
+    """Compute the hexadecimal checksum of a prefix and the contents of an open file.
 
     Example:
         >>> import io
@@ -144,13 +146,13 @@ def checksum(file: BinaryIO, algorithm: str = "sha256", prefix: bytes = b"") -> 
 
 
 def checksum_of(path: pathlib.Path, algorithm: str = "sha256", prefix: bytes = b"") -> str:
-    """Return the checksum of the file at a path, see `checksum`."""
+    """Compute the checksum of the file at a path, see `checksum`."""
     with open(path, "rb") as file:
         return checksum(file, algorithm, prefix)
 
 
 def digest(manifest: Mapping) -> str:
-    """Return the checksum of a manifest without its own `sha256`.
+    """Compute the checksum of a manifest without its `sha256` field.
 
     Example:
         >>> digest({"format": 1, "sha256": "..."}) == digest({"format": 1})

@@ -1,4 +1,4 @@
-"""Files of one version: those of a folder, opened together; those of a user, read for long."""
+"""Open all files of a folder in the same version, and detect changes of files while reading."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from typing import BinaryIO
 
 from encoder_zoo.presets.files.folder_files import FolderFiles
 
-_ATTEMPTS = 100  # opening takes a millisecond: no writer replaces a folder that often in a row
+_ATTEMPTS = 100  # opening takes a millisecond, so no writer replaces a folder so often in a row
 _HAS_HANDLES = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 
 class FolderReplaced(FileNotFoundError):
-    """Raised if the folder was replaced while its files were being opened."""
+    """Raised if the folder was replaced while its files were opened."""
 
 
 class OpenFolder(FolderFiles):
-    """Opens the files of a local folder, all of the same version.
+    """Open the files of a local folder in the same version.
 
-    A reader that opens files by path mixes two versions if a writer replaces the folder (see
-    `replacing`) in between. Here the folder is opened first and every file relative to its handle.
-    The files can be read even after the folder was replaced and deleted.
+    If a writer replaces the folder (see `replacing`) while its files are opened by path, a reader
+    would mix two versions. To avoid this, the folder is opened first, and every file is opened
+    relative to its handle. The files can still be read after the folder is replaced or deleted.
 
     Args:
-        path: of the folder.
-        patterns: of the names of the files to open at once. `file` opens others, unless the folder
-            was deleted. A pattern with a slash is the path of one file or, with wildcards, of
-            files in subfolders.
+        path: String or path. The folder to open.
+        patterns: Iterable of strings. Patterns of the file names to open immediately. Other files
+            are opened by `file`, unless the folder was deleted. A pattern with a slash is the path
+            of a file in a subfolder, and it can contain wildcards.
 
     Attributes:
-        path: of the folder, for error messages.
-        listed: names of all files that were in the folder when it was opened.
+        path: Folder path for error messages.
+        listed: List of strings. Names of all files in the folder when it was opened.
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If a file is a link out of the preset, no regular file, or a Git-LFS pointer, or
-            if the folder is replaced again and again.
+        ValueError: If a file is a link to a path outside of the preset, not a regular file, or a
+            Git LFS pointer, or if the folder is replaced again and again.
 
     Example:
         >>> import tempfile
@@ -60,7 +60,7 @@ class OpenFolder(FolderFiles):
             try:
                 self._open_handle()
                 self._open_all(patterns)
-                self._check_not_replaced()  # a folder that is being deleted lists fewer files
+                self._check_not_replaced()  # the list is incomplete if the folder is being deleted
                 return
             except FolderReplaced:
                 self.close()
@@ -68,22 +68,22 @@ class OpenFolder(FolderFiles):
                 self.close()
                 raise
         raise ValueError(
-            f"{self.path} was replaced {_ATTEMPTS} times while it was opened. Load it when whoever "
-            "writes it is done."
+            f"{self.path} was replaced {_ATTEMPTS} times while it was opened. Load it after the "
+            "other process has finished writing."
         )
 
     def check_unchanged(self) -> None:
-        """Raise an error if another process has written to a file since it was opened.
+        """Check that no other process has written to a file since it was opened.
 
         Raises:
-            ValueError: If a file was changed while it was read.
+            ValueError: If a file was modified while it was read.
         """
         for name, file in self._files.items():
             if _state(file) != self._states[name]:
                 raise ValueError(
-                    f"{self.path / name} was changed while it was read: what was loaded may be of "
-                    "two versions. Load it again when whoever writes it is done. save_to_preset "
-                    "replaces a folder in one step, which readers do not notice."
+                    f"{self.path / name} was changed while it was read, so the result could mix "
+                    "two versions. Load it again after the other process has finished writing. "
+                    "save_to_preset avoids this problem, because it replaces a folder in one step."
                 )
 
     def _open_handle(self) -> None:
@@ -108,19 +108,19 @@ class OpenFolder(FolderFiles):
                 self._open(name)
             except FolderReplaced:
                 raise
-            except FileNotFoundError:  # listed but missing: the folder is being deleted
+            except FileNotFoundError:  # listed but missing, because the folder is being deleted
                 if self._is_link(name):
                     raise ValueError(f"{self.path / name}: file not found.") from None
                 raise FolderReplaced from None
 
     def _names_inside(self, patterns: list[str]) -> list[str]:
-        """Return the paths of the files in the subfolders that patterns name."""
+        """Return the paths of the files in subfolders that match the patterns."""
         folders = {pattern.split("/")[0] for pattern in patterns}
         found = [name for name in self.listed if _matches(name, folders)]
         return [f"{name}/{inner}" for name in found for inner in self._list(name)]
 
     def _list(self, folder: str) -> list[str]:
-        """Return the names in a subfolder; none if it is a file or was deleted."""
+        """Return the names in a subfolder, or an empty list if it is a file or was deleted."""
         try:
             if self._handle is None:
                 return sorted(os.listdir(self.path / folder))
@@ -139,7 +139,7 @@ class OpenFolder(FolderFiles):
         real = self._real(path) if self._has_links(name) else None
 
         def opener(_: str, flags: int) -> int:
-            # Opening a pipe would wait for a writer.
+            # Opening a pipe would block until there is a writer.
             flags |= getattr(os, "O_NONBLOCK", 0)
             return os.open(path if self._handle is None else name, flags, dir_fd=self._handle)
 
@@ -147,14 +147,14 @@ class OpenFolder(FolderFiles):
         self._files[name], self._states[name] = file, _state(file)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError(f"{path} is not a regular file.")
-        # A link may point to another version than the file that was opened.
+        # A link can point to another version than the file that was opened.
         if real and not (real.exists() and os.path.samestat(real.stat(), os.fstat(file.fileno()))):
             raise FolderReplaced
         if self._handle is None:
             self._check_not_replaced()
 
     def _stat(self, name: str, missing: bool = False) -> os.stat_result | None:
-        """Return the state of a path, without following a link; None if it is missing."""
+        """Return the state of a path without following a link, or None if it is missing."""
         path = self.path / name if self._handle is None else name
         try:
             return os.stat(path, dir_fd=self._handle, follow_symlinks=False)
@@ -168,23 +168,23 @@ class OpenFolder(FolderFiles):
         return found is not None and stat.S_ISLNK(found.st_mode)
 
     def _has_links(self, name: str) -> bool:
-        """Return whether a path, or a folder on the way to it, is a link."""
+        """Whether a path or one of its parent folders is a link."""
         parts = name.split("/")
         return any(self._is_link("/".join(parts[: i + 1])) for i in range(len(parts)))
 
     def _real(self, path: pathlib.Path) -> pathlib.Path:
-        """Return the target of a link; raise an error if it is outside the folder.
+        """Return the target of a link. Raise an error if it is outside of the folder.
 
-        Links in the hub's cache point to its blobs, beside the snapshots or the repositories.
+        Links in the cache of the hub point to its blobs, next to the snapshots or the repositories.
         """
-        # As `resolve`, which raises a RuntimeError where links lead to each other.
+        # `Path.resolve` would raise a RuntimeError for circular links.
         real, home = (pathlib.Path(os.path.realpath(p)) for p in (path, self.path))
         allowed = [home]
         if home.parent.name == "snapshots" and home.parents[1].name.startswith("models--"):
             allowed += [home.parents[1] / "blobs", home.parents[2] / "blobs"]
         if not any(folder in real.parents for folder in allowed):
             raise ValueError(
-                f"{path} is a link out of the preset, to {real}. Put the file itself into the "
+                f"{path} is a link to {real}, outside of the preset. Copy the file itself to the "
                 "folder."
             )
         return real
@@ -195,21 +195,21 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """Return (size, time of last modification) of an open file."""
+    """Return the size and modification time of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
 
 
 class InputFiles:
-    """Files of a user that must stay as they are while they are read.
+    """Input files that must not change while they are read.
 
-    It notices what was replaced or overwritten, also by as many bytes.
+    Replaced and overwritten files are detected, even if their size is the same.
 
     Args:
-        paths: of the files, as they are now.
+        paths: List of strings or paths. The files in their current state.
 
     Attributes:
-        paths: of the files.
+        paths: List of paths.
 
     Example:
         >>> import tempfile
@@ -220,7 +220,7 @@ class InputFiles:
         >>> _ = path.write_text("A dog, a cat.")
         >>> files.check_unchanged()
         Traceback (most recent call last):
-        ValueError: .../a.txt was changed while it was read. What was written so far is of the ...
+        ValueError: .../a.txt was changed while it was read. The output so far belongs to ...
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]):
@@ -229,25 +229,26 @@ class InputFiles:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes of each file."""
+        """The size of each file in bytes."""
         return [state.st_size for state in self._states]
 
     @property
     def modified(self) -> list[int]:
-        """When each file was written last, in nanoseconds."""
+        """Modification time of each file in nanoseconds."""
         return [state.st_mtime_ns for state in self._states]
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if one of the files is not what it was at first."""
+        """Check that all files are still in their original state."""
         for path, before in zip(self.paths, self._states, strict=True):
             if not path.exists() or _version(os.stat(path)) != _version(before):
                 raise ValueError(
-                    f"{path} was changed while it was read. What was written so far is of the "
-                    "version before. Call it again if that is back, else write to another folder."
+                    f"{path} was changed while it was read. The output so far belongs to "
+                    "the previous version. Restore that version and try again, or write to another "
+                    "folder."
                 )
 
 
 def _version(state: os.stat_result) -> tuple:
-    # The time of the last change of any kind is the system's own: nobody can set it back.
+    # The change time (ctime) is set by the system, so nobody can reset it.
     times = state.st_mtime_ns, state.st_ctime_ns
     return state.st_dev, state.st_ino, state.st_size, *times

@@ -1,4 +1,4 @@
-"""Reads tensors of files of torch.save without executing their pickle, and writes such files."""
+"""Read tensors from torch.save files without executing their pickle, and write such files."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.torch_storages import TensorView, open_storages
 
-# Three tensors may be columns of one fused matrix, each of which spans nearly all of it.
+# Three tensors can be columns of one fused matrix. Each of them then spans almost the whole matrix.
 _MAX_SPANS = 4
-_STATE_DICT = "Expected what torch.save(model.state_dict(), path) writes"
+_STATE_DICT = "Expected a file that was saved with torch.save(model.state_dict(), path)"
 
 
 class PyTorchFile:
-    """Reads the tensors of one file that torch.save wrote.
+    """Read the tensors of a torch.save file.
 
-    At first only the pickles are read. They are interpreted as plain data: the shapes and offsets
-    of tensors. A file with anything else is refused.
+    The constructor only reads the pickles, which contain tensor shapes and offsets. They are
+    interpreted as plain data. Files with other contents are rejected.
 
     Args:
-        file: seekable, opened for reading in binary. Errors name its `name`.
+        file: Seekable binary file. Its `name` is used in error messages.
 
     Attributes:
-        shapes: {tensor name: shape}. Strings, numbers and plain containers are left out.
+        shapes: Dictionary from tensor names to shapes. Strings, numbers and plain containers in the
+            file are ignored.
 
     Raises:
-        ValueError: If the file is cut off or damaged, or holds more than tensors.
+        ValueError: If the file is truncated or damaged, or contains other objects than tensors.
 
     Example:
         >>> import io, pickle
@@ -56,7 +57,7 @@ class PyTorchFile:
         return self._views[name].storage.dtype
 
     def read(self, name: str) -> np.ndarray:
-        """Return one tensor.
+        """Read a tensor.
 
         Raises:
             ValueError: If the storage of the tensor is damaged.
@@ -71,45 +72,45 @@ class PyTorchFile:
         return np.lib.stride_tricks.as_strided(numbers, view.shape, strides).copy()
 
     def _named_tensors(self, value: object) -> dict[str, TensorView]:
-        """Return {name: tensor} of a state dict."""
+        """Map the names in a state dict to its tensors."""
         if not isinstance(value, dict):
-            raise self._source.error("it holds no dictionary of tensors", _STATE_DICT)
+            raise self._source.error("it does not contain a dictionary of tensors", _STATE_DICT)
         if not all(type(name) is str for name in value):
-            raise self._source.error("it has names that are numbers", _STATE_DICT)
+            raise self._source.error("it contains names that are numbers", _STATE_DICT)
         views = {name: view for name, view in value.items() if type(view) is TensorView}
         seen: set[int] = set()
         for name in value:
             if name not in views and not _is_plain_data(value[name], seen):
                 keys = ", ".join(shown(key) for key in [*value][:8])
                 raise self._source.error(
-                    f"{shown(name)} holds more than plain data beside the tensors. Its keys are "
-                    f"{keys}: it may be a training checkpoint",
+                    f"{shown(name)} contains other objects than tensors and plain data. Its keys "
+                    f"are {keys}, so it could be a training checkpoint",
                     _STATE_DICT,
                 )
         if value and not views:
-            raise self._source.error("it holds no tensors", _STATE_DICT)
+            raise self._source.error("it contains no tensors", _STATE_DICT)
         self._check_sizes(views.values())
         return views
 
     def _check_sizes(self, views: Iterable[TensorView]) -> None:
-        """Check that all tensors, tied ones once, take about as many bytes as the file."""
+        """Check that the tensors take about as many bytes as the file. Tied tensors count once."""
         total = sum(
             max(view.span, math.prod(view.shape)) * view.storage.dtype.itemsize
             for view in set(views)
         )
         if total > _MAX_SPANS * self._source.size:
             raise self._source.error(
-                f"its tensors take {total} bytes, but the file has {self._source.size}"
+                f"its tensors need {total} bytes, but the file has {self._source.size}"
             )
 
 
 def _is_plain_data(value: object, seen: set[int]) -> bool:
-    """Return whether a value holds strings, numbers and containers only; `seen` ones do."""
+    """Whether a value only contains strings, numbers and containers. `seen` values are skipped."""
     stack = [value]
     while stack:
         value = stack.pop()
         if isinstance(value, tuple | list | dict):
-            if id(value) not in seen:  # a container can be in several ones, and in itself
+            if id(value) not in seen:  # a container can occur several times, also inside itself
                 seen.add(id(value))
                 stack += value.values() if isinstance(value, dict) else value
         elif not isinstance(value, str | int | float | None):
@@ -117,15 +118,15 @@ def _is_plain_data(value: object, seen: set[int]) -> bool:
     return True
 
 
-# {dtype: torch's class of its storages}
+# Maps dtypes to the storage classes of PyTorch.
 _STORAGES = {"float32": "FloatStorage", "float16": "HalfStorage", "bfloat16": "BFloat16Storage"}
 
 
 def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """Return the file that torch.save writes of a dictionary of tensors.
+    """Encode a dictionary of tensors in the same format as torch.save.
 
     Args:
-        tensors: {name: float32, float16 or bfloat16}.
+        tensors: Dictionary that maps names to float32, float16 or bfloat16 arrays.
 
     Example:
         >>> file = io.BytesIO(pytorch_bytes({"bias": np.ones(2, "float32")}))
@@ -137,7 +138,7 @@ def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
         _text(name) + _pickled_tensor(str(i), value)
         for i, (name, value) in enumerate(tensors.items())
     )
-    # Protocol 2; an empty dict, whose items are set; the end.
+    # Protocol 2, an empty dictionary, its items, and the end.
     entries = {"data.pkl": b"\x80\x02}(" + pickled + b"u.", "byteorder": b"little"}
     entries |= {
         f"data/{i}": np.ascontiguousarray(value).tobytes()
@@ -151,11 +152,11 @@ def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _pickled_tensor(key: str, value: np.ndarray) -> bytes:
-    """Return the call of `_rebuild_tensor_v2`: storage, offset, shape, strides and so on."""
+    """Encode a call of `_rebuild_tensor_v2` with the storage, offset, shape, strides and so on."""
     strides = [stride // value.itemsize for stride in np.ascontiguousarray(value).strides]
     storage = [_text("storage"), _global("torch", _STORAGES[str(value.dtype)])]
     storage += [_text(key), _text("cpu"), _integer(value.size)]
-    hooks = _global("collections", "OrderedDict") + b")R"  # called without arguments
+    hooks = _global("collections", "OrderedDict") + b")R"  # a call without arguments
     arguments = [_tuple(storage) + b"Q", _integer(0)]
     arguments += [_tuple(map(_integer, sizes)) for sizes in (value.shape, strides)]
     arguments += [b"\x89", hooks]  # no gradient

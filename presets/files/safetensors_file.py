@@ -1,7 +1,7 @@
-"""Reads `.safetensors` files, after a check of the whole header.
+"""Read `.safetensors` files after a check of the whole header.
 
-The format: 8 bytes with the length of a JSON header, the header, and the bytes of the tensors
-without gaps. Source: https://github.com/huggingface/safetensors
+A file starts with the length of the header in 8 bytes, followed by the JSON header and the bytes of
+the tensors without gaps. Source: https://github.com/huggingface/safetensors
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 
-_HEADER_BYTES = SETTINGS.content  # of 10,000 tensors: 1 MB
+_HEADER_BYTES = SETTINGS.content  # a header for 10,000 tensors has 1 MB
 _RANK = 8
 _DTYPES = {
     "F64": np.dtype("float64"),
@@ -36,17 +36,17 @@ _DTYPES = {
 
 
 class SafetensorsFile:
-    """Reads the tensors of one file.
+    """Read the tensors of a file.
 
     Args:
-        file: opened for reading in binary; it must stay open while tensors are read. Errors name
-            its `name`.
+        file: Binary file. It must stay open while tensors are read. Its `name` is used in error
+            messages.
 
     Attributes:
-        shapes: {tensor name: shape}.
+        shapes: Dictionary from tensor names to shapes.
 
     Raises:
-        ValueError: If the file is cut off, or if its header is malformed.
+        ValueError: If the file is truncated, or if its header is malformed.
 
     Example:
         >>> import tempfile
@@ -71,7 +71,7 @@ class SafetensorsFile:
         return self._entries[name][0]
 
     def read(self, name: str) -> np.ndarray:
-        """Return one tensor."""
+        """Read a tensor."""
         dtype, shape, start = self._entries[name]
         content = self._source.read_array(
             self._data_start + start, math.prod(shape) * dtype.itemsize
@@ -79,9 +79,9 @@ class SafetensorsFile:
         return content.view(dtype).reshape(shape)
 
     def mapped(self, name: str) -> np.ndarray:
-        """Return one tensor as a memory map."""
+        """Return a tensor as a memory map."""
         dtype, shape, start = self._entries[name]
-        if 0 in shape:  # nothing to map
+        if 0 in shape:  # an empty array cannot be mapped
             return np.zeros(shape, dtype)
         return np.memmap(self._file, dtype, "r", self._data_start + start, shape)
 
@@ -89,7 +89,7 @@ class SafetensorsFile:
         length = int.from_bytes(self._source.read(0, 8), "little")
         if length > _HEADER_BYTES:
             raise self._source.error(
-                f"the header claims {length} bytes, the limit is {_HEADER_BYTES}"
+                f"the header has {length} bytes, but the limit is {_HEADER_BYTES}"
             )
         text = self._source.read(8, length)
         header = parse_object(text, f"{self.path}: the header", unique_names=True)
@@ -97,7 +97,7 @@ class SafetensorsFile:
         return header, 8 + length
 
     def _entry(self, name: str, entry: object) -> tuple[np.dtype, tuple[int, ...], int]:
-        """Return (dtype, shape, offset of its bytes) of a tensor, checked against each other."""
+        """Check the dtype, shape and offsets of a tensor, and return its dtype, shape and start."""
         try:
             dtype, shape, (start, end) = (entry[k] for k in ("dtype", "shape", "data_offsets"))
             numbers = [*shape, start, end]
@@ -106,27 +106,27 @@ class SafetensorsFile:
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             known = ", ".join(_DTYPES)
             raise self._source.error(
-                f"{shown(name)} has the type {shown(dtype)}. Expected one of {known}"
+                f"{shown(name)} has the dtype {shown(dtype)}. Expected one of {known}"
             )
         if len(shape) > _RANK or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise self._source.error(
-                f"{shown(name)} has the impossible shape {shown(shape)} or offsets "
+                f"{shown(name)} has an invalid shape {shown(shape)} or invalid offsets "
                 f"{shown([start, end])}"
             )
         expected = math.prod(shape) * _DTYPES[dtype].itemsize
         if end - start != expected:
             raise self._source.error(
-                f"{shown(name)} takes {end - start} bytes, but its shape takes {expected}"
+                f"{shown(name)} has {end - start} bytes, but its shape requires {expected}"
             )
         return _DTYPES[dtype], tuple(shape), start
 
     def _check_layout(self) -> None:
-        """Check that the tensors fill the file from the header to its end, without gaps."""
+        """Check that the tensors fill the rest of the file without gaps."""
         end = 0
         for name, (dtype, shape, start) in sorted(
             self._entries.items(), key=lambda item: (item[1][2], math.prod(item[1][1]))
         ):
             if start != end:
-                raise self._source.error(f"{shown(name)} begins at byte {start}, expected {end}")
+                raise self._source.error(f"{shown(name)} starts at byte {start}, expected {end}")
             end += math.prod(shape) * dtype.itemsize
         self._source.check_size(self._data_start + end, exact=True)

@@ -1,11 +1,12 @@
-"""Interprets the pickle of tensors, and finds the storages, in the two formats of torch.save.
+"""Interpret the pickle of tensors and find their storages, in both formats of torch.save.
 
-Since version 1.6 of PyTorch a file is a zip archive with the pickle `<root>/data.pkl` and one entry
-`<root>/data/<key>` for each storage. Before, it is a stream of five pickles (a magic number, the
-version of the protocol, sizes of the system's integers, the object, the keys of the storages),
-followed by the number of elements in 8 bytes and the elements of each storage.
+Since PyTorch 1.6, a file is a zip archive with the pickle `<root>/data.pkl` and one entry
+`<root>/data/<key>` for each storage. The older format is a stream of five pickles: a magic number,
+the protocol version, the system's integer sizes, the object, and the storage keys. The pickles are
+followed by the storages. Each of them has its number of elements in 8 bytes, followed by the
+elements.
 
-Source: `torch/serialization.py` of PyTorch.
+Source: `torch/serialization.py` in PyTorch.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ _COUNT_BYTES = 8
 
 
 def open_storages(source: FileBytes) -> ZipStorages | StreamedStorages:
-    """Find the storages of a file, whose format is told by its first bytes.
+    """Find the storages of a file. The format is detected from the first bytes.
 
     Raises:
-        ValueError: If the file is cut off, or is not one of `torch.save`.
+        ValueError: If the file is truncated, or was not written by `torch.save`.
     """
     beginning = source.read(0, min(source.size, 512))
     if beginning.startswith(b"PK\3\4"):
         return ZipStorages(source)
     if beginning[257:262] == b"ustar":
         raise source.error(
-            "it is a tar archive, as PyTorch wrote it before version 0.1.10",
+            "it is a tar archive from a PyTorch version before 0.1.10",
             "Load it with PyTorch and save it again",
         )
     if beginning.startswith(b"\x80"):
         return StreamedStorages(source)
     source.check_size(4)
-    raise source.error(f"it begins with {shown(beginning[:8])}, as no file of torch.save does")
+    raise source.error(f"it starts with {shown(beginning[:8])}, unlike files of torch.save")
 
 
 class ZipStorages:
-    """Finds the storages in a zip archive.
+    """Find the storages in a zip archive.
 
     Args:
-        source: the file.
+        source: `FileBytes` to read from.
 
     Attributes:
-        value: object that was saved.
+        value: The object that was saved.
     """
 
     def __init__(self, source: FileBytes):
@@ -71,16 +72,16 @@ class ZipStorages:
         stream = PickleStream(source, start, start + size, "data.pkl")
         self.value = pickle.load(stream)
         if stream.position != start + size:
-            raise stream.error("goes on after its end")
+            raise stream.error("continues after its end")
         self._check_byte_order()
         for storage in pickle.storages.values():
             self._check_size(storage)
 
     def content_start(self, key: str) -> int:
-        """Return the offset of the numbers of a storage.
+        """Return the offset of the elements of a storage.
 
         Raises:
-            ValueError: If the entry of the zip archive differs from its directory.
+            ValueError: If the entry in the zip archive does not match its directory.
         """
         return self._directory.content_start(f"{self._root}/data/{key}")
 
@@ -92,18 +93,18 @@ class ZipStorages:
         for name in names:
             if name == f"{root}/constants.pkl" or name.startswith(f"{root}/code/"):
                 raise self._source.error(
-                    f"it is a TorchScript program, with {shown(name)}. {NOTHING_RUNS}",
-                    "Expected what torch.save(model.state_dict(), path) writes",
+                    f"it is a TorchScript program that contains {shown(name)}. {NOTHING_RUNS}",
+                    "Expected a file that was saved with torch.save(model.state_dict(), path)",
                 )
         if f"{root}/data.pkl" not in names:
             raise self._source.error("its zip archive has no data.pkl")
         for name in names:
-            # PyTorch finds BYTEORDER, too, where it looks for byteorder.
+            # PyTorch ignores the case of names such as BYTEORDER.
             part = name.split("/")[1]
             if part != part.lower() and part.lower() in ("data", "byteorder", "version"):
                 raise self._source.error(f"{shown(name)} is in capitals. Expected {part.lower()!r}")
             if name.lower().endswith(".pkl") and name != f"{root}/data.pkl":
-                raise self._source.error(f"its zip archive has another pickle, {shown(name)}")
+                raise self._source.error(f"its zip archive has a second pickle, {shown(name)}")
         return root
 
     def _find(self, name: str) -> tuple[int, int]:
@@ -111,18 +112,19 @@ class ZipStorages:
         return self._directory.content_start(name), self._directory.entries[name].size
 
     def _check_byte_order(self) -> None:
-        """Raise an error for big-endian files; those before PyTorch 2.1 do not tell."""
+        """Reject big-endian files. Before PyTorch 2.1, files do not contain the byte order."""
         if f"{self._root}/byteorder" in self._directory.entries:
             start, size = self._find("byteorder")
             if (order := self._source.read(start, min(size, 8))) != b"little":
                 raise self._source.error(
-                    f"its byte order is {shown(order)}. Expected b'little'", "Save it again there"
+                    f"its byte order is {shown(order)}. Expected b'little'",
+                    "Save it again in this order",
                 )
 
     def _check_size(self, storage: Storage) -> None:
         entry = self._directory.entries.get(f"{self._root}/data/{storage.key}")
         if entry is None:
-            raise self._source.error(f"storage {shown(storage.key)} is not in it")
+            raise self._source.error(f"storage {shown(storage.key)} is missing")
         expected = storage.size * storage.dtype.itemsize
         if entry.size != expected:
             raise self._source.error(
@@ -131,13 +133,13 @@ class ZipStorages:
 
 
 class StreamedStorages:
-    """Finds the storages in a stream of pickles.
+    """Find the storages in a stream of pickles.
 
     Args:
-        source: the file.
+        source: `FileBytes` to read from.
 
     Attributes:
-        value: object that was saved.
+        value: The object that was saved.
     """
 
     def __init__(self, source: FileBytes):
@@ -145,7 +147,7 @@ class StreamedStorages:
         stream = PickleStream(source, 0, source.size, "its pickle")
         plain = PickleInterpreter(stream)
         if plain.load() != _MAGIC_NUMBER or plain.load() != _PROTOCOL:
-            raise source.error("it does not begin with PyTorch's magic number and version 1001")
+            raise source.error("it does not start with PyTorch's magic number and version 1001")
         system = plain.load()
         if not isinstance(system, dict) or system.get("little_endian") is not True:
             raise source.error("it was written on a big-endian machine", "Save it again elsewhere")
@@ -155,25 +157,25 @@ class StreamedStorages:
         self._starts = self._find_starts(plain.load(), stream.position)
 
     def content_start(self, key: str) -> int:
-        """Check the count before a storage, and return the offset of its numbers.
+        """Check the number of elements of a storage and return the offset of its elements.
 
         Raises:
-            ValueError: If the storage has another length than its tensors say.
+            ValueError: If the length of the storage does not match its tensors.
         """
         start = self._starts[key]
         count = int.from_bytes(self._source.read(start - _COUNT_BYTES, _COUNT_BYTES), "little")
         if count != self._storages[key].size:
             raise self._source.error(
-                f"storage {shown(key)} has {count} numbers, expected {self._storages[key].size}"
+                f"storage {shown(key)} has {count} elements, expected {self._storages[key].size}"
             )
         return start
 
     def _find_starts(self, keys: object, start: int) -> dict[str, int]:
-        """Return {key: offset of its numbers} of storages that fill the rest of the file."""
+        """Map the keys of the storages, which fill the rest of the file, to their offsets."""
         if type(keys) is not list or not all(type(key) is str for key in keys):
             raise self._source.error("its list of storages is malformed")
         if len(keys) != len(self._storages) or set(keys) != set(self._storages):
-            raise self._source.error("its list of storages is not that of its tensors")
+            raise self._source.error("its list of storages does not match its tensors")
         starts = {}
         for key in keys:
             starts[key] = start + _COUNT_BYTES
@@ -202,13 +204,13 @@ _DTYPES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Storage:
-    """A contiguous range of numbers in the file.
+    """A contiguous range of elements in the file.
 
     Attributes:
-        key: its name in the file.
-        dtype: of the numbers.
-        size: count of the numbers.
-        start: index of the first one in the stored range, for a part of it.
+        key: String. The name in the file.
+        dtype: Dtype of all elements.
+        size: Integer. The number of elements.
+        start: Integer. Index of the first element, if this is a part of a stored range.
     """
 
     key: str
@@ -222,10 +224,10 @@ class TensorView:
     """A tensor in a storage.
 
     Attributes:
-        storage: holds its numbers.
-        start: index of its first number in the storage.
-        shape: of the tensor.
-        strides: in numbers; 0 for dimensions of size 1 or less.
+        storage: The `Storage` that contains the elements.
+        start: Integer. Index of the first element in the storage.
+        shape: Tuple of integers.
+        strides: Tuple of integers, counted in elements. 0 for dimensions of size 1 or less.
     """
 
     storage: Storage
@@ -235,14 +237,14 @@ class TensorView:
 
     @property
     def span(self) -> int:
-        """Count of the storage's numbers from its first to its last one."""
+        """The number of elements in the storage from the first to the last one."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """Return whether its numbers are in the order of a C-contiguous array, without gaps."""
+        """Whether the elements are stored as a C-contiguous array without gaps."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:
@@ -252,13 +254,13 @@ class TensorView:
 
 
 class TensorPickle:
-    """Interprets a pickle to storages and tensors.
+    """Interpret a pickle as storages and tensors.
 
     Args:
-        source: the file, for error messages.
+        source: `FileBytes` for error messages.
 
     Attributes:
-        storages: {key: storage} of the storages in the pickle.
+        storages: Dictionary that maps keys to the storages in the pickle.
     """
 
     def __init__(self, source: FileBytes):
@@ -266,7 +268,7 @@ class TensorPickle:
         self.storages: dict[str, Storage] = {}
 
     def load(self, stream: PickleStream) -> object:
-        """Return the value of a pickle with tensors."""
+        """Read a pickle that contains tensors."""
         globals = {
             **dict.fromkeys(_DTYPES),
             "collections.OrderedDict": self._ordered,
@@ -276,7 +278,7 @@ class TensorPickle:
         return PickleInterpreter(stream, globals, self._storage).load()
 
     def _storage(self, key: object) -> Storage:
-        """Return the storage of ('storage', class, key, device, size[, part in old files])."""
+        """Create a storage from ('storage', class, key, device, size[, part in old files])."""
         match key:
             case ("storage", Global(kind), str(name), str(), size, *part):
                 pass
@@ -292,15 +294,15 @@ class TensorPickle:
                 return storage
             case [(_, start, size)] if _are_sizes(start, size) and start + size <= storage.size:
                 return dataclasses.replace(storage, size=size, start=start)
-        raise self._source.error(f"a part of storage {shown(name)} reaches beyond it")
+        raise self._source.error(f"a part of storage {shown(name)} exceeds it")
 
     def _ordered(self, arguments: tuple) -> OrderedMapping:
         if arguments:
-            raise self._source.error("an OrderedDict is made with arguments", NOTHING_RUNS)
+            raise self._source.error("an OrderedDict is created with arguments", NOTHING_RUNS)
         return OrderedMapping()
 
     def _tensor(self, arguments: tuple) -> TensorView:
-        """Return the tensor of (storage, offset, shape, strides, requires_grad, hooks)."""
+        """Create a tensor from (storage, offset, shape, strides, requires_grad, hooks)."""
         match arguments:
             case (Storage() as storage, offset, tuple(shape), tuple(strides), bool(), hooks, *more):
                 pass
@@ -310,24 +312,24 @@ class TensorPickle:
             raise self._source.error("a tensor has hooks or attributes")
         if len(shape) != len(strides) or len(shape) > _RANK:
             raise self._source.error(
-                f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected as "
-                f"many of both, at most {_RANK}"
+                f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected the "
+                f"same number, at most {_RANK}"
             )
         if not _are_sizes(offset, *shape, *strides):
-            raise self._source.error("a tensor has an impossible shape, offset or stride")
+            raise self._source.error("a tensor has an invalid shape, offset or stride")
         if math.prod(max(n, 1) for n in shape) * storage.dtype.itemsize >= 2**63:
-            raise self._source.error(f"a tensor has the impossible shape {shown(shape)}")
+            raise self._source.error(f"a tensor has the invalid shape {shown(shape)}")
         used = tuple(s if n > 1 else 0 for n, s in zip(shape, strides, strict=True))
         view = TensorView(storage, storage.start + offset, shape, used)
         if view.span and offset + view.span > storage.size:
             raise self._source.error(
                 f"a tensor of shape {shown(shape)}, strides {shown(strides)} and offset {offset} "
-                f"reaches beyond storage {shown(storage.key)}, which has {storage.size} numbers"
+                f"exceeds storage {shown(storage.key)}, which has {storage.size} elements"
             )
         return view
 
     def _parameter(self, arguments: tuple) -> TensorView:
-        """Return the tensor of a parameter, (tensor, requires_grad, hooks)."""
+        """Create the tensor of a parameter, (tensor, requires_grad, hooks)."""
         match arguments:
             case (TensorView() as view, bool(), OrderedMapping() as hooks) if not hooks:
                 return view

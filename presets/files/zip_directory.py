@@ -1,8 +1,8 @@
-"""Reads the directory of a zip file of uncompressed entries.
+"""Read the directory of a zip file with uncompressed entries.
 
-Programs may read different entries from a malformed zip file, so that ambiguous files are refused:
-names must be unique, the entries must follow each other from the first byte without overlaps, and
-the directory must follow them and end with the file.
+Programs can read different entries from a malformed zip file, so ambiguous files are rejected.
+Names must be unique. The entries must follow each other from the first byte without overlaps. The
+directory must follow the entries and end with the file.
 
 Source: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
 """
@@ -16,7 +16,7 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.folder_files import is_plain
 
-_DIRECTORY_BYTES = 8 * 2**20  # of 10,000 tensors: 600 kB
+_DIRECTORY_BYTES = 8 * 2**20  # the directory of 10,000 tensors has 600 kB
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
@@ -31,10 +31,10 @@ class ZipEntry(NamedTuple):
     """An entry of the directory.
 
     Attributes:
-        name: path in the archive.
-        flags: of its storage.
-        header: offset of its header.
-        size: bytes of its content.
+        name: String. Path in the archive.
+        flags: Integer. Flags of this entry.
+        header: Integer. Header offset.
+        size: Integer. Content size in bytes.
     """
 
     name: str
@@ -44,13 +44,13 @@ class ZipEntry(NamedTuple):
 
 
 class ZipDirectory:
-    """Finds the entries of a zip file.
+    """Find the entries of a zip file.
 
     Args:
-        source: the file.
+        source: `FileBytes` to read from.
 
     Attributes:
-        entries: {name: entry}.
+        entries: Dictionary from names to entries.
 
     Raises:
         ValueError: If the directory is damaged, or if an entry is compressed or encrypted.
@@ -74,27 +74,27 @@ class ZipDirectory:
         count, size, self._start = self._read_end()
         if size > _DIRECTORY_BYTES:
             raise self._error(
-                f"its zip directory has {size} bytes, the limit is {_DIRECTORY_BYTES}"
+                f"its zip directory has {size} bytes, but the limit is {_DIRECTORY_BYTES}"
             )
         entries = self._read_entries(source.read(self._start, size), count)
         self.entries: dict[str, ZipEntry] = {}
-        spelled: dict[str, str] = {}  # PyTorch looks for names of any case
+        spelled: dict[str, str] = {}  # PyTorch ignores the case of names
         for entry in entries:
             if entry.name in self.entries:
-                raise self._error(f"the zip entry {shown(entry.name)} is there twice")
+                raise self._error(f"the zip entry {shown(entry.name)} occurs twice")
             first = spelled.setdefault(entry.name.lower(), entry.name)
             if first != entry.name:
                 raise self._error(
-                    f"its zip entries {shown(first)} and {shown(entry.name)} differ by case alone"
+                    f"its zip entries {shown(first)} and {shown(entry.name)} only differ in case"
                 )
             self.entries[entry.name] = entry
         self._check_layout()
 
     def content_start(self, name: str) -> int:
-        """Return the offset of an entry's content, after a check of its header.
+        """Check the header of an entry and return the offset of its content.
 
         Raises:
-            ValueError: If the header of the entry differs from the directory.
+            ValueError: If the header of the entry does not match the directory.
         """
         entry = self.entries[name]
         header = self._source.read(entry.header, _LOCAL.size)
@@ -113,13 +113,13 @@ class ZipDirectory:
         return self._source.error(what, _ADVICE)
 
     def _read_end(self) -> tuple[int, int, int]:
-        """Return (number of entries, size in bytes, offset) of the directory."""
+        """Return the number of entries, the directory size in bytes and its offset."""
         source = self._source
         end = source.size - _END.size
         tail = source.read(end, _END.size) if end >= 0 else bytes(_END.size)
         signature, disk, first, here, entries, size, start, comment = _END.unpack(tail)
         if (signature, comment) != (b"PK\5\6", 0):
-            raise self._error("it is cut off: a zip archive ends with its directory")
+            raise self._error("it is cut off, because a zip archive ends with its directory")
         found = disk, first, here, entries, size, start
         if end >= _END64.size + _LOCATOR.size:
             end64 = end - _END64.size - _LOCATOR.size
@@ -132,11 +132,11 @@ class ZipDirectory:
                 found, end = large, end64
         disk, first, here, entries, size, start = found
         if (disk, first, here) != (0, 0, entries) or start + size != end:
-            raise self._error("its zip directory does not end where the file ends")
+            raise self._error("its zip directory does not end at the end of the file")
         return entries, size, start
 
     def _read_end64(self, tail: bytes, end64: int) -> tuple[int, ...]:
-        """Return the 64-bit fields that correspond to those of the 32-bit end record."""
+        """Read the 64-bit fields that replace the fields of the 32-bit end record."""
         signature, size, _, _, *fields = _END64.unpack_from(tail)
         located = _LOCATOR.unpack_from(tail, _END64.size)
         expected = b"PK\6\6", _END64.size - 12, b"PK\6\7", 0, end64, 1
@@ -176,7 +176,7 @@ class ZipDirectory:
         return ZipEntry(text, flags, header, size)
 
     def _large(self, name: str, extra: bytes, *numbers: int) -> list[int]:
-        """Return the numbers, those that need 64 bits from the extra field."""
+        """Return the numbers. Numbers that need 64 bits are read from the extra field."""
         field = b""
         while len(extra) >= 4:
             kind, size = struct.unpack_from("<2H", extra)
@@ -190,12 +190,12 @@ class ZipDirectory:
         return [next(large) if number == _IN_EXTRA else number for number in numbers]
 
     def _check_layout(self) -> None:
-        """Check that the entries follow each other, and set the offset after each one."""
+        """Check that the entries follow each other, and set the end offset of each entry."""
         ordered = sorted(self.entries.values(), key=lambda entry: entry.header)
         starts = [entry.header for entry in ordered] + [self._start]
         if starts[0] != 0:
-            raise self._error("it does not begin with its first zip entry")
+            raise self._error("it does not start with its first zip entry")
         for entry, end in zip(ordered, starts[1:], strict=True):
             if entry.header + _LOCAL.size + len(entry.name.encode()) + entry.size > end:
-                raise self._error(f"the zip entry {shown(entry.name)} overlaps what follows it")
+                raise self._error(f"the zip entry {shown(entry.name)} overlaps the following data")
         self._ends = {entry.name: end for entry, end in zip(ordered, starts[1:], strict=True)}
