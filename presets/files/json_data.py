@@ -189,8 +189,8 @@ def _find_code(value: object, depth: int) -> tuple[str, str] | None:
     name = value.get("class_name") if isinstance(value, dict) else None
     if isinstance(name, str) and name in _CODE:
         return ".class_name", (
-            f" is {name!r}, a layer that runs code from the file. Presets are plain data, so such a "
-            "layer is never loaded."
+            f" is {name!r}, a layer that runs code from the file. Presets are plain data, so "
+            "such a layer is never loaded."
         )
     is_dict = isinstance(value, dict)
     for key, inner in value.items() if is_dict else enumerate(value):
