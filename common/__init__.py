@@ -1,3 +1,3 @@
-"""Shared by all packages: validation, configuration, error messages, lazy imports."""
+"""Code that all packages share: validation, configuration, error messages and lazy imports."""
 
-from encoder_zoo.common import escaping as escaping  # log lines of all packages pass its filter
+from encoder_zoo.common import escaping as escaping  # registers a filter for all log messages

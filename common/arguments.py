@@ -1,4 +1,4 @@
-"""Types of keyword arguments, by which editors complete names and underline others."""
+"""Types of keyword arguments, which editors use for completion and warnings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LayerArguments(TypedDict, total=False):
 
 
 class PresetArguments(TypedDict, total=False):
-    """Name the checks of every `from_preset`; see `presets.opening.Safeguards`."""
+    """Safety options that every `from_preset` accepts, see `presets.opening.Safeguards`."""
 
     verify: bool
     max_bytes: int
@@ -31,13 +31,13 @@ class PresetArguments(TypedDict, total=False):
 
 
 class TokenizerPresetArguments(PresetArguments, total=False):
-    """Name the arguments of `Tokenizer.from_preset`."""
+    """Keyword arguments for `Tokenizer.from_preset`."""
 
     added_tokens: Sequence[str | Mapping[str, object]]
 
 
 class SaveOptions(TypedDict, total=False):
-    """Name the arguments of `save_to_preset`, in the Hugging Face format."""
+    """Keyword arguments for `save_to_preset` in the Hugging Face format."""
 
     shard_bytes: int
 
@@ -53,7 +53,7 @@ CommitMessage = Annotated[
 
 
 class CompileOptions(TypedDict, total=False):
-    """Keyword arguments of `TextModel.compile` after `metrics`."""
+    """Keyword arguments for `TextModel.compile` after `metrics`."""
 
     weighted_metrics: object
     jit_compile: bool | Literal["auto"] | None
@@ -70,7 +70,7 @@ class CompileOptions(TypedDict, total=False):
 
 
 class PredictOptions(TypedDict, total=False):
-    """Keyword arguments of `TextModel.predict` after `batch_size`."""
+    """Keyword arguments for `TextModel.predict` after `batch_size`."""
 
     verbose: Literal[0, 1, 2, "auto"]
     steps: int | None
@@ -78,6 +78,6 @@ class PredictOptions(TypedDict, total=False):
 
 
 class EvaluateOptions(PredictOptions, total=False):
-    """Keyword arguments of `TextModel.evaluate` after `batch_size`, but for `return_dict`."""
+    """Keyword arguments for `TextModel.evaluate` after `batch_size`, except `return_dict`."""
 
     sample_weight: object

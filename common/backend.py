@@ -1,4 +1,4 @@
-"""The backend of Keras, which is known before Keras is imported."""
+"""Find the Keras backend without importing Keras."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 
 def backend() -> str:
-    """Return the name of Keras's backend, or the one that Keras will have when it is imported.
+    """Return the name of the Keras backend, even if Keras is not imported yet.
 
     Example:
         >>> import keras
@@ -28,16 +28,16 @@ def _backend_in_file() -> str:
 
 
 def keras_file() -> pathlib.Path:
-    """Return where Keras looks for keras.json."""
+    """Return the path where Keras looks for keras.json."""
     home = os.environ.get("KERAS_HOME")
-    if home is None:  # as Keras does
+    if home is None:  # the same rules as in Keras
         user = os.path.expanduser("~")
         home = os.path.join(user if os.access(user, os.W_OK) else "/tmp", ".keras")
     return pathlib.Path(home, "keras.json")
 
 
 def backend_in(file: pathlib.Path) -> str:
-    """Return the backend that keras.json names, or Keras's default."""
+    """Return the backend in keras.json, or the default backend of Keras."""
     try:
         return json.loads(file.read_text()).get("backend", "tensorflow")
     except (OSError, ValueError):

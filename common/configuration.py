@@ -1,4 +1,4 @@
-"""Configuration read from the signature of `__init__`."""
+"""Create a configuration from the signature of `__init__`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class ConfigFromSignature:
-    """Mixin: reads an object's configuration back from attributes named like its arguments.
+    """Mixin that creates the configuration from attributes with the same names as the arguments.
 
-    Put it before the Keras class. Every named argument of every `__init__` from the class up to
-    this mixin must be stored under its own name, so a sublayer is `dropout_layer`, not `dropout`.
+    This mixin must come before the Keras class. Every `__init__` from the class up to this mixin
+    must store each named argument under its own name. For this reason, a sublayer is called
+    `dropout_layer` and not `dropout`.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -28,15 +29,15 @@ class ConfigFromSignature:
         3.0
     """
 
-    # Arguments that have no effect any more once the object is made.
+    # Arguments that cannot be changed after the object was created.
     fixed_settings: ClassVar[tuple[str, ...]] = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute. What the constructor would refuse of an argument is refused here, too.
+        """Set an attribute after the same checks as in the constructor.
 
         Raises:
-            ValueError: If the constructor does not take the value.
-            AttributeError: If the object was made with another value, and a new one has no effect.
+            ValueError: If the constructor does not accept the value.
+            AttributeError: If the argument cannot be changed after the object was created.
         """
         rule = argument_rules(type(self)).get(name)
         if rule is not None:
@@ -45,14 +46,14 @@ class ConfigFromSignature:
         super().__setattr__(name, value)
 
     def get_config(self) -> dict:
-        """Return the arguments that build this object again."""
+        """Return the constructor arguments of this object."""
         config = super().get_config() if hasattr(super(), "get_config") else {}
         arguments = {name: getattr(self, name) for name in argument_names(type(self))}
         return {**config, **arguments}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
-        """Build the object, and the objects inside its configuration, from `get_config`."""
+        """Create an object from the result of `get_config`, including nested objects."""
         return cls(
             **{
                 name: keras.saving.deserialize_keras_object(value, custom_objects=custom_objects)
@@ -64,17 +65,17 @@ class ConfigFromSignature:
 
 
 def _check_can_change(thing: ConfigFromSignature, name: str, value: object) -> None:
-    """Raise an AttributeError for an argument that layers or lengths were made with."""
+    """Check that an argument can be changed after the object was created."""
     is_made = name in vars(thing) and vars(thing).get("built", True)
     if is_made and name in thing.fixed_settings and vars(thing)[name] != value:
         raise AttributeError(
-            f"{name} of a {type(thing).__name__} that was made with {vars(thing)[name]!r} "
-            f"cannot be changed. Make another one, such as by from_preset(..., {name}={value!r})."
+            f"{name} of a {type(thing).__name__} that was created with {vars(thing)[name]!r} "
+            f"cannot be changed. Create another one, such as by from_preset(..., {name}={value!r})."
         )
 
 
 def repr_from_signature(thing: object, *first: str) -> str:
-    """Return a `repr`: the class, some leading words, and the arguments that differ from defaults.
+    """Create a `repr` with the class, some leading words, and all arguments without default values.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -92,15 +93,14 @@ def repr_from_signature(thing: object, *first: str) -> str:
 
 
 def argument_names(cls: type) -> list[str]:
-    """Return the named arguments of all `__init__`s between the class and the mixin, without
-    repeats."""
+    """Return the named arguments of all `__init__` methods between the class and the mixin."""
     return list(_arguments(cls))
 
 
 def argument_defaults(cls: type) -> dict[str, object]:
-    """Return {argument: default} of those that have one; a subclass's counts before its base's.
+    """Map arguments to their default values. Subclasses override their base classes.
 
-    Those in the attribute `defaults` of a class, if there is one, come first.
+    If a class has an attribute `defaults`, its values have priority.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -115,7 +115,7 @@ def argument_defaults(cls: type) -> dict[str, object]:
 
 
 def signature_of_arguments(cls: type) -> inspect.Signature:
-    """Return the signature with all named arguments of a class, where `__init__` passes them on.
+    """Create a signature with all named arguments of a class, including arguments of base classes.
 
     Example:
         >>> class Scale(ConfigFromSignature, keras.layers.Layer):
@@ -141,7 +141,7 @@ def signature_of_arguments(cls: type) -> inspect.Signature:
 
 @functools.cache
 def argument_rules(cls: type) -> dict[str, Rule]:
-    """Return {argument: its rule}; a subclass's counts before its base's.
+    """Map arguments to their rules. Subclasses override their base classes.
 
     Example:
         >>> class Scale(ConfigFromSignature):
@@ -153,7 +153,7 @@ def argument_rules(cls: type) -> dict[str, Rule]:
 
 
 def _initializers(cls: type) -> list[Callable]:
-    """Return every `__init__` between the class and the mixin, the class's own first."""
+    """Return all `__init__` methods between the class and the mixin, starting with the class."""
     classes = [c for c in cls.__mro__ if issubclass(c, ConfigFromSignature)]
     return [vars(c)["__init__"] for c in classes if "__init__" in vars(c)]
 

@@ -1,7 +1,7 @@
-"""Escapes data that is written into Markdown, YAML, HTML, Python code or a line of the log.
+"""Escape data for Markdown, YAML, HTML, Python code and log messages.
 
-Names of labels, folders and metrics, texts and tokens are data: whatever they hold, a reader of the
-result finds the same string, and nothing else.
+Label names, folder names, metrics, texts and tokens are untrusted data. After escaping, a reader
+finds exactly the same string.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import logging
 import os
 import re
 
-# Not writable in UTF-8, or left out by parsers: lone surrogates, NUL.
+# NUL and lone surrogates, which parsers skip or UTF-8 cannot encode.
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
-# What Markdown gives a meaning to inside of a line, also that of GitHub.
+# Characters with a special meaning inside a line of Markdown, including GitHub's dialect.
 _MARKDOWN = re.compile(
     r"[\\`*\[\]<>&|~#$@{}]|(?<![^\W_])_|_(?![^\W_])|:(?=\S)|(?<=[Ww])\.| (?= )|^ | \Z"
     "|[\t\n\x0c\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 )
-# Beside what JSON escapes: what is not printable in YAML 1.1, and all ends of lines.
+# Characters that JSON does not escape, but that are line ends or not printable in YAML 1.1.
 _CONTROLS = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _IN_LINE = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def in_html(text: object) -> str:
-    """Return a text for HTML, also for an attribute in quotes.
+    """Escape a text for HTML, including quoted attributes.
 
     Example:
         >>> in_html("a < 'b'\\r")
@@ -35,7 +35,7 @@ def in_html(text: object) -> str:
 
 
 def in_markdown(text: object) -> str:
-    """Return a text for a line of Markdown, a heading or a cell of a table.
+    """Escape a text for a line of Markdown, for example a heading or a table cell.
 
     Example:
         >>> in_markdown("bert_base *new* | <b>")
@@ -45,7 +45,7 @@ def in_markdown(text: object) -> str:
 
 
 def in_yaml(text: str) -> str:
-    """Return a text as a scalar of YAML in double quotes.
+    """Escape a text as a YAML scalar in double quotes.
 
     Example:
         >>> in_yaml("no: \\x85")
@@ -55,7 +55,7 @@ def in_yaml(text: str) -> str:
 
 
 def in_python(text: str) -> str:
-    """Return a text as a string of Python in double quotes, on one line and without backticks.
+    """Escape a text as a Python string in double quotes, on one line and without backticks.
 
     Example:
         >>> in_python('my "preset"')
@@ -65,7 +65,7 @@ def in_python(text: str) -> str:
 
 
 def in_line(text: str) -> str:
-    """Return a text for a line of a log or a terminal, where it neither ends nor colours the line.
+    """Escape a text for a log message or a terminal, so that it cannot add lines or colors.
 
     Example:
         >>> in_line("a\\nb \\x1b[31m")
@@ -75,7 +75,7 @@ def in_line(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text that UTF-8 can hold: NUL and lone surrogates become escapes of Python.
+    """Replace NUL and lone surrogates by Python escapes, so that UTF-8 can encode the text.
 
     Example:
         >>> visible("a\\0b")
@@ -85,18 +85,18 @@ def visible(text: str) -> str:
 
 
 def check_writable(text: str, name: str) -> None:
-    """Raise an error for a text that no file in UTF-8 can hold.
+    """Check that UTF-8 can encode a text.
 
     Raises:
-        ValueError: If the text has a lone surrogate, which UTF-8 cannot hold.
+        ValueError: If the text contains a lone surrogate.
     """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{name} has the lone surrogate {text[error.start]!a} at character {error.start}, "
-            "which no file in UTF-8 can hold. Replace it, by "
-            'text.encode("utf-8", "replace").decode(), or decode the text anew.'
+            "which UTF-8 cannot encode. Replace it with "
+            'text.encode("utf-8", "replace").decode(), or decode the text again.'
         ) from None
 
 
@@ -105,7 +105,7 @@ def _unicode_escape(found: re.Match) -> str:
 
 
 class EscapesData(logging.Filter):
-    """Escapes the texts that a log line is about, so that it stays one line."""
+    """Logging filter that escapes the arguments of a message, so that it stays on one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -114,7 +114,7 @@ class EscapesData(logging.Filter):
 
 
 class _Line(str):
-    """A text that `%s` escapes, as `%r` does."""
+    """A string that is escaped when it is formatted with `%s`, as with `%r`."""
 
     def __str__(self) -> str:
         return in_line(str.__str__(self))

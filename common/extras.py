@@ -1,4 +1,4 @@
-"""What the package uses of `extras`: each is imported when it is first asked for by its name."""
+"""Objects from `extras` that the package uses. They are imported on first use."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-# name: what it stands for in `extras`
+# Maps names to the objects in `extras`.
 EXTRAS = {
-    # Why a task gives an answer.
+    # Explanations of predictions.
     "explain_labels": "explanations.labels.explain_labels",
     "explain_entities": "explanations.entities.explain_entities",
     "explain_answers": "explanations.answers.explain_answers",
@@ -24,7 +24,7 @@ EXTRAS = {
 
 
 def extra(name: str) -> Any:
-    """Return what has a name in `EXTRAS`.
+    """Import and return the object for a name in `EXTRAS`.
 
     Example:
         >>> extra("explain_labels").__module__

@@ -1,7 +1,7 @@
-"""Modules that are imported at first use.
+"""Modules that are imported on first use.
 
-`keras` is Keras; `tf` is TensorFlow; `array_ops` are its operations or, in their place, those of
-NumPy.
+`keras` is Keras and `tf` is TensorFlow. `array_ops` contains operations of TensorFlow, or their
+replacements for NumPy.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from typing import TYPE_CHECKING, Any
 from encoder_zoo.common.backend import backend
 
 NO_TENSORFLOW = (
-    "This needs TensorFlow, which is not installed: `pip install tensorflow`. Without it, models "
-    "train and answer on JAX and PyTorch with texts, lists and arrays in memory."
+    "This needs TensorFlow, which is not installed: `pip install tensorflow`. Without TensorFlow, "
+    "models support JAX and PyTorch, and texts, lists and arrays in memory."
 )
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 
 
 class LazyModule(types.ModuleType):
-    """Imports a module when one of its attributes is first used.
+    """Module that is imported when one of its attributes is used for the first time.
 
     Args:
-        name: of the module.
-        missing: error message if it is not installed; None for Python's own.
+        name: String. The module name.
+        missing: String. Error message if the module is not installed. Defaults to None, which keeps
+            Python's own message.
 
     Example:
         >>> LazyModule("math").floor(2.5)
@@ -42,16 +43,16 @@ class LazyModule(types.ModuleType):
         self._missing, self._module = missing, None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # doctest asks every member of a module for it
+        if name == "__wrapped__":  # doctest looks up this attribute for every object
             raise AttributeError(name)
         require(self)
         value = getattr(self._module, name)
-        setattr(self, name, value)  # found without this method from now on
+        setattr(self, name, value)  # avoids another call of this method
         return value
 
 
 def require(module: LazyModule) -> None:
-    """Import a module now, so that it is missed before any work.
+    """Import a module immediately, so that an error is raised before any work is done.
 
     Example:
         >>> require(LazyModule("cannot_be_found", "This needs the package cannot-be-found."))
@@ -76,7 +77,9 @@ _for_graphs = contextvars.ContextVar("for_graphs", default=False)
 
 @contextlib.contextmanager
 def in_numpy() -> Iterator[None]:
-    """Preprocess in NumPy on TensorFlow's backend too: faster than its operations one by one.
+    """Return a context manager that uses NumPy for preprocessing, even on TensorFlow.
+
+    NumPy is faster than eager TensorFlow operations.
 
     Example:
         >>> with in_numpy():
@@ -92,7 +95,7 @@ def in_numpy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def for_graphs() -> Iterator[None]:
-    """Compute in TensorFlow on every backend, eagerly too: the tables of its graphs.
+    """Return a context manager that uses TensorFlow on every backend, for tables in its graphs.
 
     Example:
         >>> import tensorflow
@@ -108,9 +111,9 @@ def for_graphs() -> Iterator[None]:
 
 
 def in_tensorflow() -> bool:
-    """Return whether tensors are TensorFlow's: on its backend, and inside of its graphs.
+    """Whether tensors belong to TensorFlow, either because of the backend or inside its graphs.
 
-    Elsewhere, on JAX and PyTorch, they are arrays of NumPy, and TensorFlow need not be installed.
+    On JAX and PyTorch, they are NumPy arrays, and TensorFlow does not need to be installed.
     """
     if _for_graphs.get():
         return True
@@ -121,9 +124,10 @@ def in_tensorflow() -> bool:
 
 
 class ArrayOperations(types.ModuleType):
-    """TensorFlow's operations where `in_tensorflow`, else those of `common.numpy_ops`.
+    """Operations of TensorFlow if `in_tensorflow` is True, and of `common.numpy_ops` otherwise.
 
-    Both have the same names. What TensorFlow alone has, such as `tf.data`, is in `tf` only.
+    Both modules use the same names. Operations without a replacement, such as `tf.data`, are only
+    in `tf`.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -141,17 +145,17 @@ else:
     array_ops = ArrayOperations("array_ops")
 
 
-_user: int | None = None  # the process in which the backend began to work
+_user: int | None = None  # the process that started to use the backend
 
 
 def refuse_in_fork() -> None:
-    """Record which process uses the backend; raise an error in a fork of it.
+    """Remember the process that uses the backend, and raise an error in a forked process.
 
-    TensorFlow, JAX and PyTorch work with threads, which a fork does not have: it would wait for
-    them for ever.
+    TensorFlow, JAX and PyTorch use threads, which do not exist in a forked process. It would wait
+    for them forever.
 
     Raises:
-        RuntimeError: If this process was forked from one that had used the backend.
+        RuntimeError: If the current process was forked from a process that used the backend.
     """
     global _user
     if backend() == "numpy":
@@ -161,8 +165,8 @@ def refuse_in_fork() -> None:
     elif _user != os.getpid():
         name = BACKENDS.get(backend(), backend())
         raise RuntimeError(
-            f"This process was forked from one that had used {name}, whose threads are not "
-            "here: it would wait for them for ever. Start processes anew, with "
-            "multiprocessing.get_context('spawn') or 'forkserver', or load the model after the "
-            "fork, and in the first process not at all."
+            f"This process was forked from a process that used {name}, but its threads do not "
+            "exist here, so it would hang. Start new processes with "
+            "multiprocessing.get_context('spawn') or 'forkserver', or load the model only after "
+            "the fork and never in the parent process."
         )

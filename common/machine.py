@@ -1,10 +1,10 @@
-"""Tells what the process may use of the machine."""
+"""Information about the machine."""
 
 import os
 
 
 def usable_cores() -> int:
-    """Return how many processors the process may run on, which are fewer in some containers.
+    """Return the number of CPU cores for this process, which can be limited in containers.
 
     Example:
         >>> 1 <= usable_cores() <= os.cpu_count()

@@ -1,4 +1,4 @@
-"""Values that are missing: None, NaN and what NumPy, pandas and Arrow have for them."""
+"""Missing values: None, NaN, and the missing values of NumPy, pandas and Arrow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a value stands for one that is not there.
+    """Whether a value is missing.
 
     Example:
         >>> [is_missing(value) for value in (None, float("nan"), np.datetime64("NaT"), "", 0.0)]
@@ -23,7 +23,7 @@ def is_missing(value: object) -> bool:
 
 
 def is_blank(value: object) -> bool:
-    """Return whether a value is a text without anything but white space.
+    """Whether a value is an empty text or only contains whitespace.
 
     Example:
         >>> is_blank(""), is_blank(b" "), is_blank("a"), is_blank(None)
@@ -33,7 +33,7 @@ def is_blank(value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a missing or blank value as errors show it.
+    """Return a missing or blank value in the form that error messages use.
 
     Example:
         >>> shown(np.float64("nan")), shown(""), shown(None)
@@ -43,14 +43,14 @@ def shown(value: object) -> str:
 
 
 def missing_rows(values: Sequence, name: str) -> str:
-    """Return the end of an error that counts missing texts and says how to keep their rows.
+    """Describe the number of missing texts and how to keep their rows, for an error message.
 
     Args:
-        values: of all rows.
-        name: of the argument that holds them.
+        values: Sequence with the values of all rows.
+        name: String. The name of the argument that contains the values.
 
     Returns:
-        Begins with a space; "" if no value is missing.
+        String that starts with a space, or "" if no value is missing.
 
     Example:
         >>> missing_rows(["good", None, float("nan")], "x")[:65]
@@ -65,7 +65,7 @@ def missing_rows(values: Sequence, name: str) -> str:
     kinds = " or ".join(sorted(kinds, reverse=True))
     return (
         f" {len(rows)} of {len(values)} rows of {name} {'is' if len(rows) == 1 else 'are'} missing "
-        f"({kinds}), the first is row {rows[0]}. Fill them with an empty text, in pandas by "
-        '`column.fillna("")`, or with a placeholder. Methods that answer, such as `classify`, give '
-        'None for them if they are called with missing="none".'
+        f"({kinds}), the first is row {rows[0]}. Fill them with an empty text or a placeholder, "
+        'for example `column.fillna("")` in pandas. Methods such as `classify` return None for '
+        'these rows if you pass missing="none".'
     )

@@ -1,4 +1,4 @@
-"""Configuration of models: their arguments, and the state of the layers that they make."""
+"""Create a configuration from the arguments of a model and the state of its layers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class ModelConfigFromSignature(ConfigFromSignature):
-    """Mixin of models: their configuration also holds the state of the layers that they make.
+    """Mixin for models whose configuration also contains the state of their layers.
 
-    The state is which of the layers `quantize` has quantized, which have low-rank updates, and
-    which layers and weights are frozen. Models and layers among the arguments are configurations
-    too, so that `from_config(get_config())` makes a model that shares nothing.
+    This state contains the layers that `quantize` has quantized, the layers with low-rank updates,
+    and the frozen layers and weights. Models and layers in the arguments are serialized too, so a
+    model from `from_config(get_config())` does not share anything with the original.
 
     Example:
         >>> class Twice(ModelConfigFromSignature, keras.Model):
@@ -42,17 +42,17 @@ class ModelConfigFromSignature(ConfigFromSignature):
     """
 
     def get_config(self) -> dict:
-        """Return the arguments that build this model again, and the state of its layers."""
+        """Return the constructor arguments of this model and the state of its layers."""
         config = {name: as_configuration(value) for name, value in super().get_config().items()}
         state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
         return {**config, **{name: value for name, value in state.items() if value}}
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
-        """Build the model, and the objects inside its configuration, from `get_config`.
+        """Create a model from the result of `get_config`, including nested objects.
 
         Raises:
-            ValueError: If the opened file holds fewer bytes than the weights need.
+            ValueError: If the opened file is smaller than the weights.
         """
         check_file_holds(cls, config)
         arguments = {name: value for name, value in config.items() if name not in LAYER_STATES}
@@ -64,9 +64,9 @@ class ModelConfigFromSignature(ConfigFromSignature):
 
 
 def as_configuration(value: object) -> object:
-    """Return the serialized form of a layer, a model or a preprocessor; others unchanged.
+    """Serialize a layer, a model or a preprocessor. Other values are returned unchanged.
 
-    While Keras saves a model, the layer itself: two tasks on one backbone still share it then.
+    While Keras saves a model, the layer itself is returned, so that two tasks can share a backbone.
     """
     if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not notes_shared_objects():
         return keras.saving.serialize_keras_object(value)
@@ -74,27 +74,27 @@ def as_configuration(value: object) -> object:
 
 
 def check_file_holds(cls: type, config: Mapping) -> None:
-    """Raise an error for sizes that an opened `.keras` file has no weights for, before allocating.
+    """Check that an opened `.keras` file can contain the weights, before memory is allocated.
 
-    `cls.least_weights(config)` is how many numbers the large matrices have, if not more.
+    `cls.least_weights(config)` is a lower bound for the number of weights.
     """
     held = weight_bytes_of_opened_file() if hasattr(cls, "least_weights") else None
     if held is None:
         return
     try:
         weights = cls.least_weights(config)
-    except (KeyError, TypeError):  # no configuration: the constructor says what is wrong
+    except (KeyError, TypeError):  # the constructor raises a better error for this configuration
         return
-    needed = weights // 2 if config.get("quantized") else 2 * weights  # 4 or 16 bits each
+    needed = weights // 2 if config.get("quantized") else 2 * weights  # 4 or 16 bits per weight
     if held < needed:
         raise ValueError(
-            f"The file holds {held:,} bytes of weights, but a {cls.__name__} of these sizes has "
-            f"at least {needed:,}: it is damaged or was changed. Get it again."
+            f"The file contains {held:,} bytes of weights, but a {cls.__name__} of this size needs "
+            f"at least {needed:,}. It is damaged or was modified. Download it again."
         )
 
 
 def _quantized_layers(model: keras.Model) -> dict[str, dict]:
-    """Return {index among the model's layers: how it was quantized}."""
+    """Map the index of each quantized layer to its quantization settings."""
     return {
         str(index): {"mode": layer.quantization_mode, "config": layer.quantization_config}
         for index, layer in enumerate(layers_in(model))
@@ -103,7 +103,7 @@ def _quantized_layers(model: keras.Model) -> dict[str, dict]:
 
 
 def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
-    """Quantize layers as `_quantized_layers` says; those given as arguments are already."""
+    """Restore the quantization of layers. Layers in the arguments are already quantized."""
     layers = layers_in(model) if quantized else []
     for index, entry in quantized.items():
         layer = layers[int(index)]
@@ -117,7 +117,7 @@ def _quantize_layers(model: keras.Model, quantized: dict[str, dict]) -> None:
 
 
 def _updated_layers(model: keras.Model) -> dict[str, dict]:
-    """Return {index among the model's layers: rank and alpha of its low-rank updates}."""
+    """Map the index of each layer with low-rank updates to their rank and alpha."""
     return {
         str(index): {"rank": layer.lora_rank, "alpha": layer.lora_alpha}
         for index, layer in enumerate(layers_in(model))
@@ -125,11 +125,11 @@ def _updated_layers(model: keras.Model) -> dict[str, dict]:
     }
 
 
-MOST_RANK = 1024  # of updates in a file; a layer that is wider takes a rank of up to its width
+MOST_RANK = 1024  # maximum rank in a file. For wider layers, the maximum is their width.
 
 
 def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
-    """Enable low-rank updates as `_updated_layers` says, where arguments do not have them yet."""
+    """Restore low-rank updates, unless they already exist in layers of the arguments."""
     layers = layers_in(model)
     for index, entry in updated.items():
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
@@ -146,10 +146,10 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
 
 
 def _frozen_layers(model: keras.Model) -> dict[str, list]:
-    """Return the layers that are not trained, and the weights that differ from their layer.
+    """Find the frozen layers, and the weights that differ from their layer.
 
-    Layers are indices among the model's, and weights pairs of an index and that of a weight among
-    the layer's own.
+    Layers are represented by their index in the model. Weights are represented by two indices, one
+    for the layer and one for the weight in the layer.
     """
     layers = layers_in(model)
     frozen = [i for i, layer in enumerate(layers) if not layer.trainable]
@@ -164,16 +164,16 @@ def _frozen_layers(model: keras.Model) -> dict[str, list]:
 
 
 def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
-    """Freeze layers and weights as `_frozen_layers` says."""
+    """Restore the frozen layers and weights."""
     layers, indices = layers_in(model), set(frozen.get("layers", ()))
-    for i, layer in enumerate(layers):  # outer layers first: each sets those inside it
+    for i, layer in enumerate(layers):  # outer layers first, because they change inner layers
         layer.trainable = i not in indices
     for i, j in frozen.get("weights", ()):
         weight = own_trainable_variables(layers[i])[j]
         weight.trainable = not layers[i].trainable
 
 
-# {key in a model's configuration: (how it is read off the layers, how they are set by it)}
+# Maps keys of a configuration to functions that read and restore the state of the layers.
 LAYER_STATES = {
     "quantized": (_quantized_layers, _quantize_layers),
     "low_rank_updates": (_updated_layers, _update_layers),

@@ -1,4 +1,4 @@
-"""TensorFlow's operations on numbers, loops and random numbers, in NumPy; see `numpy_ops`."""
+"""NumPy versions of TensorFlow operations for numbers and loops, see `numpy_ops`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
 
 
 def as_in_numpy(function: Callable) -> Callable:
-    """Return a function of NumPy that takes TensorFlow's positional arguments."""
+    """Wrap a NumPy function, so that it accepts the positional arguments of TensorFlow."""
 
     def operation(*values, **options):
         return as_array(function(*map(as_array, values), **options))
@@ -33,7 +33,7 @@ def zeros(shape, dtype=np.float32) -> Array:
 
 def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool = False) -> Array:
     values = as_array(values)
-    if direction == "DESCENDING":  # of equal values the first stays first
+    if direction == "DESCENDING":  # keep the order of equal values
         last = values.shape[axis] - 1
         turned = np.argsort(np.flip(values, axis), axis, kind="stable")
         return as_array((last - np.flip(turned, axis)).astype(np.int32))
@@ -44,7 +44,7 @@ def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool =
 
 
 def reduction(function: Callable, **options) -> Callable:
-    """Return a reduction along an axis that keeps the type of the values."""
+    """Create a reduction along an axis that keeps the dtype of the values."""
 
     def reduce(values, axis=None, keepdims: bool = False) -> Array:
         if isinstance(values, RaggedArray):
@@ -87,7 +87,7 @@ def cumsum(values, axis: int = 0, exclusive: bool = False) -> Array:
 
 
 def segments(function: np.ufunc, values, segment_ids) -> Array:
-    """Reduce the values of equal numbers, which ascend from 0 on and leave out none."""
+    """Reduce the values of each segment. Segment ids are sorted and contain every id from 0."""
     values, ids = as_array(values), np.asarray(segment_ids)
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
     return as_array(function.reduceat(values, starts)) if len(values) else values
@@ -156,7 +156,7 @@ clip_by_value = as_in_numpy(np.clip)
 
 
 class TensorArray:
-    """A list of arrays, written one by one."""
+    """A list of arrays, which are written one after another."""
 
     def __init__(self, dtype=None, size=0, **options):
         self._values = [None] * int(size)
@@ -186,7 +186,7 @@ def cond(predicate, true_fn: Callable, false_fn: Callable):
 
 
 def scan(function: Callable, elements, initializer):
-    """Return the results for the elements, one after the other, in the initializer's structure."""
+    """Apply a function to each element together with the previous result, and stack the results."""
     found = list(itertools.accumulate(elements, function, initial=initializer))[1:]
     return map_structure(lambda *parts: stack(parts), *found)
 
@@ -215,7 +215,7 @@ def flatten(values) -> list:
 
 
 def generator(seed) -> np.random.Generator:
-    """Return the generator of a seed, (2,) int."""
+    """Create the random generator for a seed, an integer array of shape (2,)."""
     return np.random.default_rng([int(number) % 2**63 for number in seed])
 
 

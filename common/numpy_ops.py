@@ -1,9 +1,10 @@
-"""TensorFlow's operations that preprocessing uses, in NumPy, by the same names.
+"""NumPy versions of the TensorFlow operations that preprocessing uses, with the same names.
 
-`common.lazy.array_ops` is this module on JAX and PyTorch, so that preprocessing is written once for
-all backends. Arrays are `Array`, ragged tensors `RaggedArray`; strings are UTF-8 in arrays of
-objects.
-Only what differs from NumPy is said here; see TensorFlow for all else.
+On JAX and PyTorch, `common.lazy.array_ops` is this module, so preprocessing only needs one
+implementation for all backends. Arrays have the type `Array`, ragged tensors have the type
+`RaggedArray`, and strings are UTF-8 bytes in object arrays.
+
+See TensorFlow for the documentation. Only differences are documented here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- names of this module too
+from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this module's API
     TensorArray,
     abs,
     argsort,
@@ -66,7 +67,7 @@ complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 
 class TensorShape(tuple):
-    """A shape with `rank`; None is an axis of any size."""
+    """A shape with a `rank`. None stands for an axis of unknown size."""
 
     @property
     def rank(self) -> int:
@@ -74,13 +75,13 @@ class TensorShape(tuple):
         return len(self)
 
     def is_compatible_with(self, other) -> bool:
-        """Return whether sizes are equal where both are known."""
+        """Whether the sizes are equal, as far as they are known."""
         pairs = zip(self, other, strict=False)
         return len(self) == len(other) and all(None in (a, b) or a == b for a, b in pairs)
 
 
 def as_dtype(dtype) -> SimpleNamespace:
-    """Return a type with the questions that TensorFlow's answer."""
+    """Return a dtype with the same attributes as in TensorFlow."""
     kind = np.dtype(dtype).kind
     answers = {"is_floating": kind == "f", "is_integer": kind in "iu", "is_bool": kind == "b"}
     return SimpleNamespace(name=np.dtype(dtype).name, **answers)
@@ -99,7 +100,7 @@ def constant(value, dtype=None, shape=None) -> Array:
 def convert_to_tensor(value, dtype=None):
     if isinstance(value, RaggedArray):
         return value
-    if hasattr(value, "row_splits"):  # a ragged tensor of TensorFlow
+    if hasattr(value, "row_splits"):  # a TensorFlow ragged tensor
         return RaggedArray(convert_to_tensor(value.values), value.row_splits)
     return constant(value, dtype)
 
@@ -203,7 +204,7 @@ def concat(values, axis: int = 0):
 
 
 def _concat_rows(parts) -> RaggedArray:
-    """Return ragged and dense rows put together row by row."""
+    """Concatenate ragged and dense arrays along their rows."""
     parts = [p if isinstance(p, RaggedArray) else RaggedArray.from_tensor(p) for p in parts]
     rows = np.concatenate([part.value_rowids() for part in parts])
     flat = np.concatenate([part.values for part in parts])
@@ -279,7 +280,7 @@ def argmax(values, axis: int = 0, output_type=int64) -> Array:
 
 
 def unique(values) -> SimpleNamespace:
-    """Return `y`, the values in the order of their first appearance, and `idx`, int32."""
+    """Return `y`, the unique values in the order of their first occurrence, and `idx`, int32."""
     found, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse].astype(np.int32)
@@ -320,7 +321,7 @@ def ragged_boolean_mask(values: RaggedArray, mask: RaggedArray) -> RaggedArray:
 
 
 def unique_rows(x, axis) -> tuple[Array, Array]:
-    """Return the rows in the order of their first appearance, and the number of each."""
+    """Return the unique rows in the order of their first occurrence, and the index of each row."""
     found, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     idx = np.argsort(order)[inverse.reshape(-1)]

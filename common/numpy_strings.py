@@ -1,4 +1,4 @@
-"""TensorFlow's operations on strings that preprocessing uses, on UTF-8 in arrays of NumPy."""
+"""NumPy versions of TensorFlow string operations, for object arrays with UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
 
 
 def each(function: Callable, *values, dtype=object):
-    """Return a function's values for strings (...), which are as many as the arguments' values."""
+    """Apply a function to each string. Other arguments are broadcast."""
     if isinstance(values[0], RaggedArray):
         return values[0].with_flat_values(each(function, values[0].flat_values, dtype=dtype))
     arrays = np.broadcast_arrays(*(as_array(value) for value in values))
@@ -26,18 +26,18 @@ def each(function: Callable, *values, dtype=object):
 
 
 def decoded(text: bytes) -> str:
-    """Return a text, with U+FFFD for malformed bytes."""
+    """Decode a text. Malformed bytes become U+FFFD."""
     return text.decode("utf-8", "replace")
 
 
 def length(texts, unit: str = "BYTE"):
-    """Return the lengths, int32, in bytes or in characters, "UTF8_CHAR"."""
+    """Compute int32 lengths in bytes, or in characters for the unit "UTF8_CHAR"."""
     count = len if unit == "BYTE" else lambda text: len(decoded(text))
     return each(count, texts, dtype=np.int32)
 
 
 def substr(texts, pos, len, unit: str = "BYTE") -> Array:
-    """Return the bytes or characters from `pos` on, `len` of them at most."""
+    """Return at most `len` bytes or characters, starting at `pos`."""
 
     def part(text: bytes, begin: int, count: int) -> bytes:
         if unit == "BYTE":
@@ -48,18 +48,18 @@ def substr(texts, pos, len, unit: str = "BYTE") -> Array:
 
 
 def join(values, separator: str = "") -> Array:
-    """Return the strings of several arrays put together, one by one."""
+    """Concatenate several arrays of strings element by element."""
     return each(lambda *parts: separator.encode().join(parts), *values)
 
 
 def reduce_join(texts, axis: int = -1, separator: str = "") -> Array:
-    """Return the strings of each row put together."""
+    """Concatenate the strings of each row."""
     joined = [separator.encode().join(row.tolist()) for row in texts]
     return as_array(np.asarray([*joined, b""], object)[:-1])
 
 
 def as_string(values) -> Array:
-    """Return numbers, or strings, as strings."""
+    """Convert numbers or strings to strings."""
     values = as_array(values)
     if values.dtype == object:
         return values
@@ -67,20 +67,20 @@ def as_string(values) -> Array:
 
 
 def regex_replace(texts, pattern: str, rewrite: str) -> Array:
-    """Return the strings with the matches of a pattern of RE2 replaced."""
+    """Replace all matches of an RE2 pattern."""
     compiled = compile_re2(pattern)
     return each(lambda text: compiled.sub(rewrite, decoded(text)).encode(), texts)
 
 
 def regex_full_match(texts, pattern: str) -> Array:
-    """Return whether the pattern matches each whole string."""
+    """Whether a pattern matches each whole string."""
     compiled = compile_re2(pattern)
     return each(lambda text: compiled.fullmatch(decoded(text)) is not None, texts, dtype=bool)
 
 
 @functools.lru_cache(maxsize=32)
 def compile_re2(pattern: str) -> re.Pattern:
-    r"""Return a pattern of RE2 in Python's syntax: `\pX` in sets, `\x{85}`, and `\s` of ASCII.
+    r"""Convert an RE2 pattern to Python's syntax: `\pX` in sets, `\x{85}`, and `\s` for ASCII.
 
     Example:
         >>> compile_re2(r"[\p{N}\x{85}\s]+").fullmatch("1½²\x85 ") is not None
@@ -101,7 +101,7 @@ def compile_re2(pattern: str) -> re.Pattern:
 
 @functools.lru_cache(maxsize=16)
 def category_ranges(category: str) -> str:
-    """Return the ranges of a set with the characters of a Unicode category, such as "L"."""
+    """Return the character ranges of a Unicode category, such as "L", for a pattern."""
     codes = [i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i))[0] == category]
     starts = [i for i, before in zip(codes, [-9, *codes], strict=False) if i != before + 1]
     ends = [i for i, after in zip(codes, [*codes[1:], -9], strict=True) if i != after - 1]
@@ -109,19 +109,19 @@ def category_ranges(category: str) -> str:
 
 
 def unicode_transcode(texts, input_encoding: str, output_encoding: str) -> Array:
-    """Return UTF-8 with U+FFFD for malformed bytes."""
+    """Replace malformed bytes in UTF-8 by U+FFFD."""
     return each(lambda text: decoded(text).encode(), texts)
 
 
 def unicode_decode(texts, input_encoding: str) -> RaggedArray:
-    """Return the code points of texts (N,), ragged (N, None) int32."""
+    """Decode texts (N,) to code points, a ragged int32 array (N, None)."""
     codes = [np.frombuffer(decoded(t).encode("utf-32-le"), "<i4") for t in texts.tolist()]
     values = np.concatenate([np.zeros(0, np.int32), *codes]).astype(np.int32)
     return RaggedArray.from_row_lengths(as_array(values), [len(row) for row in codes])
 
 
 def unicode_encode(codes: RaggedArray, output_encoding: str) -> Array:
-    """Return the texts (N,) of code points."""
+    """Encode code points as texts (N,)."""
     joined = codes.values.astype("<i4").tobytes().decode("utf-32-le")
     bounds = codes.row_splits.tolist()
     texts = [joined[a:b].encode() for a, b in itertools.pairwise(bounds)]

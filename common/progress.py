@@ -1,21 +1,21 @@
-"""Lines about how far a long run is."""
+"""Progress messages for long runs."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 
-SECONDS = 10  # between two lines
+SECONDS = 10  # time between two messages
 
 
 class Progress(ABC):
-    """Counts what a run has done, and shows it now and then.
+    """Count finished work and print a progress message from time to time.
 
     Args:
-        done: before the run, such as by one that it continues.
+        done: Integer. Work that was finished before, for example by an interrupted run.
 
     Attributes:
-        done: now.
+        done: Integer. Work that is finished now.
     """
 
     def __init__(self, done: int):
@@ -23,7 +23,7 @@ class Progress(ABC):
         self._begun = self._printed = time.monotonic()
 
     def count(self, number: int, state: str = "") -> None:
-        """Count what is done, and show it if the last line is some seconds old."""
+        """Count finished work, and print a message if the last one is some seconds old."""
         self.done += number
         if time.monotonic() - self._printed >= SECONDS:
             self._printed = time.monotonic()
@@ -31,9 +31,9 @@ class Progress(ABC):
 
     @property
     def rate(self) -> float:
-        """Return how much the run does in a second."""
+        """Return the amount of work per second."""
         return (self.done - self._before) / max(time.monotonic() - self._begun, 1e-3)
 
     @abstractmethod
     def show(self, state: str = "") -> None:
-        """Print a line, with the state of the run behind it."""
+        """Print a message that ends with the state of the run."""

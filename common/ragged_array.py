@@ -1,4 +1,4 @@
-"""Arrays of NumPy with the few methods of TensorFlow's tensors that preprocessing uses.
+"""NumPy arrays with the TensorFlow methods that preprocessing uses.
 
 Comment letters: N rows, P values of all rows.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Array(np.ndarray):
-    """`numpy.ndarray` with `numpy()`, so that code for tensors takes it.
+    """`numpy.ndarray` with a method `numpy()`, so that code for tensors supports it.
 
     Example:
         >>> as_array([3, 4])[1:].numpy().tolist()
@@ -20,12 +20,12 @@ class Array(np.ndarray):
     """
 
     def numpy(self) -> np.ndarray:
-        """Return the values as an ordinary array."""
+        """Convert to an ordinary NumPy array."""
         return self.view(np.ndarray)
 
 
 def as_array(values, dtype=None) -> Array:
-    """Return values as an `Array`, of TensorFlow's default types: int32, float32, bytes.
+    """Convert values to an `Array` with TensorFlow's default dtypes: int32, float32 or bytes.
 
     Example:
         >>> [as_array(values).dtype.name for values in ([1], [0.5], ["é"], np.float64(1))]
@@ -52,7 +52,7 @@ def as_array(values, dtype=None) -> Array:
 
 
 def _encoded(array: np.ndarray) -> np.ndarray:
-    """Return an array with its strings as UTF-8."""
+    """Encode all strings in an array as UTF-8."""
     if array.dtype != object or not any(isinstance(text, str) for text in array.flat):
         return array
     encoded = np.empty(array.shape, object)
@@ -61,11 +61,11 @@ def _encoded(array: np.ndarray) -> np.ndarray:
 
 
 class RaggedArray:
-    """Rows of different length, with the methods of `tf.RaggedTensor`.
+    """Rows of different lengths, with the methods of `tf.RaggedTensor`.
 
     Args:
-        values: (P, ...) array, or a `RaggedArray` of P rows.
-        row_splits: (N + 1,) int64, where the rows begin and end.
+        values: Array of shape (P, ...), or a `RaggedArray` with P rows.
+        row_splits: Int64 array of shape (N + 1,). The start and end positions of the rows.
 
     Example:
         >>> rows = RaggedArray.from_row_lengths(as_array([5, 6, 7]), [2, 1])
@@ -79,24 +79,24 @@ class RaggedArray:
 
     @classmethod
     def from_row_splits(cls, values, row_splits, validate: bool = True) -> RaggedArray:
-        """Return rows that begin and end at the splits."""
+        """Create rows from their start and end positions."""
         return cls(_values(values), row_splits)
 
     @classmethod
     def from_row_lengths(cls, values, row_lengths, validate: bool = True) -> RaggedArray:
-        """Return rows of these lengths."""
+        """Create rows from their lengths."""
         return cls(_values(values), np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)]))
 
     @classmethod
     def from_value_rowids(cls, values, value_rowids, nrows: int | None = None) -> RaggedArray:
-        """Return rows of the values with equal numbers, which ascend."""
+        """Create rows from the sorted row index of each value."""
         rowids = np.asarray(value_rowids)
         count = (int(rowids[-1]) + 1 if len(rowids) else 0) if nrows is None else int(nrows)
         return cls.from_row_lengths(values, np.bincount(rowids, minlength=count))
 
     @classmethod
     def from_tensor(cls, tensor, lengths=None, padding=None) -> RaggedArray:
-        """Return the rows of an array (N, L, ...), without the padding at their ends."""
+        """Create rows from an array (N, L, ...), without the padding at their ends."""
         tensor = as_array(tensor)
         if lengths is None:
             lengths = np.full(len(tensor), tensor.shape[1], np.int64)
@@ -109,22 +109,22 @@ class RaggedArray:
 
     @property
     def flat_values(self) -> Array:
-        """The values without any rows, (P, ...)."""
+        """The values of all rows, (P, ...)."""
         return self.values.flat_values if isinstance(self.values, RaggedArray) else self.values
 
     @property
     def ragged_rank(self) -> int:
-        """The number of axes with rows of different length."""
+        """The number of axes with rows of different lengths."""
         return 1 + (self.values.ragged_rank if isinstance(self.values, RaggedArray) else 0)
 
     @property
     def dtype(self) -> np.dtype:
-        """The type of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     @property
     def shape(self) -> tuple:
-        """(N, None, ...)."""
+        """The shape (N, None, ...)."""
         return (len(self), None, *self.values.shape[1:])
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class RaggedArray:
         return self.values[begin:end]
 
     def _columns(self, rows: slice, columns: slice) -> RaggedArray:
-        """Return some columns of some rows."""
+        """Select some columns of some rows."""
         part = self[rows]
         starts, lengths = part.row_starts(), part.row_lengths()
         bounds = [columns.indices(length) for length in lengths.tolist()]
@@ -157,7 +157,7 @@ class RaggedArray:
         return RaggedArray.from_row_lengths(values, counts)
 
     def rows(self, indices) -> RaggedArray:
-        """Return the rows of these indices."""
+        """Select rows by index."""
         indices = np.asarray(indices, np.int64)
         splits = self.row_splits.numpy()
         lengths = np.diff(splits)[indices]
@@ -167,7 +167,7 @@ class RaggedArray:
         return RaggedArray.from_row_lengths(values, lengths)
 
     def _binary(self, function, other) -> RaggedArray:
-        """Return a function of the values and a number, or the values of equal rows."""
+        """Apply a function to the values and a number, or to two arrays with equal row lengths."""
         other = other.flat_values if isinstance(other, RaggedArray) else other
         return self.with_flat_values(function(self.flat_values, other))
 
@@ -178,50 +178,50 @@ class RaggedArray:
         return self._binary(np.subtract, other)
 
     def nrows(self) -> int:
-        """Return N."""
+        """Return the number of rows, N."""
         return len(self)
 
     def row_starts(self) -> Array:
-        """Return where the rows begin, (N,) int64."""
+        """Return the start positions of the rows, (N,) int64."""
         return self.row_splits[:-1]
 
     def row_lengths(self, axis: int = 1) -> Any:
-        """Return the lengths of the rows, (N,) int64; of axis 2 those of their rows."""
+        """Return the row lengths on axis 1 or 2, int64."""
         if axis == 2:
             return RaggedArray(self.values.row_lengths(), self.row_splits)
         return np.diff(self.row_splits)
 
     def value_rowids(self) -> Array:
-        """Return the row of each value, (P,) int64."""
+        """Return the row index of each value, (P,) int64."""
         return np.repeat(np.arange(len(self)), self.row_lengths()).view(Array)
 
     def with_values(self, values) -> RaggedArray:
-        """Return rows of the same lengths with other values."""
+        """Replace the values but keep the row lengths."""
         return RaggedArray(_values(values), self.row_splits)
 
     def with_flat_values(self, values) -> RaggedArray:
-        """Return rows of the same lengths, on all axes, with other values."""
+        """Replace the flat values but keep the row lengths on all axes."""
         inner = self.values
         return self.with_values(
             inner.with_flat_values(values) if isinstance(inner, RaggedArray) else values
         )
 
     def merge_dims(self, outer_axis: int, inner_axis: int):
-        """Return the rows of rows put together: axes 1 and 2, or 0 and 1."""
+        """Merge axes 1 and 2, or 0 and 1."""
         if (outer_axis, inner_axis) == (0, 1):
             return self.values
         return RaggedArray(self.values.values, self.values.row_splits[self.row_splits])
 
     def to_list(self) -> list:
-        """Return the rows as lists."""
+        """Convert to nested lists."""
         return [row.to_list() if isinstance(row, RaggedArray) else row.tolist() for row in self]
 
     def to_tensor(self, default_value=None, shape: Sequence | None = None) -> Array:
-        """Return the rows padded, and cut, to one length.
+        """Pad or truncate all rows to the same length.
 
         Args:
-            default_value: fills the rows; None for 0 or b"".
-            shape: (N, L, ...); None anywhere for what the rows need.
+            default_value: Value for the padding. Defaults to None, which means 0 or b"".
+            shape: Sequence (N, L, ...). None stands for a size that is computed from the rows.
         """
         shape = [None] * 2 if shape is None else [None if s is None else int(s) for s in shape]
         lengths, inner = self.row_lengths().numpy(), self.values
@@ -237,7 +237,7 @@ class RaggedArray:
         return padded.view(Array)
 
     def numpy(self) -> np.ndarray:
-        """Return the rows as arrays, in an array of objects."""
+        """Convert to an object array of row arrays."""
         rows = np.empty(len(self), object)
         rows[:] = [row.numpy() for row in self]
         return rows
@@ -248,7 +248,7 @@ def _values(values):
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the numbers from each start on, as many as the lengths, (P,) int64.
+    """Concatenate ranges with the given start positions and lengths, (P,) int64.
 
     Example:
         >>> ranges(np.array([7, 1]), np.array([2, 1])).tolist()

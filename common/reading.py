@@ -1,8 +1,8 @@
-"""Errors of readers: what a file makes Python or a library raise becomes an error that names it.
+"""Convert the errors of file readers to errors that name the file.
 
-A file that somebody else wrote may break any assumption of the code that reads it. Readers check
-what they can, and everything else, such as a `KeyError` of Python or a panic of a library, ends
-here.
+A file from an unknown source can violate any assumption of the code that reads it. Readers check as
+much as possible. All other errors, for example a `KeyError` or a panic in a Rust library, are
+handled here.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from encoder_zoo.common.wording import decoded_exactly, invalid, shown
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_MOST = 300  # characters of another library's message
+_MOST = 300  # maximum number of characters from the message of another library
 
 
 @contextlib.contextmanager
 def reading(name: object, expected: str = "It is damaged, or of another format.") -> Iterator[None]:
-    """Turn every error of a block that reads a file into one that names the file.
+    """Convert all errors inside the `with` block to errors that name the file.
 
-    Errors that this package raises keep their words. An `OSError` and an `ImportError` stay as they
-    are.
+    Errors of this package keep their messages. `OSError` and `ImportError` are not converted.
 
     Args:
-        name: Name of the file, of a row or of a line. It begins the message.
-        expected: String. Second sentence of errors that this package has not raised itself.
+        name: Name of the file, row or line. The message starts with it.
+        expected: String. Second sentence of the message, unless the error comes from this package.
 
     Raises:
-        ValueError: If the block raises any error, a panic of a library in Rust included.
+        ValueError: If the block raises an error, including a panic in a Rust library.
 
     Example:
         >>> with reading("tasks.json"):
@@ -58,17 +57,18 @@ def reading(name: object, expected: str = "It is damaged, or of another format."
 
 @contextlib.contextmanager
 def loading(name: object) -> Iterator[None]:
-    """Turn the errors of a block that nobody raised on purpose into one that names a folder.
+    """Convert unexpected errors inside the `with` block to errors that name the folder.
 
-    Such an error is one of Python, as "'int' object is not iterable", or a panic of a library. What
-    a `raise` statement raises, here, in Keras or in a registered class, is kept: arguments of the
-    caller may be its cause.
+    Unexpected errors are panics and errors that Python raises itself, for example "'int' object is
+    not iterable". Errors from a `raise` statement are not converted, because they can be caused by
+    the arguments of the caller. It makes no difference if the statement is in this package, in
+    Keras or in a registered class.
 
     Args:
-        name: Name of the folder. It begins the message.
+        name: Name of the folder. The message starts with it.
 
     Raises:
-        ValueError: If the block raises an error that no `raise` statement has raised.
+        ValueError: If the block raises an error that does not come from a `raise` statement.
 
     Example:
         >>> with loading("my_preset"):
@@ -90,7 +90,7 @@ def loading(name: object) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the message of an error, in one line without a full stop.
+    """Return the type and message of an error on one line, without a full stop.
 
     Example:
         >>> described(RecursionError("maximum recursion depth exceeded"))
@@ -105,13 +105,13 @@ def described(error: BaseException) -> str:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Return the text of a file in UTF-8, with or without a byte order mark.
+    """Read a text file with UTF-8 encoding, with or without a byte order mark.
 
-    Line ends are kept as they are: offsets may count them.
+    Line endings are kept, because offsets can depend on them.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the path is a folder, or the text is not in UTF-8.
+        FileNotFoundError: If the file does not exist.
+        ValueError: If the path is a folder, or if the file is not encoded as UTF-8.
     """
     path = pathlib.Path(path)
     if path.is_dir():
@@ -121,15 +121,15 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str, name: object) -> Any:
-    """Return the value of a text in JSON.
+    """Parse a JSON text.
 
     Args:
-        text: String.
-        name: Name of the file, and of the line, for errors.
+        text: String. The JSON text.
+        name: Name of the file and line for error messages.
 
     Raises:
-        ValueError: If the text is not JSON, is nested too deeply, or has an integer of more digits
-            than Python reads.
+        ValueError: If the text is not valid JSON, is nested too deeply, or contains an integer with
+            more digits than Python supports.
 
     Example:
         >>> parse_json("[" * 100_000, "rows.json")
@@ -148,17 +148,17 @@ def parse_json(text: str, name: object) -> Any:
 def field_of(
     holder: Any, key: str, kind: type | tuple[type, ...], where: str, *default: Any
 ) -> Any:
-    """Return a field of an object that was read from a file.
+    """Return a field of an object from a file after checking its type.
 
     Args:
-        holder: Dict with the field.
-        key: String. Name of the field.
-        kind: Type of its values, or a tuple of types.
-        where: String. File, row or line, for errors.
-        *default: Value of a field that is missing. Without one, the field is required.
+        holder: Dictionary with the field.
+        key: String. The field name.
+        kind: Type of the value, or a tuple of types.
+        where: String. File, row or line for error messages.
+        *default: Default value if the field is missing. Without a default, the field is required.
 
     Raises:
-        ValueError: If the holder is no dict, or the field is missing or of another type.
+        ValueError: If `holder` is not a dictionary, or if the field is missing or has another type.
 
     Example:
         >>> field_of({"id": 3}, "id", int, "Row 0"), field_of({}, "id", int, "Row 0", None)
@@ -194,17 +194,17 @@ _WORDS = {
 
 
 def is_panic(error: BaseException) -> bool:
-    """Return whether an error is a panic of a library in Rust, which is no `Exception`."""
+    """Whether an error is a panic in a Rust library, which is not an `Exception`."""
     return type(error).__name__ == "PanicException"
 
 
 def _is_of_the_program(error: BaseException) -> bool:
-    """Return whether an error stops the program, such as KeyboardInterrupt."""
+    """Whether an error stops the program, for example KeyboardInterrupt."""
     return not isinstance(error, Exception) and not is_panic(error)
 
 
 def _statement(error: BaseException) -> tuple[str, str]:
-    """Return the module that an error comes from, and the name of its instruction there."""
+    """Return the module that raised an error and the name of the instruction."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -216,6 +216,6 @@ def _statement(error: BaseException) -> tuple[str, str]:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Return whether a `raise` statement of this package has raised an error."""
+    """Whether an error comes from a `raise` statement in this package."""
     module, statement = _statement(error)
     return module.partition(".")[0] == _PACKAGE and statement == "RAISE_VARARGS"

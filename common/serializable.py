@@ -1,4 +1,4 @@
-"""Registers classes with Keras as soon as it is imported, which answering does not need."""
+"""Register classes with Keras as soon as Keras is imported, because inference does not need it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serializable(cls: T) -> T:
 
 
 def make_serializable(cls: type) -> None:
-    """Register a class with Keras under the name of its package, unless it is registered.
+    """Register a class with Keras under its package name, unless it is already registered.
 
     Example:
         >>> class Scale(keras.layers.Layer):
@@ -44,7 +44,7 @@ def make_serializable(cls: type) -> None:
 
 
 def when_keras_is_imported(function: Callable[[], object]) -> None:
-    """Call a function after the import of Keras, or now if it is imported."""
+    """Call a function after Keras is imported, or immediately if it is already imported."""
     if "keras" in sys.modules:
         function()
     elif (waiting := next((f for f in sys.meta_path if isinstance(f, AfterImport)), None)) is None:
@@ -54,9 +54,9 @@ def when_keras_is_imported(function: Callable[[], object]) -> None:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Find a module as the other finders do, and call functions after its import.
+    """Import hook that calls functions after a module was imported.
 
-    Python has no hook for "after an import": this is the finder that PEP 369 describes.
+    Python has no such hook, so this class wraps the other finders as described in PEP 369.
     """
 
     def __init__(self, module: str, functions: list[Callable[[], object]]):

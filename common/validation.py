@@ -1,4 +1,4 @@
-"""Types that carry a rule for their values, and the decorator that checks arguments by them."""
+"""Types with rules for their values, and a decorator that checks arguments with these rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable)
 
 
 class Rule(NamedTuple):
-    """A test of a value, and the words that describe values that pass it.
+    """A condition for a value, and a description of the values that satisfy it.
 
     Example:
         >>> rule = Rule(lambda v: v in "abc", "a letter up to c")
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
 
 
 def one_of(*values: object) -> Rule:
-    """Return the rule that only some values pass.
+    """Create a rule that only accepts the given values.
 
     Example:
         >>> one_of(None, "absolute").words
@@ -50,7 +50,7 @@ def one_of(*values: object) -> Rule:
 
 
 def integer_from(least: int) -> Rule:
-    """Return the rule for integers.
+    """Create a rule that accepts integers with a minimum value.
 
     Example:
         >>> rule = integer_from(1)
@@ -60,11 +60,11 @@ def integer_from(least: int) -> Rule:
     return Rule(lambda v: type(v) is int and least <= v < 2**31, f"an integer of {least} or more")
 
 
-SMALLEST, LARGEST = 1e-30, 1e30  # sizes of numbers whose products float32 can hold
+SMALLEST, LARGEST = 1e-30, 1e30  # products of such numbers still fit into float32
 
 
 def is_number(value: object) -> bool:
-    """Return whether this is a number that models in float32 can compute with, and no `bool`.
+    """Whether a value is a number that fits into float32, and not a boolean.
 
     Example:
         >>> [is_number(value) for value in (0, -2.5, float("nan"), 1e-300, 10**400, True)]
@@ -81,12 +81,12 @@ def _number(holds: Callable[[float], bool], words: str) -> Rule:
     return Rule(lambda v: is_number(v) and holds(v), words)
 
 
-FLAG = Rule(lambda v: type(v) is bool, "True or False")  # of every argument annotated `bool`
+FLAG = Rule(lambda v: type(v) is bool, "True or False")  # for arguments with the annotation `bool`
 
 Name = Annotated[str, Rule(lambda v: isinstance(v, str) and v != "", "a name")]
 PositiveInt = Annotated[int, integer_from(1)]
 NonNegativeInt = Annotated[int, integer_from(0)]
-SequenceLength = Annotated[int, integer_from(3)]  # two special tokens and one more
+SequenceLength = Annotated[int, integer_from(3)]  # two special tokens and one other token
 Number = Annotated[float, Rule(is_number, "a number")]
 PositiveFloat = Annotated[float, _number(lambda v: v > 0, "a number greater than 0")]
 Temperature = Annotated[float, _number(lambda v: 1e-3 <= v <= 1e3, "a number from 0.001 to 1000")]
@@ -108,21 +108,21 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 
 
 def validate_arguments(function: F) -> F:
-    """Check the arguments of every call by the rules that their annotations carry.
+    """Check the arguments of every call with the rules in their annotations.
 
-    Annotate an argument with a type of this module, with `Annotated[..., Rule(...)]`, `bool`,
-    `Literal[...]`, or a union of these, and decorate the function or method. Types that carry a
-    rule must be imported at run time, not under `TYPE_CHECKING`. Unknown names are errors, also in
-    `**options: Unpack[Options]`, where `Options` is a TypedDict.
+    Annotate an argument with a type from this module, `Annotated[..., Rule(...)]`, `bool`,
+    `Literal[...]`, or a union of these types, and decorate the function or method. Types with a
+    rule must be imported at run time and not only under `TYPE_CHECKING`. Unknown argument names are
+    rejected. This includes `**options: Unpack[Options]` with a TypedDict `Options`.
 
     Args:
-        function: function or method; not one that Keras calls with tensors, such as `call`.
+        function: A function or method. It must not be called with tensors by Keras, like `call`.
 
     Returns:
-        A function of the same signature.
+        A function with the same signature.
 
     Raises:
-        ValueError: If an argument has a wrong value.
+        ValueError: If an argument has an invalid value.
         TypeError: If an argument is unknown.
 
     Example:
@@ -138,7 +138,7 @@ def validate_arguments(function: F) -> F:
     signature = inspect.signature(function)
     parameters = signature.parameters.values()
     positional = [p.name for p in parameters if p.kind in POSITIONAL]
-    rules = functools.cache(lambda: rules_of(function))  # names may be defined after the function
+    rules = functools.cache(lambda: rules_of(function))  # names can be defined after the function
     names = functools.cache(lambda: known_names(function))
 
     @functools.wraps(function)
@@ -150,13 +150,13 @@ def validate_arguments(function: F) -> F:
                 check_argument(name, given[name], rule)
         return function(*args, **kwargs)
 
-    validated.autograph_info__ = {}  # TensorFlow's mark of what AutoGraph leaves as it is
-    validated.__signature__ = signature  # where Keras looks for the names of arguments
+    validated.autograph_info__ = {}  # tells TensorFlow not to convert this function with AutoGraph
+    validated.__signature__ = signature  # Keras reads the argument names from here
     return cast(F, validated)
 
 
 def known_names(function: Callable) -> set[str] | None:
-    """Return the names of the arguments that a function takes; None if it takes any.
+    """Return the argument names of a function, or None if it accepts any name.
 
     Example:
         >>> def read(path, top_k=1): ...
@@ -178,7 +178,7 @@ def known_names(function: Callable) -> set[str] | None:
 
 
 def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs: dict) -> None:
-    """Raise a TypeError for an unknown argument, by the name of the caller's class."""
+    """Raise a TypeError for an unknown argument, with the name of the class or function."""
     if known is None or kwargs.keys() <= known:
         return
     named, called = known - {"self", "cls"}, function.__qualname__
@@ -190,7 +190,7 @@ def _check_names(function: Callable, known: set[str] | None, args: tuple, kwargs
 
 
 def rules_of(function: Callable) -> dict[str, Rule]:
-    """Return the rules that a function's annotations carry.
+    """Return the rules in the annotations of a function.
 
     Example:
         >>> def read(path: str, top_k: PositiveInt | None = None, shuffle: bool = True): ...
@@ -206,9 +206,9 @@ def rules_of(function: Callable) -> dict[str, Rule]:
 
 
 def _names_in(function: Callable) -> dict[str, object]:
-    """Return what the names in a function's module mean, without modules.
+    """Return the global names of a function's module, except modules.
 
-    So an annotation such as `tf.Tensor` does not import TensorFlow.
+    For this reason, an annotation such as `tf.Tensor` does not import TensorFlow.
     """
     variables = inspect.unwrap(function).__globals__.items()
     return {n: v for n, v in variables if not isinstance(v, types.ModuleType)}
@@ -219,12 +219,12 @@ def _evaluated(annotation: object, names: dict) -> object:
         return annotation
     try:
         return eval(annotation, names)
-    except NameError:  # of a module, or imported for type checkers alone: it carries no rule
+    except NameError:  # a module, or a name for type checkers only, which have no rules
         return None
 
 
 def rule_of(annotation: object) -> Rule | None:
-    """Return the rule that an annotation carries, or None.
+    """Return the rule in an annotation, or None.
 
     Example:
         >>> rule_of(PositiveInt | None).words
@@ -241,23 +241,23 @@ def rule_of(annotation: object) -> Rule | None:
         return one_of(*get_args(annotation))
     if origin in (Union, types.UnionType):
         rules = [rule_of(member) for member in get_args(annotation)]
-        if None not in rules:  # a member without a rule may be anything
+        if None not in rules:  # a union with an unchecked member accepts any value
             words = ", or ".join(rule.words for rule in rules)
             return Rule(lambda v: any(rule.holds(v) for rule in rules), words)
     return None
 
 
 def check_argument(name: str, value: object, rule: Rule) -> None:
-    """Raise an error if a value does not pass its argument's rule.
+    """Check that the value of an argument satisfies its rule.
 
     Raises:
-        ValueError: If the value breaks the rule.
+        ValueError: If the value does not satisfy the rule.
     """
     if isinstance(value, np.generic):
         value = value.item()
     try:
         holds = rule.holds(value)
-    except (TypeError, ValueError, OverflowError):  # such as of an array, or something unhashable
+    except (TypeError, ValueError, OverflowError):  # for example an array or an unhashable value
         holds = False
     if not holds:
         size = abs(value) if type(value) in (int, float) else 1

@@ -1,4 +1,4 @@
-"""The same names of TensorFlow's variables in all models of a class."""
+"""Give TensorFlow variables the same names in all instances of a model class."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import keras
 
 from encoder_zoo.common.lazy import array_ops, tf
 
-# A model's own name, and those of its random generators, which Keras counts over the process.
+# Names of models and random generators end with a number that Keras counts in each process.
 _COUNTED = re.compile(r"(^[^/]+|/seed_generator)_\d+(?=/)")
 
 
 class NamesVariablesAlike(type(keras.Model)):
-    """Metaclass of models that gives TensorFlow's variables the same names in every instance.
+    """Metaclass for models that uses the same TensorFlow variable names in every instance.
 
-    TensorFlow compiles the creation of a variable for each name and keeps what it compiled until
-    the process ends, 35 kB for each variable. Keras calls the models of a class "bert_backbone",
-    "bert_backbone_1" and so on, so that every model would add its number of variables. The names
-    that Keras shows, of models, layers and weights, are not changed.
+    TensorFlow compiles the creation of a variable once for each name, and keeps 35 kB for each name
+    until the process ends. Keras names the models of a class "bert_backbone", "bert_backbone_1" and
+    so on, so every new model would use more memory. The names that Keras shows for models, layers
+    and weights do not change.
     """
 
     def __call__(cls, *args, **kwargs):
@@ -30,8 +30,7 @@ class NamesVariablesAlike(type(keras.Model)):
 
 @contextlib.contextmanager
 def variables_named_alike() -> Iterator[None]:
-    """Remove the numbers that Keras counts over the process from TensorFlow's names of new
-    variables.
+    """Return a context manager that removes counters from the TensorFlow names of new variables.
 
     Example:
         >>> import tensorflow as tf
@@ -47,8 +46,8 @@ def variables_named_alike() -> Iterator[None]:
 
 
 def _create_named_alike(next_creator: Callable, **kwargs) -> tf.Variable:
-    if not array_ops.executing_eagerly():  # a graph takes variables of one name for one variable
+    if not array_ops.executing_eagerly():  # in a graph, equal names refer to the same variable
         return next_creator(**kwargs)
     with tf.name_scope(kwargs.get("name") or "Variable") as path:
-        name = _COUNTED.sub(r"\1", path)  # its last character, a slash, says that it is complete
+        name = _COUNTED.sub(r"\1", path)  # TensorFlow does not change a name that ends with a slash
     return next_creator(**{**kwargs, "name": name})

@@ -1,3 +1,3 @@
-"""The version of the package, which files that it writes name."""
+"""The package version, which is stored in saved files."""
 
 __version__ = "0.3.0"

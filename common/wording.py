@@ -1,4 +1,4 @@
-"""Wording of error messages; names of methods in other libraries."""
+"""Create error messages, and know the argument names of other libraries."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 _MOST = 60
-_MOST_NAMES, _MOST_LETTERS = 1000, 200  # that an unknown name is compared with
+_MOST_NAMES, _MOST_LETTERS = 1000, 200  # limits for the comparison with an unknown name
 
 
 def shown(value: object) -> str:
-    """Return the `repr` of a value from a file, short enough for an error message.
+    """Return the `repr` of a value from a file, shortened for an error message.
 
     Example:
         >>> shown(["cat"]), shown("a" * 10**6)
         ("['cat']", "'aaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaa'")
     """
-    # A long one is cut before it is written out.
+    # Shorten a long value before it is formatted.
     if isinstance(value, str | bytes | list | tuple) and len(value) > 4 * _MOST:
         value = value[:_MOST] + value[-_MOST:]
     try:
         text = repr(value)
-    except ValueError:  # an integer with more digits than Python writes
+    except ValueError:  # an integer with too many digits
         text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "a number"
     except RecursionError:
         text = f"a {type(value).__name__} that is nested too deeply"
@@ -31,7 +31,7 @@ def shown(value: object) -> str:
 
 
 def with_type(value: object) -> str:
-    """Return the `repr` of a value with its type, short enough for an error message.
+    """Return the `repr` of a value with its type, shortened for an error message.
 
     Example:
         >>> with_type(None)
@@ -43,15 +43,17 @@ def with_type(value: object) -> str:
 def invalid(
     name: str, value: object, expected: str, error: type[Exception] = ValueError
 ) -> Exception:
-    """Make the error for an argument or a field with a wrong value.
+    """Create the error for an invalid argument or field.
 
     Args:
-        name: String. Name of the argument, or file and field, such as `"config.json: num_labels"`.
-        value: Any. The value that was received. It is shown as its `repr`, shortened.
+        name: String. The name of the argument, or file and field, for example `"config.json:
+            num_labels"`.
+        value: Any. The value that was received. The message contains its shortened `repr`.
         expected: String. The values that are allowed, or what to do instead.
-        error: Type of the exception. Defaults to `ValueError`.
+        error: Exception type. Defaults to `ValueError`.
 
     Returns:
+        An exception that the caller can raise.
         An exception, to be raised by the caller.
 
     Example:
@@ -62,7 +64,7 @@ def invalid(
     return error(f"{name} is {shown(value)}. Expected {expected}.")
 
 
-# Names of arguments in other packages that are spelled differently.
+# Argument names of other packages and the matching names in this package.
 OTHER_NAMES = {
     "num_labels": "num_classes",
     "max_length": "sequence_length",
@@ -92,20 +94,20 @@ OTHER_NAMES = {
     "qrels": "relevant",
     "warmup_steps": "warmup",
 }
-# Arguments of other packages that have no counterpart: what happens without them.
+# Arguments of other packages without a counterpart, and why they are not needed.
 NOT_NEEDED = {
     "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
     "show_progress_bar": "nothing is drawn; fit, evaluate and predict take verbose=",
-    "convert_to_numpy": "the result is of NumPy",
-    "convert_to_tensor": "the result is of NumPy, of which keras.ops.convert_to_tensor makes one",
-    "return_tensors": "the result is ragged; a preprocessor makes the arrays that a model takes",
+    "convert_to_numpy": "the result is a NumPy array",
+    "convert_to_tensor": "the result is a NumPy array, use keras.ops.convert_to_tensor",
+    "return_tensors": "the result is ragged, but a preprocessor returns arrays for the model",
     "padding": "a preprocessor pads each batch to its longest text",
-    "truncation": "a preprocessor cuts what is too long, see sequence_length",
-    "device": "the backend takes the accelerator that it finds",
+    "truncation": "a preprocessor truncates long texts, see sequence_length",
+    "device": "the backend uses the accelerator that it finds",
 }
 
 
-# Arguments that `fit` has elsewhere, and `compile` here.
+# Arguments of other `fit` methods that belong to `compile` here.
 COMPILED = {
     **{name: f"compile({name}=...)" for name in ("optimizer", "loss", "metrics", "weight_decay")},
     **{name: f"compile({name}=...)" for name in ("learning_rate", "layer_decay", "jit_compile")},
@@ -121,7 +123,7 @@ COMPILED = {
 
 
 def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown argument, with the ones that may be meant.
+    """Create the message for an unknown argument, with similar argument names.
 
     Example:
         >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
@@ -141,11 +143,11 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
 
 
 def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0.6) -> list[str]:
-    """Return the names that may be meant by an unknown one, the most similar first.
+    """Find known names that are similar to an unknown name, the most similar first.
 
-    The comparison is slow, so that its cost is bounded. A name of more than 200 characters
-    resembles none. Of more than 1,000 known names, only those are compared that begin with the same
-    two characters.
+    The comparison is slow, so its cost is limited. For names with more than 200 characters, the
+    result is empty. If there are more than 1,000 known names, only names with the same first two
+    characters are compared.
 
     Args:
         name: The unknown name.
@@ -167,7 +169,7 @@ def close_names(name: str, known: Iterable[str], most: int = 1, least: float = 0
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name; "" without names that may be meant.
+    """Create the end of a message about an unknown name, or "" if there are no similar names.
 
     Example:
         >>> did_you_mean(["epochs", "epoch"])
@@ -177,12 +179,13 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 
 def decoded(content: bytes, name: object) -> str:
-    """Return the text of a file in UTF-8, its line ends as "\n".
+    r"""Decode a UTF-8 text file and convert its line endings to "\n".
 
-    A "\r" without a "\n" ends no line, as in the library `tokenizers`: it may be part of a token.
+    A "\r" without "\n" is not a line ending, because it can be part of a token. The library
+    `tokenizers` does the same.
 
     Raises:
-        ValueError: If the content is not UTF-8, or begins with a byte order mark.
+        ValueError: If the content is not UTF-8, or starts with a byte order mark.
 
     Example:
         >>> decoded("é".encode("utf-16"), "vocab.txt")
@@ -193,7 +196,7 @@ def decoded(content: bytes, name: object) -> str:
 
 
 def decoded_exactly(content: bytes, name: object) -> str:
-    """Return the text of a file in UTF-8, its line ends as they are; see `decoded`."""
+    """Decode a UTF-8 text file without changing its line endings, see `decoded`."""
     try:
         text = content.decode("utf-8")
         wrong = "it begins with a byte order mark" if text.startswith("\ufeff") else None
@@ -207,24 +210,24 @@ def decoded_exactly(content: bytes, name: object) -> str:
 
 
 def differing(said: Mapping[str, object]) -> str:
-    """Return the message for two files that disagree.
+    """Create the message for two files that do not match.
 
     Example:
         >>> differing({"vocab.txt": 5, "tokenizer.json": None})
         '5 in vocab.txt, but missing in tokenizer.json. Expected the same: get both files anew.'
     """
     parts = [f"{'missing' if v is None else shown(v)} in {file}" for file, v in said.items()]
-    return f"{', but '.join(parts)}. Expected the same: get both files anew."
+    return f"{', but '.join(parts)}. Expected the same. Download both again."
 
 
 class ForeignName:
-    """Refuse a name of another library, and say what is meant here.
+    """Attribute that rejects a name of another library and suggests our name.
 
-    An attribute of this kind can neither be read nor set: `hasattr` is False, and a setting that
-    would have no effect is an error.
+    The attribute cannot be read or set. `hasattr` returns False, and setting the attribute raises
+    an error instead of having no effect.
 
     Args:
-        meant: String. What to write here, such as a method with its arguments.
+        meant: String. What to use instead, for example a method with its arguments.
 
     Example:
         >>> class Model:
@@ -253,7 +256,7 @@ class ForeignName:
         self._refuse(type(instance), self._meant)
 
     def _refuse(self, owner: type, called: str) -> NoReturn:
-        # With its name and without the object, Python adds no suggestion of its own.
+        # With a name and without the object, Python does not add its own suggestion.
         raise AttributeError(
             f"{owner.__name__} has no {self._name!r}. Use {called}.", name=self._name
         )

@@ -230,9 +230,6 @@ def read_config(config: Mapping) -> dict:
     Args:
         config: Dictionary with the contents of config.json.
 
-    Args:
-        config: contents of config.json.
-
     Raises:
         ValueError: If the number of `layer_types` is not the number of layers.
 

@@ -1,8 +1,8 @@
-"""Losses for embeddings and reranking, for `compile` of the tasks or of any Keras model.
+"""Losses for embeddings and reranking, for `compile` of a task or of any Keras model.
 
-Those for embeddings take y_pred (B, 1 + K, D): vectors of width D of B rows of texts, the first of
-which is compared with its K others. y_true is the numbers of the texts, the scores of pairs, or a
-teacher's scores or vectors; each loss says which.
+Losses for embeddings expect `y_pred` with shape (B, 1 + K, D). Each of the B rows contains the
+vectors of 1 + K texts, and the first text is compared with the K other texts. Depending on the
+loss, `y_true` contains text ids, scores of pairs, or the scores or vectors of a teacher.
 """
 
 from encoder_zoo.tasks.losses.contrastive import Contrastive as Contrastive
@@ -27,7 +27,7 @@ from encoder_zoo.tasks.losses.splade import SPLADE as SPLADE
 from encoder_zoo.tasks.losses.triplet import Triplet as Triplet
 from encoder_zoo.tasks.losses.vector_distillation import VectorDistillation as VectorDistillation
 
-# {name in sentence-transformers: here}, of those that differ by more than "Loss" at the end.
+# Names in sentence-transformers that differ by more than the suffix "Loss", and our names.
 RENAMED = {
     "MultipleNegativesRankingLoss": "InfoNCE",
     "CachedMultipleNegativesRankingLoss": "InfoNCE and compile(chunk_size=32)",
@@ -42,5 +42,5 @@ def __getattr__(name: str) -> object:
     here = name.removesuffix("Loss")
     meant = RENAMED.get(name) or (here if here != name and here in globals() else None)
     hint = f" Use losses.{meant}." if meant else ""
-    # With its name and without the module, Python adds no suggestion of its own.
+    # With a name and without the module, Python does not add its own suggestion.
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{hint}", name=name)

@@ -1,4 +1,4 @@
-"""Gradients of a large batch in the memory of a small one.
+"""Compute the gradients of a large batch with the memory of a small batch.
 
 Comment letters: B batch, P parts, S rows of a part.
 """
@@ -17,21 +17,22 @@ from encoder_zoo.common.lazy import array_ops, tf
 def recomputed_in_chunks(
     model: keras.Model, call: Callable, inputs: Mapping, chunk_size: int
 ) -> keras.KerasTensor:
-    """Return `call(inputs, True)`, computed part by part, and each part again for its gradients.
+    """Compute `call(inputs, True)` in chunks, and compute each chunk again for its gradients.
 
-    Loss and gradients are those of the whole batch. Nothing inside `call` is kept, so that memory
-    for it is that of one part. Dropout is drawn for each part anew, and alike both times. Rows of
-    like length make a part, without the padding that all have, where a graph may have several
-    shapes: on TensorFlow without XLA.
+    The loss and the gradients are the same as for the whole batch. Values inside `call` are not
+    stored, so only one chunk needs memory at a time. Each chunk has its own dropout mask, which is
+    the same in both passes. On TensorFlow without XLA, rows of similar length form a chunk, and
+    common padding is removed. On other backends this would require several compilations.
 
     Args:
-        model: the model whose weights and dropout `call` uses.
-        call: computes vectors (rows, ...) float32 of inputs and `training`, each row by itself.
-        inputs: {name: (B, ...)}; with or without a "padding_mask" (B, L).
-        chunk_size: largest number of rows of a part.
+        model: The model whose weights and dropout layers are used by `call`.
+        call: Function of inputs and `training`. It computes a float32 vector for each row,
+            independent of the other rows.
+        inputs: Dictionary of tensors of shape (B, ...). "padding_mask", (B, L), is optional.
+        chunk_size: Integer. Maximum number of rows in a chunk.
 
     Returns:
-        (B, ...) float32.
+        Float32 tensor of shape (B, ...).
 
     Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
     Setup, section 3.2.
@@ -52,12 +53,12 @@ def recomputed_in_chunks(
     trims = on_tensorflow and "padding_mask" in inputs and not _compiles(model)
     order = _order_by_length(inputs) if trims else None
     parts, draws = _divided(inputs, count, number, order), _random_states(model)
-    # Copies: gradients reach tensors, and variables among arguments would get theirs twice.
+    # Pass copies, because a variable in the arguments would get its gradient twice.
     learning = [ops.copy(weight) for weight in model.trainable_weights]
     fixed = [(weight, ops.copy(weight)) for weight in model.non_trainable_weights]
 
     def run(part: Mapping, states: list, learning: list) -> tuple:
-        """Return the vectors (S, ...) of a part, and the random states after it."""
+        """Compute the vectors (S, ...) of a chunk, and the next states of the random generators."""
         changing = ((model.trainable_weights, learning), (draws, states))
         pairs = [pair for names, values in changing for pair in zip(names, values, strict=True)]
         with keras.StatelessScope(state_mapping=pairs + fixed) as scope:
@@ -81,28 +82,27 @@ def _compiles(model: keras.Model) -> bool:
 
 
 def _lengths(inputs: Mapping):
-    """Return how many positions of every row there are up to its last token, (B,)."""
+    """Return the length of each row up to its last token, (B,)."""
     mask = ops.cast(inputs["padding_mask"], "int32")  # (B, L)
     return ops.max(mask * ops.arange(1, ops.shape(mask)[1] + 1, dtype="int32"), axis=1)
 
 
 def _order_by_length(inputs: Mapping):
-    """Return the rows from the shortest to the longest, (B,)."""
+    """Return the row indices from the shortest to the longest row, (B,)."""
     return ops.argsort(_lengths(inputs))
 
 
 def _trimmed(part: Mapping) -> dict:
-    """Return a part (S, L, ...) without the padding at the end that all its rows have."""
+    """Remove the padding at the end of a chunk (S, L, ...) that all rows have in common."""
     longest = ops.max(_lengths(part))
     return {name: values[:, :longest] for name, values in part.items()}
 
 
 def _divided(inputs: Mapping, count, number, order=None) -> dict:
-    """Return inputs in parts of equal size, (P, S, ...), the last row repeated to fill them.
+    """Divide inputs into chunks of equal size, (P, S, ...). The last row is repeated if necessary.
 
-    With an order, parts are of rows that follow each other in it. Without, a part has every P-th
-    row, so that each device has its share of each part where `keras.distribution` divides the
-    batch.
+    With an order, each chunk contains consecutive rows in this order. Without an order, each chunk
+    contains every P-th row. In this way, `keras.distribution` can split each chunk across devices.
     """
     number = number if isinstance(number, int) else ops.maximum(number, 1)
     size = -(-count // number)
@@ -120,14 +120,14 @@ def _divided(inputs: Mapping, count, number, order=None) -> dict:
 
 
 def _random_states(model: keras.Model) -> list[keras.Variable]:
-    """Return the states of the random generators of a model's layers."""
+    """Return the states of all random generators in the layers of a model."""
     generators = (getattr(layer, "seed_generator", None) for layer in layers_in(model))
     states = [g.state for g in generators if isinstance(g, keras.random.SeedGenerator)]
     return list({id(state): state for state in states}.values())
 
 
 def _scanned(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Return the vectors of all parts (P, S, ...) and the last states, on JAX or PyTorch."""
+    """Compute the vectors of all chunks (P, S, ...) and the last states on JAX or PyTorch."""
     again = keras.remat(run)
 
     def step(states, part):
@@ -138,13 +138,13 @@ def _scanned(run: Callable, parts: dict, states: list, learning: list) -> tuple:
     return vectors, states
 
 
-# In a TensorFlow graph, operations run as soon as they can. A loop for the values and one for the
-# gradients have the parts run one after the other.
+# In a TensorFlow graph, operations run as soon as possible. Loops with this option run the chunks
+# one after another, for the values and for the gradients.
 ONE_BY_ONE = {"parallel_iterations": 1}
 
 
 def _in_tensorflow_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
-    """Return the vectors of all parts (P, S, ...) and the last states, on TensorFlow."""
+    """Compute the vectors of all chunks (P, S, ...) and the last states on TensorFlow."""
     number = _number(parts)
 
     @tf.custom_gradient
@@ -169,14 +169,14 @@ def _in_tensorflow_loops(run: Callable, parts: dict, states: list, learning: lis
 
 
 def _gradients(run: Callable, parts: dict, states: list, learning: list, upstream) -> list:
-    """Return the gradients of the weights, added up over the parts; None where there are none.
+    """Compute the gradients of the weights, summed over all chunks. Unused weights have None.
 
     Args:
-        run: see `recomputed_in_chunks`.
-        parts: {name: (P, S, ...)}.
-        states: of the random generators, before the first part.
-        learning: values of the weights.
-        upstream: (P, S, ...), the gradient of the vectors.
+        run: Function, see `recomputed_in_chunks`.
+        parts: Dictionary of tensors of shape (P, S, ...).
+        states: List of the states of random generators before the first chunk.
+        learning: List of weight values.
+        upstream: Tensor of shape (P, S, ...). The gradient of the vectors.
     """
     number, used = _number(parts), set()
 
@@ -197,7 +197,7 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
 def _added(total: array_ops.Tensor, gradient) -> array_ops.Tensor:
     if gradient is None:
         return total
-    if isinstance(gradient, tf.IndexedSlices):  # of some rows of a table
+    if isinstance(gradient, tf.IndexedSlices):  # the gradient of some rows in a table
         return tf.tensor_scatter_nd_add(total, gradient.indices[:, None], gradient.values)
     return total + gradient
 

@@ -1,4 +1,4 @@
-"""Losses of positive and negative pairs. Comment letters: B batch, K further texts, D width."""
+"""Losses for positive and negative pairs. Comment letters: B batch, K other texts, D width."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from encoder_zoo.tasks.losses.vectors import Distance, distances, scores_like
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Contrastive(ConfigFromSignature, keras.losses.Loss):
-    """Computes squared distances of positive pairs, and of negative pairs those below the margin.
+    """Contrastive loss for positive and negative pairs.
 
-    The loss of a pair is half the square of its distance, if it is positive; else of the margin
-    less its distance, or 0 where it is farther apart than the margin.
+    The loss of a positive pair is half of its squared distance. The loss of a negative pair is half
+    of the square of `margin - distance`, or 0 if the distance is larger than the margin.
 
     Args:
-        margin: distance from which negative pairs have no loss.
-        distance: "cosine" or "euclidean".
-        **kwargs: of `keras.losses.Loss`.
+        margin: Positive float. Negative pairs with a larger distance have no loss. Defaults to 0.5.
+        distance: String, "cosine" or "euclidean". Defaults to "cosine".
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B,) or (B, K), 1 for positive pairs, 0 for negative ones.
-        y_pred: (B, 1 + K, D), the first text of each row makes a pair with each of its others.
+        y_true: Tensor of shape (B,) or (B, K). 1 for positive pairs, 0 for negative pairs.
+        y_pred: Tensor of shape (B, 1 + K, D). The first text of a row forms a pair with each other
+            text.
 
     Returns:
-        (B,), of `call`, half the squares, the means over the pairs of a row.
+        Tensor of shape (B,). The mean loss over the pairs of each row.
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
@@ -54,7 +55,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
         return ops.mean(self._squares(y_true, y_pred)[0], axis=-1) / 2
 
     def _squares(self, y_true, y_pred) -> tuple:
-        """Return twice the losses, the distances and the scores of the pairs, each (B, K)."""
+        """Return twice the loss, the distance and the label of each pair, all (B, K)."""
         y_true = scores_like(self, y_true, y_pred)
         away = distances(y_pred, self.distance)
         near = ops.square(ops.relu(self.margin - away))
@@ -63,15 +64,15 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class OnlineContrastive(Contrastive):
-    """Computes twice `Contrastive` of the hard pairs of a batch, summed over them.
+    """Twice the `Contrastive` loss of hard pairs, summed over a batch.
 
-    Hard are positive pairs that are farther apart than the nearest negative pair, and negative
-    pairs that are nearer than the farthest positive pair. Where the batch has one pair of a kind or
-    none, the mean of the other kind takes the place of its distance. Under `tf.distribute` the
-    pairs of all replicas are compared. Arguments as for `Contrastive`.
+    Hard positive pairs have a larger distance than the closest negative pair. Hard negative pairs
+    have a smaller distance than the farthest positive pair. If the batch has fewer than two pairs
+    of one kind, the mean distance of the other kind is used as the limit. With `tf.distribute`, the
+    pairs of all replicas are compared. The arguments are the same as for `Contrastive`.
 
     Returns:
-        (B,), of `call`, the same number for each row.
+        Tensor of shape (B,) with the same value for each row.
 
     Example:
         >>> import numpy as np
@@ -101,9 +102,9 @@ class OnlineContrastive(Contrastive):
 
 
 def _bound(sign: int, away, chosen, others):
-    """Return the largest, or with a sign of -1 smallest, distance of the chosen pairs, if several.
+    """Return the maximum distance of the chosen pairs, or the minimum if the sign is -1.
 
-    Else the mean distance of the others.
+    If fewer than two pairs are chosen, return the mean distance of the other pairs.
     """
     extreme = sign * ops.max(ops.where(chosen, sign * away, -1e9))
     count = ops.maximum(ops.sum(ops.cast(others, away.dtype)), 1)

@@ -1,6 +1,6 @@
-"""Losses that order the pairs of a batch by their scores.
+"""Losses that rank the pairs of a batch by their scores.
 
-Comment letters: B batch, K further texts of a row, P pairs of all replicas, D width.
+Comment letters: B batch, K other texts in a row, P pairs on all replicas, D width.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from encoder_zoo.tasks.losses.vectors import scores_like, similarities, unit_vec
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CoSENT(ConfigFromSignature, keras.losses.Loss):
-    """Computes a pairwise ranking loss: pairs of a higher score should have a higher cosine.
+    """Pairwise ranking loss. Pairs with a higher score should have a higher cosine similarity.
 
-    It is log(1 + sum of exp(scale * (s_i - s_j))) over all i and j whose scores are y_i < y_j,
-    with cosines s: one number for the batch, under `tf.distribute` for the batch of all replicas.
+    The loss is log(1 + sum of exp(scale * (s_i - s_j))) over all i and j with scores y_i < y_j,
+    where s are the cosine similarities. It is a single value for the batch. With `tf.distribute`,
+    the batch includes all replicas.
 
     Args:
-        scale: factor of the similarities.
-        **kwargs: of `keras.losses.Loss`.
+        scale: Positive float. Multiplier for the similarities. Defaults to 20.0.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B,) or (B, K) scores of pairs; their order alone counts.
-        y_pred: (B, 1 + K, D), the first text of each row makes a pair with each of its others.
+        y_true: Tensor of shape (B,) or (B, K). Scores of pairs. Only their order is used.
+        y_pred: Tensor of shape (B, 1 + K, D). The first text of a row forms a pair with each other
+            text.
 
     Returns:
-        (B,), of `call`, the same number for each row.
+        Tensor of shape (B,) with the same value for each row.
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
 
-    Source: Su 2022, CoSENT, https://kexue.fm/archives/8847; Huang et al. 2024, CoSENT:
-    Consistent Sentence Embedding via Similarity Ranking.
+    Source: Su 2022, CoSENT, https://kexue.fm/archives/8847. Huang et al. 2024, CoSENT: Consistent
+    Sentence Embedding via Similarity Ranking.
 
     Example:
         >>> import math
@@ -57,7 +59,7 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         y_true = scores_like(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.similarities(y_pred)
         if (real := rows_that_count()) is not None:
-            # No score is below or above one that is not a number.
+            # NaN is neither smaller nor larger than any score.
             y_true = ops.where(real[:, None], y_true, float("nan"))
         scores, y_true, _ = of_all_replicas(scores, y_true)
         scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)
@@ -67,17 +69,17 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         return ops.logsumexp(terms) * ops.ones_like(y_pred[:, 0, 0])
 
     def similarities(self, y_pred: keras.KerasTensor) -> keras.KerasTensor:
-        """Return the similarities (B, K) that are ordered, of vectors (B, 1 + K, D)."""
+        """Compute the similarities (B, K) from vectors (B, 1 + K, D)."""
         return similarities(y_pred, "cosine")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AnglE(CoSENT):
-    """Computes `CoSENT` with a similarity whose gradient does not vanish where the cosine's does.
+    """`CoSENT` with an angle-based similarity, whose gradient does not vanish like the cosine's.
 
-    The halves of a vector are the real and imaginary parts of complex numbers. The similarity is
-    the absolute value of the sum of real and imaginary parts of one vector times the conjugate of
-    the other. Arguments as for `CoSENT`.
+    The two halves of a vector are the real and imaginary parts of complex numbers. One vector is
+    multiplied by the conjugate of the other vector. The similarity is the absolute value of the sum
+    of all real and imaginary parts. The arguments are the same as for `CoSENT`.
 
     Source: Li and Li 2024, AnglE-optimized Text Embeddings, section 3.4.
 
@@ -98,6 +100,6 @@ class AnglE(CoSENT):
             y_pred = ops.pad(y_pred, [[0, 0], [0, 0], [0, 1]])
         x = unit_vectors(y_pred)
         real, imaginary = ops.split(x, 2, axis=-1)
-        # Real part a c + b d and imaginary part b c - a d of (a + b i)(c - d i).
+        # The real part is a c + b d, and the imaginary part is b c - a d, of (a + b i)(c - d i).
         swapped = ops.concatenate([real + imaginary, imaginary - real], axis=-1)
         return ops.abs(ops.sum(swapped[:, :1] * x[:, 1:], axis=-1))

@@ -1,4 +1,4 @@
-"""Regression of cosines on scores. Comment letters: B batch, K further texts of a row, D width."""
+"""Regression of cosine similarities. Comment letters: B batch, K other texts in a row, D width."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from encoder_zoo.tasks.losses.vectors import scores_like, similarities
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
-    """Computes the squared difference between the cosines of pairs and their scores.
+    """Squared difference between the cosine similarities of pairs and their scores.
 
     Args:
-        **kwargs: of `keras.losses.Loss`.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B,) or (B, K) scores of pairs, from -1 to 1.
-        y_pred: (B, 1 + K, D), the first text of each row makes a pair with each of its others.
+        y_true: Tensor of shape (B,) or (B, K). Scores of pairs, from -1 to 1.
+        y_pred: Tensor of shape (B, 1 + K, D). The first text of a row forms a pair with each other
+            text.
 
     Returns:
-        (B,), of `call`, the means over the pairs of a row.
+        Tensor of shape (B,). The mean loss over the pairs of each row.
 
     Source: Reimers and Gurevych 2019, Sentence-BERT, section 3, regression objective.
 

@@ -1,6 +1,6 @@
-"""Contrastive loss without the false negatives that a guide's vectors find.
+"""Contrastive loss that uses a guide model to exclude false negatives.
 
-Comment letters: B batch, N rows of all replicas, K further texts, G width of the guide, D width.
+Comment letters: B batch, N rows on all replicas, K other texts, G guide width, D width.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Computes InfoNCE without the candidates that a guide finds more similar than the positive.
+    """InfoNCE without candidates that a guide model considers more similar than the positive.
 
-    Candidates of a row are the positives and negatives of all rows; beside these, the queries of
-    all rows are candidates for its query, and the positives for its positive. All are compared in
-    one softmax. Similarity is the cosine.
+    The candidates are the positives and negatives of all rows. The queries of all rows are
+    additional candidates for a query, and the positives of all rows are additional candidates for a
+    positive. All candidates are compared in a single softmax. The similarity is the cosine
+    similarity.
 
     Args:
-        scale: factor of the similarities, 1 / temperature.
-        margin: candidates count whose similarity, by the guide, is at most that of the positive
-            less the margin.
-        **kwargs: of `keras.losses.Loss`.
+        scale: Positive float. Multiplier for the similarities, 1 / temperature. Defaults to 100.0.
+        margin: Non-negative float. A candidate is used if its similarity in the guide model is at
+            most the similarity of the positive minus the margin. Defaults to 0.0.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, 1 + K, G), the guide's vectors of the same texts.
-        y_pred: (B, 1 + K, D).
+        y_true: Tensor of shape (B, 1 + K, G). The vectors of the guide model for the same texts.
+        y_pred: Tensor of shape (B, 1 + K, D).
 
     Returns:
-        (B,), of `call`.
+        Tensor of shape (B,).
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
@@ -62,7 +63,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
             raise invalid(
                 "GuidedInfoNCE: y_true's shape",
                 tuple(y_true.shape),
-                "(B, 1 + K, G), a guide's vectors of the texts in y_pred (B, 1 + K, D)",
+                "(B, 1 + K, G), the vectors of a guide for the texts in y_pred (B, 1 + K, D)",
             )
         x, guide = unit_vectors(y_pred), unit_vectors(y_true)
         all_x, all_guide, first = of_all_replicas(x, guide)
@@ -75,15 +76,16 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def _scores(x, all_x, first):
-    """Return the scores of all candidates of a row, and which of them are the row's own texts.
+    """Compute the scores of all candidates, and find the texts that belong to the row itself.
 
     Args:
-        x: (B, 1 + K, D).
-        all_x: (N, 1 + K, D).
-        first: index of the first of the B rows among the N.
+        x: Tensor of shape (B, 1 + K, D).
+        all_x: Tensor of shape (N, 1 + K, D).
+        first: Integer. The index of the first of the B rows among the N rows.
 
     Returns:
-        (B, K * N + 2 * N), and a bool of that shape. The positive is at index `first` + row.
+        Tensor of shape (B, K * N + 2 * N), and a boolean tensor of the same shape. The positive is
+        at index `first + row`.
     """
     candidates = (in_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
     texts = (x[:, 0], x[:, 0], x[:, 1])

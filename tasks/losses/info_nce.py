@@ -1,6 +1,6 @@
 """Contrastive loss with in-batch negatives.
 
-Comment letters: B batch, N rows of all replicas, K further texts of a row, M candidates, D width.
+Comment letters: B batch, N rows on all replicas, K other texts, M candidates, D width.
 """
 
 from __future__ import annotations
@@ -18,33 +18,36 @@ from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, nor
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class InfoNCE(ConfigFromSignature, keras.losses.Loss):
-    """Computes the cross-entropy of each query's positive among all documents of the batch.
+    """Cross-entropy of the positive of each query among all documents in the batch.
 
-    The documents are the positives of all rows, and all hard negatives. Documents that are known to
-    be relevant are no negatives: those equal to the row's own query or positive, and the positives
-    of rows with an equal query. Under `tf.distribute` the rows of all replicas count. A batch of
-    one pair has no negatives, and its loss is 0.
+    The documents are the positives and hard negatives of all rows. Relevant documents are not used
+    as negatives: documents that are equal to the query or positive of the row, and positives of
+    rows with the same query. With `tf.distribute`, the documents include all replicas. A batch with
+    a single pair has no negatives, and its loss is 0.
 
     Args:
-        scale: factor of the similarities, 1 / temperature.
-        similarity: "cosine" or "dot".
-        symmetric: take the mean with the same loss from positives to queries.
-        margin: leave out negatives whose similarity is above that of the positive less the margin,
-            as they may be relevant too; None leaves out none.
-        **kwargs: of `keras.losses.Loss`.
+        scale: Positive float. Multiplier for the similarities, 1 / temperature. Defaults to 20.0.
+        similarity: String, "cosine" or "dot". Defaults to "cosine".
+        symmetric: Boolean. Whether to average this loss and the loss from positives to queries.
+            Defaults to False.
+        margin: Non-negative float. Negatives are excluded if their similarity is higher than the
+            similarity of the positive minus the margin, because they could be relevant. Defaults to
+            None, which disables this filter.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, 1 + K), numbers that are equal where texts are equal.
-        y_pred: (B, 1 + K, D), vectors of query, positive and negatives, K of 1 or more.
+        y_true: Integer tensor of shape (B, 1 + K). Text ids, which are equal for equal texts.
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors of a query, its positive and optional
+            negatives.
 
     Returns:
-        (B,), of `call`.
+        Tensor of shape (B,).
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
 
     Source: van den Oord et al. 2018, Representation Learning with Contrastive Predictive Coding,
-    equation 4; in both directions Radford et al. 2021, CLIP, figure 3.
+    equation 4. For both directions: Radford et al. 2021, CLIP, figure 3.
 
     Example:
         >>> import math
@@ -85,7 +88,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         return (forward + backward) / 2
 
     def _loss(self, x, candidates, excluded, first):
-        """Return the loss (B,) of vectors (B, D) among candidates (M, D)."""
+        """Compute the loss (B,) of vectors (B, D) with candidates (M, D)."""
         scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
         own = own_columns(scores, first)
         if self.margin is not None:
@@ -94,25 +97,26 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
 
 
 def in_columns(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the vectors (N, K, D) of K columns one column after the other, (K * N, D)."""
+    """Concatenate the columns of vectors (N, K, D), (K * N, D)."""
     return ops.reshape(ops.swapaxes(x, 0, 1), (-1, x.shape[-1]))
 
 
 def own_columns(scores, first) -> keras.KerasTensor:
-    """Return (B, M) bool: true at the positive of each row, rows counted from `first`."""
+    """Create a boolean mask (B, M) for the positive of each row, with rows counted from `first`."""
     rows, columns = ops.shape(scores)
     own = ops.cast(first, "int32") + ops.arange(rows, dtype="int32")
     return own[:, None] == ops.arange(columns, dtype="int32")[None]
 
 
 def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> keras.KerasTensor:
-    """Return which candidates are positives of a row: (B, K * N) bool.
+    """Find the candidates that are positives of each row, a boolean tensor (B, K * N).
 
-    A candidate is one if it equals the row's query, or the positive of any row with an equal query.
+    A candidate is a positive if it equals the query of the row, or the positive of a row with the
+    same query.
 
     Args:
-        texts: (B, 1 + K) numbers of texts.
-        all_texts: (N, 1 + K), of all replicas.
+        texts: Integer tensor of shape (B, 1 + K) with text ids.
+        all_texts: Integer tensor of shape (N, 1 + K) with the text ids on all replicas.
 
     Example:
         >>> texts = ops.convert_to_tensor([[0, 1, 2], [0, 3, 1], [4, 5, 6]])
@@ -127,14 +131,15 @@ def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
 
 
 def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
-    """Return the negative log-likelihood of each row's positive among its candidates, (B,).
+    """Compute the negative log-likelihood of each row's positive among its candidates, (B,).
 
-    Candidates of rows that only fill the batch do not count.
+    Candidates from padding rows are ignored.
 
     Args:
-        logits: (B, M), M a multiple of the rows of all replicas, those of a column together.
-        own: (B, M) bool, true once in each row, at the positive.
-        excluded: (B, M) bool, the candidates that do not count, but for the row's positive.
+        logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas, and
+            the rows of a column are adjacent.
+        own: Boolean tensor of shape (B, M). True at the positive of each row.
+        excluded: Boolean tensor of shape (B, M). Candidates to ignore, except for the positive.
 
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])
@@ -160,6 +165,6 @@ def _check_numbers(loss: keras.losses.Loss, y_true, y_pred) -> None:
         raise invalid(
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),
-            f"(B, 1 + K) for y_pred {tuple(y_pred.shape)}, numbers that are equal where texts are "
-            "equal. `fit` makes them if it is given no scores",
+            f"(B, 1 + K) for y_pred {tuple(y_pred.shape)}, with equal integers for equal texts. "
+            "`fit` creates them if there are no scores",
         )

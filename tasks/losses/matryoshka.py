@@ -1,4 +1,4 @@
-"""Losses of vectors cut to several widths. Comment letters: B batch, K further texts, D width."""
+"""Losses for truncated embeddings. Comment letters: B batch, K other texts, D width."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from encoder_zoo.tasks.losses.vectors import unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Matryoshka(ConfigFromSignature, keras.losses.Loss):
-    """Computes the weighted sum of a loss of vectors cut to each of several widths.
+    """Weighted sum of a loss for embeddings that are truncated to several dimensions.
 
-    A model that learns so can be used with `embed(..., dim=128)`. The cut vectors get unit length.
+    A model that was trained with this loss supports `embed(..., dim=128)`. Truncated embeddings are
+    normalized.
 
     Args:
-        loss: any of `encoder_zoo.losses` that compares the texts of a batch with each other.
-        dims: numbers that are kept, such as [384, 128, 64]; put the model's own width first.
-        weights: of the losses, one for each width; None is 1 for all.
-        **kwargs: of `keras.losses.Loss`.
+        loss: A loss from `encoder_zoo.losses` that compares the texts of a batch.
+        dims: List of integers. The numbers of dimensions, for example [384, 128, 64]. The first one
+            should be the width of the model.
+        weights: List of floats. The weight of the loss for each number of dimensions. Defaults to
+            None, which means 1 for all of them.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: as for the loss.
-        y_pred: (B, 1 + K, D), D at least the largest of `dims`.
+        y_true: The targets of the loss.
+        y_pred: Tensor of shape (B, 1 + K, D). D must not be smaller than the largest of `dims`.
 
     Returns:
-        (B,), of `call`.
+        Tensor of shape (B,).
 
     Raises:
-        ValueError: If `dims` is empty, is not of positive integers or exceeds the width of the
-            vectors, or `weights` has another length.
+        ValueError: If `dims` is empty, contains values that are not positive integers, or exceeds
+            the width of the vectors, or if `weights` has another length.
 
     Source: Kusupati et al. 2022, Matryoshka Representation Learning, equation 1.
 
@@ -55,9 +58,9 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
     ):
         super().__init__(**{"name": "matryoshka", **kwargs})
         if not isinstance(loss, keras.losses.Loss):
-            raise invalid("loss", loss, "one of `encoder_zoo.losses`")
+            raise invalid("loss", loss, "a loss from `encoder_zoo.losses`")
         if not dims or any(not isinstance(dim, int) or dim < 1 for dim in dims):
-            raise invalid("dims", dims, "one or more integers above 0")
+            raise invalid("dims", dims, "one or more positive integers")
         if weights is not None and len(weights) != len(dims):
             raise invalid(
                 "The number of weights", len(weights), f"{len(dims)}, one for each of dims"

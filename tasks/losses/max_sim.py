@@ -1,7 +1,7 @@
-"""Losses of late interaction: queries and documents are vectors of tokens, compared by MaxSim.
+"""Losses for late interaction, which compares the token vectors of queries and documents.
 
-Comment letters: B batch, N rows of all replicas, K further texts of a row, M documents of all rows,
-L tokens of a text, Q tokens of a query, D width.
+Comment letters: B batch, N rows on all replicas, K other texts in a row, M documents in all rows, L
+tokens in a text, Q tokens in a query, D width.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, 
 from encoder_zoo.tasks.losses.score_distillation import divergence
 from encoder_zoo.tasks.losses.vectors import differ
 
-PRODUCTS = 2**24  # of tokens in memory at a time: 64 MB
+PRODUCTS = 2**24  # maximum number of token products in memory, 64 MB
 
 
 def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the score of each query with each document, (B, M).
+    """Compute the MaxSim score of each query and each document, (B, M).
 
-    It is the sum over the query's tokens of the largest product with a token of the document. A
-    vector of zeros is none.
+    The score is the sum over all query tokens of the maximum product with a document token. Zero
+    vectors are ignored.
 
     Args:
-        queries: (B, Q, D).
-        documents: (M, L, D).
+        queries: Tensor of shape (B, Q, D).
+        documents: Tensor of shape (M, L, D).
 
     Source: Khattab and Zaharia 2020, ColBERT, equation 3.
 
@@ -57,12 +57,12 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
     absent = _absent(flat)
 
     def scores(part, flat):
-        """Return the scores (S, M) of some queries (S, Q, D)."""
+        """Compute the scores (S, M) of some queries (S, Q, D)."""
         products = ops.matmul(ops.reshape(part, (-1, width)), ops.transpose(flat))  # (S Q, M L)
         return _summed(ops.reshape(products + absent, (size, tokens, count, length)), part)
 
-    # Every P-th query: so each device has its share of each part where `keras.distribution`
-    # divides the batch.
+    # Each part contains every P-th query, so that `keras.distribution` can split each part across
+    # devices.
     parts = ops.pad(queries, [[0, number * size - batch], [0, 0], [0, 0]])
     parts = ops.swapaxes(ops.reshape(parts, (size, number, tokens, width)), 0, 1)
     if keras.config.backend() == "tensorflow":
@@ -74,11 +74,11 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
 
 
 def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the score of each query with the documents of its own row, (B, K).
+    """Compute the MaxSim score of each query and the documents in the same row, (B, K).
 
     Args:
-        queries: (B, Q, D).
-        documents: (B, K, L, D).
+        queries: Tensor of shape (B, Q, D).
+        documents: Tensor of shape (B, K, L, D).
 
     Example:
         >>> queries = ops.convert_to_tensor([[[1.0, 0.0], [0.0, 2.0]]])
@@ -99,28 +99,29 @@ def _at_least_one(number):
 
 
 def _absent(vectors):
-    """Return what is added to the products with tokens (..., D): very low where there is none."""
+    """Return a very low value for zero vectors in (..., D), which is added to their products."""
     present = ops.any(vectors != 0, axis=-1)
     return ops.where(present, 0.0, MASKED_LOGIT)
 
 
 def _summed(products, queries):
-    """Return the sums (B, M) of the best products of (B, Q, M, L), without absent query tokens."""
+    """Sum the best products (B, Q, M, L) over the query tokens, (B, M), without zero vectors."""
     best = ops.max(products, axis=-1)  # (B, Q, M)
     present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
     return ops.sum(best * present, axis=1)
 
 
 def _in_tensorflow_loops(scores: Callable, parts, flat, count: int | None):
-    """Return `scores` of every part of (P, S, Q, D) with (M L, D), (P, S, M).
+    """Compute `scores` for every part of (P, S, Q, D) with (M L, D), (P, S, M).
 
-    TensorFlow's own gradient of a loop would keep the products of each round.
+    It has a manual gradient, because the gradient of a TensorFlow loop would store the products of
+    every iteration.
 
     Args:
-        scores: function of a part (S, Q, D) and `flat`.
-        parts: (P, S, Q, D).
-        flat: (M L, D).
-        count: M, if it is known.
+        scores: Function of a part (S, Q, D) and `flat`.
+        parts: Tensor of shape (P, S, Q, D).
+        flat: Tensor of shape (M L, D).
+        count: Integer. M, if it is known.
     """
 
     @tf.custom_gradient
@@ -137,11 +138,11 @@ def _in_tensorflow_loops(scores: Callable, parts, flat, count: int | None):
 
 
 def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
-    """Return the gradients of the parts (P, S, Q, D) and of the documents' tokens (M L, D).
+    """Compute the gradients of the parts (P, S, Q, D) and of the document tokens (M L, D).
 
     Args:
-        scores, parts, flat: as of `_in_tensorflow_loops`.
-        upstream: (P, S, M), the gradient of the scores.
+        scores, parts, flat: See `_in_tensorflow_loops`.
+        upstream: Tensor of shape (P, S, M). The gradient of the scores.
     """
     number = array_ops.shape(parts)[0]
 
@@ -162,13 +163,13 @@ def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
 
 
 class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
-    """Base of the losses of tokens' vectors.
+    """Base class for losses with token vectors.
 
     Args:
-        query_length: so many tokens of the query are looked at, which saves memory where documents
-            are longer; None is all.
-        mean: whether a score is divided by the number of the query's tokens.
-        **kwargs: of `keras.losses.Loss`.
+        query_length: Positive integer. Maximum number of query tokens, which saves memory if
+            documents are longer. Defaults to None, which means no limit.
+        mean: Boolean. Whether to divide a score by the number of query tokens. Defaults to False.
+        **kwargs: Arguments of `keras.losses.Loss`.
     """
 
     @validate_arguments
@@ -178,13 +179,13 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
         self.mean = mean
 
     def _parts(self, y_true, y_pred, least: int) -> tuple:
-        """Return queries (B, Q, D) and documents (B, K, L, D), checked."""
+        """Check the arguments and return queries (B, Q, D) and documents (B, K, L, D)."""
         texts, labels = y_pred.shape[1], self._labels_of(y_pred)
         if len(y_pred.shape) != 4 or (texts or least) < least:
             raise invalid(
                 f"{type(self).__name__}: y_pred's shape",
                 tuple(y_pred.shape),
-                f"(B, 1 + K, L, D), the vectors of the tokens of {least} texts or more in each row",
+                f"(B, 1 + K, L, D), the token vectors of at least {least} texts in each row",
             )
         if len(y_true.shape) != 2 or differ(y_true.shape[1], labels):
             raise invalid(
@@ -202,25 +203,27 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimInfoNCE(_MaxSimLoss):
-    """Computes the cross-entropy of each query's positive among all documents of the batch.
+    """Cross-entropy of the positive of each query among all documents, for token vectors.
 
-    As `InfoNCE`, of texts that are many vectors each: the documents are the positives and hard
-    negatives of all rows, without those that are known to be relevant. Under `tf.distribute` the
-    rows of all replicas count.
+    This loss is `InfoNCE` with the MaxSim score. The documents are the positives and hard negatives
+    of all rows, except for documents that are known to be relevant. With `tf.distribute`, the
+    documents include all replicas.
 
     Args:
-        scale: factor of the scores, 1 / temperature.
-        query_length: so many tokens of the query are looked at, which saves memory where documents
-            are longer; None is all.
-        mean: whether a score is divided by the number of the query's tokens, as in BGE-M3.
-        **kwargs: of `keras.losses.Loss`.
+        scale: Positive float. Multiplier for the scores, 1 / temperature. Defaults to 1.0.
+        query_length: Positive integer. Maximum number of query tokens, which saves memory if
+            documents are longer. Defaults to None, which means no limit.
+        mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
+            Defaults to False.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, 1 + K), numbers that are equal where texts are equal.
-        y_pred: (B, 1 + K, L, D), vectors of the tokens of each text; zeros are no token.
+        y_true: Integer tensor of shape (B, 1 + K). Text ids, which are equal for equal texts.
+        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors of each text. Zero vectors are
+            ignored.
 
     Returns:
-        (B,), of `call`.
+        Tensor of shape (B,).
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
@@ -236,7 +239,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
         (0.313261..., 0.313261...)
     """
 
-    _labels = "numbers that are equal where texts are equal, which fit makes without scores"
+    _labels = "with equal integers for equal texts. `fit` creates them if there are no scores"
 
     @validate_arguments
     def __init__(
@@ -256,7 +259,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
     def call(self, y_true, y_pred):
         queries, documents = self._parts(y_true, y_pred, 2)
         all_documents, all_texts, first = of_all_replicas(padded_alike(documents, 2), y_true)
-        # One column of documents after the other, as in `positives_mask`: (M, L, D).
+        # Concatenate the columns of documents in the same order as in `positives_mask`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
         scores = self.scale * max_sim(queries, columns)  # (B, M)
@@ -266,25 +269,28 @@ class MaxSimInfoNCE(_MaxSimLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaxSimDistillation(_MaxSimLoss):
-    """Computes the KL divergence of the student's from the teacher's scores of a query's documents.
+    """KL divergence between the scores of a student and a teacher, for token vectors.
 
     Args:
-        temperature: by which both scores are divided; the divergence is multiplied by its square.
-        min_max: scale the scores of each row, the student's and the teacher's, to 0 to 1 first. By
-            default, as in JaColBERTv2.5: MaxSim is a sum over the query's tokens, of another range
-            than the scores of a cross-encoder. `ScoreDistillation` compares them as they are.
-        query_length: so many tokens of the query are looked at, which saves memory where documents
-            are longer; None is all.
-        mean: whether a score is divided by the number of the query's tokens, as in BGE-M3.
-        **kwargs: of `keras.losses.Loss`.
+        temperature: Float. Both scores are divided by this value, and the divergence is multiplied
+            by its square. Defaults to 1.0.
+        min_max: Boolean. Whether to scale the scores of each row to the range from 0 to 1, for the
+            student and for the teacher. JaColBERTv2.5 does this, because MaxSim is a sum over query
+            tokens and has another range than the scores of a cross-encoder. `ScoreDistillation`
+            does not scale scores by default. Defaults to True.
+        query_length: Positive integer. Maximum number of query tokens, which saves memory if
+            documents are longer. Defaults to None, which means no limit.
+        mean: Boolean. Whether to divide a score by the number of query tokens, as in BGE-M3.
+            Defaults to False.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, K), the teacher's scores.
-        y_pred: (B, 1 + K, L, D), vectors of the tokens of a query and of two or more documents;
-            zeros are no token.
+        y_true: Tensor of shape (B, K). The scores of the teacher.
+        y_pred: Tensor of shape (B, 1 + K, L, D). The token vectors of a query and of two or more
+            documents. Zero vectors are ignored.
 
     Returns:
-        (B,), of `call`.
+        Tensor of shape (B,).
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.

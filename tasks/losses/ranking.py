@@ -1,4 +1,4 @@
-"""Losses of lists: how well the outputs for the texts of a query order them.
+"""Listwise losses, which compare the order of the outputs for the texts of a query.
 
 Comment letters: B batch, K texts of a query.
 """
@@ -16,14 +16,14 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 
 
 class RankingLoss(ConfigFromSignature, keras.losses.Loss):
-    """Base of the losses of lists; every query counts alike, however many texts it has.
+    """Base class for listwise losses. Each query has the same weight.
 
-    A batch is padded to its longest list: y_true is minus infinity where a shorter one has no
-    text, and what the model returns there does not matter.
+    A batch is padded to its longest list. For padding, `y_true` is minus infinity, and `y_pred` is
+    ignored.
 
     Call arguments:
-        y_true: (B, K) scores, more is better.
-        y_pred: (B, K) logits.
+        y_true: Tensor of shape (B, K). The scores. Higher scores are better.
+        y_pred: Tensor of shape (B, K). The logits.
     """
 
     @leaves_out_rows
@@ -34,21 +34,22 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
         return self.of_lists(y_true, ops.where(present, y_pred, MASKED_LOGIT), present)
 
     def of_lists(self, scores, logits, present):
-        """Return the loss of each list, (B,).
+        """Compute the loss of each list, (B,).
 
         Args:
-            scores: (B, K), minus infinity where there is no text.
-            logits: (B, K), very low where there is no text.
-            present: (B, K) bool.
+            scores: Tensor of shape (B, K). Minus infinity for padding.
+            logits: Tensor of shape (B, K). A very low value for padding.
+            present: Boolean tensor of shape (B, K). False for padding.
         """
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ListNet(RankingLoss):
-    """Cross-entropy between the softmax of the scores and that of the logits.
+    """Cross-entropy between the softmax of the scores and the softmax of the logits.
 
-    The differences of the scores count: scores of 0 and 1 make a flat target, 0 and 10 a sharp one.
+    The differences between scores are important. Scores of 0 and 1 define a flat target, and scores
+    of 0 and 10 define a sharp target.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -73,9 +74,10 @@ class ListNet(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PListMLE(RankingLoss):
-    """Negative log-likelihood of the order of the scores, in which the first ranks weigh more.
+    """Negative log-likelihood of the order of the scores, with higher weights for the first ranks.
 
-    The weight of rank i of n is 2 ** (n - i) - 1. Equal scores stay in the order given.
+    The weight of rank i in a list of n texts is 2 ** (n - i) - 1. Texts with equal scores keep
+    their order.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -108,10 +110,11 @@ class PListMLE(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MultipleNegatives(RankingLoss):
-    """Cross-entropy of choosing each text with a score above 0 among those without (InfoNCE).
+    """Cross-entropy of choosing a text with a positive score among the texts without (InfoNCE).
 
     Args:
-        scale: of the sigmoids of the logits, which lie between 0 and 1.
+        scale: Positive float. Multiplier for the sigmoid of the logits, which is between 0 and 1.
+            Defaults to 10.0.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -141,8 +144,10 @@ class MultipleNegatives(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ListMarginMSE(RankingLoss):
-    """Squared errors of the margins between the best text and each other one: of the logits, and of
-    the scores, which a teacher gave.
+    """Squared error of the margins between the best text and the other texts.
+
+    The margins of the logits are compared with the margins of the scores, which come from a
+    teacher.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -161,7 +166,7 @@ class ListMarginMSE(RankingLoss):
 
     def of_lists(self, scores, logits, present):
         best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)
-        error = ops.where(present, logits - scores, 0.0)  # infinite differences have no gradient
+        error = ops.where(present, logits - scores, 0.0)  # avoid infinite values in gradients
         error = ops.where(present, ops.take_along_axis(error, best, axis=-1) - error, 0.0)
         others = ops.sum(ops.cast(present, logits.dtype), axis=-1) - 1
         return ops.divide_no_nan(ops.sum(ops.square(error), axis=-1), others)

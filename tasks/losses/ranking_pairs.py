@@ -1,4 +1,4 @@
-"""Losses of lists that compare the outputs for every two texts of a query.
+"""Pairwise losses, which compare the outputs for every two texts of a query.
 
 Comment letters: B batch, K texts of a query.
 """
@@ -13,14 +13,14 @@ from keras import ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.losses.ranking import RankingLoss
 
-MU = 10.0  # of LambdaLoss, section 6.3 of its paper
+MU = 10.0  # the value in section 6.3 of the LambdaLoss paper
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class RankNet(RankingLoss):
-    """Cross-entropy, in bits, of which of two texts is the better one; the mean of a list's pairs.
+    """Cross-entropy of the order of two texts, in bits, averaged over the pairs of a list.
 
-    Pairs of equal scores do not count.
+    Pairs with equal scores are ignored.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -42,12 +42,12 @@ class RankNet(RankingLoss):
         return self.of_pairs(scores, logits, counts)
 
     def of_pairs(self, scores, logits, counts, weights=1.0):
-        """Return the mean loss of pairs, (B,).
+        """Compute the mean loss over the pairs of each list, (B,).
 
         Args:
-            scores, logits: (B, K).
-            counts: (B, K, K), 1 for the pairs of a better text and a worse one.
-            weights: of the pairs.
+            scores, logits: Tensors of shape (B, K).
+            counts: Tensor of shape (B, K, K). 1 if the first text of a pair is better, else 0.
+            weights: Tensor of shape (B, K, K), or a float. Weights of the pairs. Defaults to 1.0.
         """
         bits = ops.softplus(logits[:, None] - logits[:, :, None]) / math.log(2)
         total = ops.sum(counts * weights * bits, axis=(1, 2))
@@ -56,15 +56,16 @@ class RankNet(RankingLoss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LambdaLoss(RankNet):
-    """RankNet with each pair weighted by what its order changes in nDCG (NDCG-Loss2++).
+    """RankNet with a weight for each pair, based on its effect on nDCG (NDCG-Loss2++).
 
-    The gain of a score is 2 ** score - 1, of one below 0 it is 0: it is for grades of relevance,
-    such as 0 to 4. A list without a score above 0 has no loss, and a score above 30 hides all
-    others; `Reranker.fit` refuses both. For other scores there are `RankNet` and `ListMarginMSE`.
+    The gain of a score is 2 ** score - 1, or 0 for negative scores, so this loss expects relevance
+    grades such as 0 to 4. Lists without a positive score have no loss, and a score above 30
+    dominates all others. `Reranker.fit` rejects both. Use `RankNet` or `ListMarginMSE` for other
+    scores.
 
     Args:
-        k: only pairs with a text among the k with the highest logits count, for nDCG@k; None is
-            all.
+        k: Positive integer. Only use pairs with at least one text among the k highest logits, for
+            nDCG@k. Defaults to None, which means all pairs.
 
     Call arguments:
         y_true, y_pred: see `RankingLoss`.
@@ -86,10 +87,10 @@ class LambdaLoss(RankNet):
         self.k = k
 
     def of_pairs(self, scores, logits, counts, weights=1.0):
-        rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), the best is 1
+        rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), 1 is the best
         gain = self._gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
-        # Of two ranks as far apart, the discounts of the first ones differ most.
+        # For a given distance between two ranks, the discounts of the first ranks differ the most.
         bound = ops.abs(_discount(ops.maximum(apart, 1)) - _discount(apart + 1))
         swap = ops.abs(_discount(rank)[:, :, None] - _discount(rank)[:, None])
         weights = (MU * bound + swap) * ops.abs(gain[:, :, None] - gain[:, None])
@@ -99,7 +100,7 @@ class LambdaLoss(RankNet):
         return super().of_pairs(scores, logits, counts, weights)
 
     def _gains(self, scores):
-        """Return the gains (B, K), divided by the DCG of the best order."""
+        """Compute the gains (B, K), divided by the DCG of the best order."""
         gain = 2.0 ** ops.maximum(scores, 0.0) - 1
         best = -ops.sort(-gain, axis=-1)
         best = best if self.k is None else best[:, : self.k]

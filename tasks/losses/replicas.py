@@ -1,9 +1,9 @@
-"""The rows of a batch, for losses that compare them: those of all replicas, and which count.
+"""Collect the rows of a batch from all replicas, and know which rows are padding.
 
-Under `tf.distribute` every replica has some of the rows. Under `keras.distribution` a batch is one
-array, which may be filled with rows that are no examples, so that the devices divide it.
+With `tf.distribute`, every replica has a part of the rows. With `keras.distribution`, a batch is a
+single array. It can contain padding rows, so that it can be split evenly across devices.
 
-Comment letters: B rows of this replica, N of all.
+Comment letters: B rows on this replica, N rows on all replicas.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _counted = contextvars.ContextVar("counted", default=(None, None))
 def counting(
     rows: keras.KerasTensor | None = None, tokens: keras.KerasTensor | None = None
 ) -> Iterator[None]:
-    """Make losses in the block leave out rows that only fill a batch, and tokens without weight.
+    """Return a context manager in which losses ignore padding rows and tokens without weight.
 
-    A loss of Keras's only gets labels and outputs.
+    It is needed because a Keras loss only receives the labels and the outputs.
 
     Args:
-        rows: Boolean tensor of shape (B,). The rows that are examples. Defaults to None, all rows.
-        tokens: Tensor of weights of shape (B, L). Defaults to None, all tokens.
+        rows: Boolean tensor of shape (B,). False for padding rows. Defaults to None, all rows.
+        tokens: Tensor of shape (B, L). The token weights. Defaults to None, all tokens.
     """
     token = _counted.set((rows, tokens))
     try:
@@ -40,7 +40,7 @@ def counting(
 
 
 def rows_that_count() -> keras.KerasTensor | None:
-    """Return which rows of the batch are examples, (B,) bool; None: all.
+    """Return a boolean mask (B,) that is False for padding rows, or None without padding rows.
 
     Example:
         >>> with counting(rows=keras.ops.convert_to_tensor([True, False])):
@@ -73,7 +73,7 @@ def leaves_out_rows(method: Callable) -> Callable:
 
 
 def tokens_that_count() -> keras.KerasTensor | None:
-    """Return the weights of the tokens of the batch, 0 for those to be left out; None: all count.
+    """Return the token weights of the batch, or None. Tokens with weight 0 are ignored.
 
     Example:
         >>> with counting(tokens=keras.ops.convert_to_tensor([[1.0, 0.0]])):
@@ -84,16 +84,17 @@ def tokens_that_count() -> keras.KerasTensor | None:
 
 
 def of_all_replicas(*values: keras.KerasTensor) -> tuple:
-    """Return tensors with the rows of all replicas, and the index of this replica's first row.
+    """Collect tensors from all replicas, and return the index of the first row on this replica.
 
-    Gradients of all replicas reach the rows of each, so that losses that are added up over the
-    replicas have the gradients of one device. Replicas may have different numbers of rows.
+    The gradients of all replicas are propagated to the rows of each replica. For this reason,
+    losses that are summed over replicas have the same gradients as on a single device. The number
+    of rows can differ between replicas.
 
     Args:
-        *values: (B, ...) tensors.
+        *values: Tensors of shape (B, ...).
 
     Returns:
-        Tensors (N, ...), in the order of the replicas, and then the index.
+        Tensors of shape (N, ...) in the order of the replicas, followed by the index.
 
     Example:
         >>> of_all_replicas(keras.ops.ones((2,)))[1]
@@ -105,14 +106,14 @@ def of_all_replicas(*values: keras.KerasTensor) -> tuple:
     size = array_ops.shape(values[0])[0]
     sizes = context.all_gather(size[None], axis=0)
     most = array_ops.reduce_max(sizes)
-    # All replicas must give equally many rows: padded ones, which are then left out.
+    # All replicas must contribute the same number of rows, so rows are padded and removed again.
     rows = array_ops.where(array_ops.reshape(array_ops.sequence_mask(sizes, most), (-1,)))[:, 0]
     found = []
     for value in values:
         padding = [[0, most - size], *([[0, 0]] * (len(value.shape) - 1))]
         gathered = context.all_gather(array_ops.pad(value, padding), axis=0)
-        # The gradient of `gather` has some rows alone, which `all_gather` does not take: that of
-        # `reshape` has all.
+        # `gather` has a sparse gradient, which `all_gather` does not support. The gradient of
+        # `reshape` is dense.
         gathered = array_ops.reshape(gathered, array_ops.shape(gathered))
         found.append(
             array_ops.ensure_shape(array_ops.gather(gathered, rows), (None, *value.shape[1:]))
@@ -121,7 +122,7 @@ def of_all_replicas(*values: keras.KerasTensor) -> tuple:
 
 
 def replica_context() -> tf.distribute.ReplicaContext | None:
-    """Return the context of several replicas, if this runs in one of them."""
+    """Return the current replica context if there are several replicas, and None otherwise."""
     if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
         return None
     context = tf.distribute.get_replica_context()
@@ -129,11 +130,11 @@ def replica_context() -> tf.distribute.ReplicaContext | None:
 
 
 def padded_alike(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
-    """Return a tensor with zeros at the end of an axis, as long as that of the longest replica.
+    """Pad an axis with zeros to the size on the longest replica.
 
     Args:
-        value: (B, ...).
-        axis: above 0, whose size the replicas may differ in.
+        value: Tensor of shape (B, ...).
+        axis: Positive integer. The axis whose size can differ between replicas.
 
     Example:
         >>> padded_alike(keras.ops.ones((2, 3)), 1).shape

@@ -1,6 +1,6 @@
-"""Losses of a student that learns a teacher's scores.
+"""Losses for a student model that learns the scores of a teacher model.
 
-Comment letters: B batch, K further texts of a row, D width.
+Comment letters: B batch, K other texts in a row, D width.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from encoder_zoo.tasks.losses.vectors import (
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MarginMSE(ConfigFromSignature, keras.losses.Loss):
-    """Computes the squared difference between student's and teacher's margins.
+    """Squared difference between the margins of a student and a teacher.
 
-    A margin is the score of a query's positive, less that of a negative.
+    A margin is the score of the positive minus the score of a negative.
 
     Args:
-        similarity: the student's score, "dot" or "cosine".
-        **kwargs: of `keras.losses.Loss`.
+        similarity: String, "dot" or "cosine". The score of the student. Defaults to "dot".
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, K), the teacher's scores, that of the positive first; or, with one negative,
-            (B,), its margins.
-        y_pred: (B, 1 + K, D), vectors of query, positive and negatives.
+        y_true: Tensor of shape (B, K). The scores of the teacher, where the first score belongs to
+            the positive. With a single negative, the shape can also be (B,), the margins of the
+            teacher.
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors of a query, its positive and its
+            negatives.
 
     Returns:
-        (B,), of `call`, the means over the negatives of a row.
+        Tensor of shape (B,). The mean loss over the negatives of each row.
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
@@ -67,30 +69,31 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
-    """Computes the KL divergence of the student's from the teacher's scores of a query's documents.
+    """KL divergence between the scores of a student and a teacher.
 
-    Scores are made probabilities by a softmax over the K documents of a row.
+    A softmax over the K documents of a row converts scores to probabilities.
 
     Args:
-        temperature: by which both scores are divided; the divergence is multiplied by its square.
-        similarity: the student's score, "dot" or "cosine".
-        min_max: scale the scores of each row, the student's and the teacher's, to 0 to 1 first.
-            By default they are compared as they are, as in Hinton et al.; `MaxSimDistillation`
-            scales them, as in JaColBERTv2.5.
-        **kwargs: of `keras.losses.Loss`.
+        temperature: Float. Both scores are divided by this value, and the divergence is multiplied
+            by its square. Defaults to 1.0.
+        similarity: String, "dot" or "cosine". The score of the student. Defaults to "dot".
+        min_max: Boolean. Whether to scale the scores of each row to the range from 0 to 1, for the
+            student and for the teacher. `MaxSimDistillation` does this by default, as in
+            JaColBERTv2.5. Defaults to False, as in Hinton et al.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: (B, K), the teacher's scores.
-        y_pred: (B, 1 + K, D), vectors of a query and of two or more documents.
+        y_true: Tensor of shape (B, K). The scores of the teacher.
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors of a query and of two or more documents.
 
     Returns:
-        (B,), of `call`.
+        Tensor of shape (B,).
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
 
-    Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network, section 2;
-    `min_max` Clavié 2024, JaColBERTv2.5.
+    Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network, section 2.
+    For `min_max`: Clavié 2024, JaColBERTv2.5.
 
     Example:
         >>> import math
@@ -125,12 +128,13 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
 def divergence(
     student: keras.KerasTensor, teacher: keras.KerasTensor, temperature: float, min_max: bool
 ) -> keras.KerasTensor:
-    """Return the KL divergence of the student's scores from the teacher's, (B,).
+    """Compute the KL divergence between the scores of a student and a teacher, (B,).
 
     Args:
-        student, teacher: (B, K), made probabilities by a softmax over the K of a row.
-        temperature: by which both are divided; the divergence is multiplied by its square.
-        min_max: scale the scores of each row to 0 to 1 first.
+        student, teacher: Tensors of shape (B, K). A softmax over K converts them to probabilities.
+        temperature: Float. Both scores are divided by this value, and the divergence is multiplied
+            by its square.
+        min_max: Boolean. Whether to scale the scores of each row to the range from 0 to 1.
     """
     student, teacher = (
         ops.log_softmax((_min_max(scores) if min_max else scores) / temperature)
@@ -140,16 +144,16 @@ def divergence(
 
 
 def kl_divergence(true: keras.KerasTensor, found: keras.KerasTensor) -> keras.KerasTensor:
-    """Return (...), the Kullback-Leibler divergence of log-probabilities (..., K)."""
+    """Compute the Kullback-Leibler divergence (...) of log-probabilities (..., K)."""
     return ops.sum(ops.exp(true) * (true - found), axis=-1)
 
 
 def _margins(scores):
-    """Return the first of the scores (B, K) less each of the others, (B, K - 1)."""
+    """Subtract all other scores in a row (B, K) from the first score, (B, K - 1)."""
     return scores[:, :1] - scores[:, 1:]
 
 
 def _min_max(scores):
-    """Return scores (B, K) from 0 to 1 in each row; equal scores are 0."""
+    """Scale the scores of each row (B, K) to the range from 0 to 1. Equal scores become 0."""
     least = ops.min(scores, axis=-1, keepdims=True)
     return (scores - least) / ops.maximum(ops.max(scores, axis=-1, keepdims=True) - least, 1e-8)

@@ -1,6 +1,6 @@
-"""Loss of sparse vectors: another loss, and how many products a search with them takes.
+"""Loss for sparse vectors, which adds the expected cost of a search to another loss.
 
-Comment letters: B batch, K further texts of a row, V vocabulary, R replicas.
+Comment letters: B batch, K other texts in a row, V vocabulary, R replicas.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ _share = contextvars.ContextVar("share of the weights of SPLADE", default=1.0)
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SPLADE(ConfigFromSignature, keras.losses.Loss):
-    """Computes a loss of sparse vectors, and adds the FLOPS of queries and documents.
+    """Add the FLOPS of queries and documents to a loss for sparse vectors.
 
-    FLOPS are the sum, over the terms, of the squared mean weight in the batch: near the number of
-    products that the score of a random query and document takes, and smooth. They keep the vectors
-    sparse, and penalize terms that all texts have. While `SparseEncoder.fit` begins,
-    for a third of its steps, both weights rise with the square of the steps to their values here.
-    Under `tf.distribute` the mean is that of all replicas.
+    The FLOPS are the sum over all terms of the squared mean weight in the batch. They are a smooth
+    estimate for the number of products in the score of a random query and document. They keep
+    vectors sparse and penalize terms that occur in all texts. In the first third of the steps in
+    `SparseEncoder.fit`, both weights increase with the square of the step number to the given
+    values. With `tf.distribute`, the mean includes all replicas.
 
     Args:
-        loss: any of `encoder_zoo.losses` that compares the texts of a batch; None is
-            `InfoNCE(scale=1.0, similarity="dot")`.
-        query_weight: of the FLOPS of queries, the first texts.
-        document_weight: of the FLOPS of documents, all other texts.
-        **kwargs: of `keras.losses.Loss`.
+        loss: A loss from `encoder_zoo.losses` that compares the texts of a batch. Defaults to None,
+            which means `InfoNCE(scale=1.0, similarity="dot")`.
+        query_weight: Non-negative float. Weight of the FLOPS of queries, the first texts. Defaults
+            to 5e-5.
+        document_weight: Non-negative float. Weight of the FLOPS of documents, all other texts.
+            Defaults to 1e-3.
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: as for the loss.
-        y_pred: (B, 1 + K, V), the weights of terms in a text and in its further texts.
+        y_true: The targets of the loss.
+        y_pred: Tensor of shape (B, 1 + K, V). The term weights of the texts.
 
     Returns:
-        (B,), of `call`.
+        Tensor of shape (B,).
 
     Raises:
         ValueError: If `loss` is not one of `encoder_zoo.losses`, or `y_pred` has another shape.
 
     Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations, equation
-    4; Formal et al. 2021, SPLADE v2, equation 4 and section 4. The papers search for the weights of
-    a data set; here that of queries is the one of sentence-transformers' examples (3e-5 for
-    documents there), that of documents makes sparser vectors.
+    4. Formal et al. 2021, SPLADE v2, equation 4 and section 4. The papers tune the weights for each
+    data set. The default for queries comes from examples of sentence-transformers, which use 3e-5
+    for documents. The default for documents is larger and makes vectors sparser.
 
     Example:
         >>> import numpy as np
@@ -73,7 +75,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
     ):
         super().__init__(**{"name": "splade", **kwargs})
         if loss is not None and not isinstance(loss, keras.losses.Loss):
-            raise invalid("loss", loss, "one of `encoder_zoo.losses`")
+            raise invalid("loss", loss, "a loss from `encoder_zoo.losses`")
         self.loss = InfoNCE(1.0, "dot") if loss is None else loss
         self.query_weight = query_weight
         self.document_weight = document_weight
@@ -89,7 +91,7 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
 
 @contextlib.contextmanager
 def weighted_by(share) -> Iterator[None]:
-    """Multiply the weights of `SPLADE` by a share, a number or a tensor, in the block."""
+    """Return a context manager that multiplies the weights of `SPLADE` by a number or tensor."""
     token = _share.set(share)
     try:
         yield
@@ -98,7 +100,7 @@ def weighted_by(share) -> Iterator[None]:
 
 
 def _flops(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the sum over the terms of the squared mean weight, of vectors (B, K, V)."""
+    """Compute the sum over all terms of the squared mean weight, for vectors (B, K, V)."""
     if (real := rows_that_count()) is None:
         rows = ops.cast(ops.shape(x)[0], x.dtype)
     else:

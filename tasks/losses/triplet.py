@@ -1,4 +1,4 @@
-"""Loss of triplets. Comment letters: B batch, K further texts, D width."""
+"""Loss for triplets. Comment letters: B batch, K other texts, D width."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from encoder_zoo.tasks.losses.vectors import Distance, check_rows, distances
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Triplet(ConfigFromSignature, keras.losses.Loss):
-    """Computes the triplet loss: the positive should be nearer to the anchor than the negatives.
+    """Triplet loss, where the positive should be closer to the anchor than the negatives.
 
     Args:
-        margin: by which the negatives should be farther from the anchor than the positive.
-        distance: "euclidean" or "cosine", which is 0 to 2: take a smaller margin.
-        **kwargs: of `keras.losses.Loss`.
+        margin: Positive float. The minimum difference between the distance of a negative and the
+            distance of the positive. Defaults to 5.0.
+        distance: String, "euclidean" or "cosine". The cosine distance is between 0 and 2, so it
+            needs a smaller margin. Defaults to "euclidean".
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: not read.
-        y_pred: (B, 1 + K, D), vectors of anchor, positive and negatives.
+        y_true: Ignored.
+        y_pred: Tensor of shape (B, 1 + K, D). The vectors of an anchor, a positive and its
+            negatives.
 
     Returns:
-        (B,), of `call`, the means over the negatives of a row.
+        Tensor of shape (B,). The mean loss over the negatives of each row.
 
     Raises:
         ValueError: If `y_pred` has another shape.

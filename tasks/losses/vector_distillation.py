@@ -1,6 +1,6 @@
-"""Loss of a student that learns a teacher's vectors.
+"""Loss for a student model that learns the vectors of a teacher model.
 
-Comment letters: B batch, K further texts of a row, D width.
+Comment letters: B batch, K other texts in a row, D width.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from encoder_zoo.tasks.losses.vectors import differ, unit_vectors
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
-    """Computes how far the student's vectors are from the teacher's.
+    """Distance between the vectors of a student and a teacher.
 
     Args:
-        distance: "cosine", 1 less the cosine, or "mse", the mean squared difference.
-        **kwargs: of `keras.losses.Loss`.
+        distance: String. "cosine" is 1 minus the cosine similarity, and "mse" is the mean squared
+            error. Defaults to "cosine".
+        **kwargs: Arguments of `keras.losses.Loss`.
 
     Call arguments:
-        y_true: the teacher's vectors, (B, 1 + K, D) of every text; or (B, D), which all texts of a
-            row should have, such as a sentence and its translations.
-        y_pred: (B, 1 + K, D), or (B, D) of one text.
+        y_true: Tensor of shape (B, 1 + K, D) with the teacher vector of every text, or of shape (B,
+            D) with a common vector for all texts in a row, for example for a sentence and its
+            translations.
+        y_pred: Tensor of shape (B, 1 + K, D), or (B, D) for a single text.
 
     Returns:
-        (B,), of `call`, the means over the texts of a row.
+        Tensor of shape (B,). The mean loss over the texts of each row.
 
     Raises:
         ValueError: If `y_true` or `y_pred` has another shape.
@@ -59,7 +61,7 @@ class VectorDistillation(ConfigFromSignature, keras.losses.Loss):
             raise invalid(
                 "VectorDistillation: y_true's shape",
                 tuple(y_true.shape),
-                f"(B, D) or (B, 1 + K, D), vectors as wide as y_pred's, {tuple(y_pred.shape)}",
+                f"(B, D) or (B, 1 + K, D), with the same width as y_pred, {tuple(y_pred.shape)}",
             )
         if self.distance == "mse":
             return ops.mean(ops.square(y_pred - y_true), axis=(1, 2))

@@ -1,6 +1,6 @@
-"""Similarities and distances of the texts of a row; checks of the shapes of losses' arguments.
+"""Similarities and distances between the texts of a row, and shape checks for losses.
 
-Comment letters: B batch, K further texts of each, D width.
+Comment letters: B batch, K other texts, D width.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from encoder_zoo.common.wording import invalid
 
 Similarity = Literal["cosine", "dot"]
 Distance = Literal["cosine", "euclidean"]
-MIN_SQUARE = 1e-12  # below it a length has no finite gradient
+MIN_SQUARE = 1e-12  # shorter vectors have no finite gradient
 
 
 def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
-    """Return vectors (..., D) divided by their length; zeros stay.
+    """Normalize vectors (..., D) to unit length. Zero vectors do not change.
 
     Example:
         >>> unit_vectors(ops.convert_to_tensor([[3.0, 4.0], [0.0, 0.0]])).numpy().round(3).tolist()
@@ -29,16 +29,16 @@ def unit_vectors(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def normalized_for(x: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
-    """Return vectors (..., D) whose products are their similarities."""
+    """Normalize vectors (..., D) if their products should be the cosine similarity."""
     return unit_vectors(x) if similarity == "cosine" else x
 
 
 def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.KerasTensor:
-    """Return how similar the first text of each row is to its others, (B, K).
+    """Compute the similarity of the first text of each row to its other texts, (B, K).
 
     Args:
-        y_pred: (B, 1 + K, D).
-        similarity: "cosine" or "dot".
+        y_pred: Tensor of shape (B, 1 + K, D).
+        similarity: String, "cosine" or "dot".
 
     Example:
         >>> y_pred = ops.convert_to_tensor([[[2.0, 0.0], [3.0, 4.0], [0.0, 1.0]]])
@@ -50,11 +50,11 @@ def similarities(y_pred: keras.KerasTensor, similarity: Similarity) -> keras.Ker
 
 
 def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTensor:
-    """Return how far the first text of each row is from its others, (B, K).
+    """Compute the distance of the first text of each row to its other texts, (B, K).
 
     Args:
-        y_pred: (B, 1 + K, D).
-        distance: "cosine", 1 less the cosine, or "euclidean".
+        y_pred: Tensor of shape (B, 1 + K, D).
+        distance: String, "cosine" (1 minus the cosine similarity) or "euclidean".
 
     Example:
         >>> y_pred = ops.convert_to_tensor([[[0.0, 2.0], [3.0, 6.0], [1.0, 0.0]]])
@@ -70,50 +70,50 @@ def distances(y_pred: keras.KerasTensor, distance: Distance) -> keras.KerasTenso
 
 
 def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
-    """Raise a ValueError if outputs are not rows of so many texts.
+    """Check the shape of the outputs and the number of texts in a row.
 
     Args:
-        loss: for its name.
-        y_pred: outputs.
-        least: number of texts of a row.
-        texts: their names, for the error.
+        loss: The loss, whose name is used in the error message.
+        y_pred: Tensor with the outputs.
+        least: Integer. Minimum number of texts in a row.
+        texts: String. Description of the texts for the error message.
 
     Raises:
-        ValueError: If `y_pred` is not (B, 1 + K, D), or a row has too few texts.
+        ValueError: If the shape of `y_pred` is not (B, 1 + K, D), or if a row has too few texts.
     """
     if len(y_pred.shape) != 3 or (y_pred.shape[1] or least) < least:
         raise invalid(
             f"{type(loss).__name__}: y_pred's shape",
             tuple(y_pred.shape),
-            f"(B, 1 + K, D), the vectors of {least} texts or more in each row: {texts}",
+            f"(B, 1 + K, D), the vectors of at least {least} texts in each row: {texts}",
         )
 
 
 def scores_like(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
-    """Return the scores of pairs, (B,) or (B, K), as (B, K).
+    """Reshape the scores of pairs, (B,) or (B, K), to (B, K).
 
     Raises:
-        ValueError: If the scores are not of the pairs of `y_pred`.
+        ValueError: If the scores do not match the pairs in `y_pred`.
 
     Example:
         >>> y_pred = ops.zeros((2, 2, 3))
         >>> scores_like(keras.losses.Loss(), ops.ones((2,)), y_pred).shape
         TensorShape([2, 1])
     """
-    check_rows(loss, y_pred, 2, "two that have a score")
+    check_rows(loss, y_pred, 2, "two texts with a score")
     y_true = y_true if len(y_true.shape) > 1 else y_true[:, None]
     pairs = y_pred.shape[1] and y_pred.shape[1] - 1
     if len(y_true.shape) != 2 or differ(y_true.shape[1], pairs):
         raise invalid(
             f"{type(loss).__name__}: y_true's shape",
             tuple(y_true.shape),
-            f"(B, {pairs}), or (B,) for one pair: the scores of rows of {y_pred.shape[1]} texts",
+            f"(B, {pairs}), or (B,) for one pair: the scores for rows of {y_pred.shape[1]} texts",
         )
     return y_true
 
 
 def differ(a: int | None, b: int | None) -> bool:
-    """Return whether two sizes are known and different; None is not known.
+    """Whether two sizes are known and different. None means unknown.
 
     Example:
         >>> differ(2, 3), differ(None, 3)

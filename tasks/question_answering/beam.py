@@ -1,4 +1,4 @@
-"""The head that computes end positions of answers after each of the likeliest start positions.
+"""Question answering head that predicts end positions after each of the best start positions.
 
 Comment letters: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W windows.
 """
@@ -20,49 +20,55 @@ from encoder_zoo.tasks.base.head import HiddenLayer
 from encoder_zoo.tasks.question_answering.answers import COLUMNS, IMPOSSIBLE
 
 NO_START = (
-    "The inputs have no answer_start, the position of each answer's first token, (B, 1). The "
-    "preprocessor makes it of the answers."
+    "The inputs have no answer_start, the position of the first token of each answer, (B, 1). The "
+    "preprocessor computes it from the answers."
 )
 
 
-def _are_counts(value: object) -> bool:
+def _is_beam(value: object) -> bool:
     two = isinstance(value, list | tuple) and len(value) == 2
     return two and all(TOP.holds(count) for count in value)
 
 
 _EXPECTED = f"two integers from 1 to {MAX_TOP}, (start_n_top, end_n_top), such as (5, 5)"
-Beam = Annotated[tuple, Rule(_are_counts, _EXPECTED)]
+Beam = Annotated[tuple, Rule(_is_beam, _EXPECTED)]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanBeam(ConfigFromSignature, keras.layers.Layer):
-    """From vectors of tokens to the likeliest start positions, and end positions after each.
+    """Predict the best start positions of answers, and the best end positions after each of them.
 
     Args:
-        units: D.
-        beam: (start_n_top, end_n_top): n start positions, and m end positions after each.
-        layer_norm_epsilon: of the layers for end positions.
-        stddev: of new weights, see `layers.initializer`.
+        units: Positive integer. D, the width of the token vectors.
+        beam: Tuple of integers (start_n_top, end_n_top). The number n of start positions, and the
+            number m of end positions for each start position.
+        layer_norm_epsilon: Float. Epsilon of the LayerNorm for end positions. Defaults to 1e-12.
+        stddev: Float. Standard deviation of new weights, see `layers.initializer`. Defaults to
+            0.02.
 
     Call arguments:
-        x: (B, L, D).
-        no_answer_vector: (B, D), that of the token that says "no answer".
-        answer_mask: (B, L), true or 1 at the tokens of contexts and at that one.
-        answer_start: (B, 1) int, start positions of the answers to learn; None: they are searched.
+        x: Tensor of shape (B, L, D).
+        no_answer_vector: Tensor of shape (B, D). The vector of the token that represents "no
+            answer".
+        answer_mask: Tensor of shape (B, L). 1 or True for context tokens and for the token that
+            represents "no answer".
+        answer_start: Integer tensor of shape (B, 1). The start positions of the true answers. If
+            None, the best start positions are used.
 
     Returns:
-        (B, 1 + n m, 4) float32: a span in each row, those of the likeliest start position first,
-        each as start position, end position, and the logarithms of the start's probability and of
-        the end's after it; row 0 has the logit of "no answer" in its third column. With
-        `answer_start` (B, 3, L): the log-probability of each position to be the start, and to be
-        the end after the given start; and the logit of "no answer", repeated.
+        Float32 tensor of shape (B, 1 + n m, 4). Each row is a span with its start position, its end
+        position, the log-probability of the start, and the log-probability of the end given the
+        start. Spans with the best start position come first. The third value of row 0 is the logit
+        of "no answer". With `answer_start`, the shape is (B, 3, L). The rows contain the
+        log-probabilities of the start positions, the log-probabilities of the end positions after
+        the given start, and the repeated logit of "no answer".
 
-    The logit of "no answer" reads the mean of the tokens' vectors, weighted by their probabilities
-    to be the start, in training too. transformers' loss gives it the vector of the answer's own
-    start instead, which is that of the token for "no answer" where there is none: the label itself.
+    The logit of "no answer" depends on the mean of the token vectors, weighted by their start
+    probabilities. This also applies to training. In transformers, the loss uses the vector of the
+    true start position instead. If there is no answer, this is the vector of the "no answer" token,
+    which reveals the label.
 
-    Source: Yang et al. 2019, XLNet, the code released with it (function_builder.py,
-    `get_qa_outputs`).
+    Source: Yang et al. 2019, XLNet, the released code (function_builder.py, `get_qa_outputs`).
 
     Example:
         >>> import numpy as np
@@ -95,7 +101,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         self.no_answer_dense = self._make_output("no_answer", use_bias=False)
 
     def _make_output(self, name: str, use_bias: bool = True) -> keras.layers.Dense:
-        # The loss is taken in float32 also under mixed precision.
+        # Use float32, because the loss is computed in float32 even with mixed precision.
         return keras.layers.Dense(
             1,
             use_bias=use_bias,
@@ -111,7 +117,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
             dense.build((*input_shape[:-1], self.units))
 
     def compute_output_shape(self, input_shape):
-        """Return the shape without `answer_start`."""
+        """Return the output shape without `answer_start`."""
         n, m = self.beam
         return (input_shape[0], 1 + n * m, COLUMNS)
 
@@ -126,11 +132,11 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return ops.stack([starts, self._ends(x, first, answer_mask), no_answer], axis=1)
 
     def _spans(self, x, starts, answer_mask):
-        """Return the end positions after each of the likeliest start positions, (B, n m, 4)."""
+        """Compute the best spans, sorted by start positions, (B, n m, 4)."""
         n, m = self.beam
         start, first = best_positions(starts, n)  # (B, n)
         vectors = take_positions(x, ops.minimum(first, ops.shape(x)[1] - 1))  # (B, n, D)
-        # One after the other: all at once would be (B, n, L, 2 D).
+        # Process start positions one by one. All together would need memory for (B, n, L, 2 D).
         ends = ops.stack([self._ends(x, vectors[:, i], answer_mask) for i in range(n)], axis=1)
         end, last = best_positions(ends, m)  # (B, n, m)
         first, start = (ops.repeat(value[..., None], m, axis=-1) for value in (first, start))
@@ -138,12 +144,12 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return ops.reshape(ops.stack(columns, axis=-1), (-1, n * m, COLUMNS))
 
     def _ends(self, x, first, answer_mask):
-        """Return (B, L): of each position to be the end after the start, of the vector (B, D)."""
+        """Compute the log-probability of each end position after the start vector (B, D), (B, L)."""
         both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
         return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 
     def _no_answer(self, x, starts, vector):
-        """Return the logit of "no answer", (B, 1), from the expected vector of the start."""
+        """Compute the logit of "no answer" from the expected start vector, (B, 1)."""
         shares = ops.cast(ops.exp(starts), x.dtype)[:, None]  # (B, 1, L)
         expected = ops.matmul(shares, x)[:, 0]  # (B, D)
         hidden = self.no_answer_hidden(ops.concatenate([expected, vector], axis=-1))
@@ -151,11 +157,11 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
 
 
 def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> keras.KerasTensor:
-    """Return the logarithms of the tokens' probabilities, `IMPOSSIBLE` where the mask is 0.
+    """Compute the log-probabilities of tokens. Masked tokens have the value `IMPOSSIBLE`.
 
     Args:
-        logits: (B, L, 1).
-        mask: (B, L).
+        logits: Tensor of shape (B, L, 1).
+        mask: Tensor of shape (B, L).
 
     Example:
         >>> import numpy as np
@@ -167,11 +173,12 @@ def log_probabilities(logits: keras.KerasTensor, mask: keras.KerasTensor) -> ker
 
 
 def best_positions(values: keras.KerasTensor, count: int) -> tuple:
-    """Return the largest values of the last axis, and their positions, L or more beyond its end.
+    """Find the largest values on the last axis and their positions.
 
     Args:
-        values: (..., L).
-        count: how many; L may be less.
+        values: Tensor of shape (..., L).
+        count: Integer. Number of values. If it is larger than L, the additional positions are L or
+            larger.
 
     Example:
         >>> import numpy as np
@@ -187,16 +194,16 @@ def best_positions(values: keras.KerasTensor, count: int) -> tuple:
 def make_span_beam(
     head: BeamHead, backbone: Backbone, beam: tuple[int, int], dtype: keras.DTypePolicy
 ) -> SpanBeam:
-    """Return a head with a beam, built.
+    """Create and build a head with a beam.
 
     Args:
-        head: the family's record of it.
-        backbone: whose outputs it reads, (B, L, D).
-        beam: (start_n_top, end_n_top), n and m.
-        dtype: of the task.
+        head: `BeamHead`. The record of the family.
+        backbone: `Backbone`. Its outputs have the shape (B, L, D).
+        beam: Tuple of integers (start_n_top, end_n_top), n and m.
+        dtype: The dtype policy of the task.
 
     Returns:
-        From (B, L, D) to (B, 1 + n m, 4), see `SpanBeam`.
+        A layer that converts (B, L, D) to (B, 1 + n m, 4), see `SpanBeam`.
 
     Example:
         >>> from encoder_zoo import XLNetBackbone
