@@ -129,7 +129,7 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
         >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
         "fit got an unknown argument 'epoch'. Did you mean 'epochs'?"
         >>> unknown_argument("embed", "convert_to_numpy", ["texts"])
-        "embed got an unknown argument 'convert_to_numpy'. Leave it out: the result is of NumPy."
+        "embed got an unknown argument 'convert_to_numpy'. Leave it out: the result is a NumPy array."
     """
     if name in NOT_NEEDED:
         return f"{function} got an unknown argument {name!r}. Leave it out: {NOT_NEEDED[name]}."
@@ -214,7 +214,7 @@ def differing(said: Mapping[str, object]) -> str:
 
     Example:
         >>> differing({"vocab.txt": 5, "tokenizer.json": None})
-        '5 in vocab.txt, but missing in tokenizer.json. Expected the same: get both files anew.'
+        '5 in vocab.txt, but missing in tokenizer.json. Expected the same. Download both again.'
     """
     parts = [f"{'missing' if v is None else shown(v)} in {file}" for file, v in said.items()]
     return f"{', but '.join(parts)}. Expected the same. Download both again."

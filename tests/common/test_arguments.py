@@ -211,7 +211,7 @@ def test_a_fork_of_a_process_that_used_a_model_says_so():
     process = context.Process(target=child)
     process.start()
     assert ours.poll(60)
-    assert "Start processes anew, with multiprocessing.get_context('spawn')" in ours.recv()
+    assert "multiprocessing.get_context('spawn')" in ours.recv()
     process.join()
 
 
