@@ -125,7 +125,7 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
 
 def _changed(path: str | pathlib.Path, how: str) -> str:
     return (
-        f"{path} is damaged or modified: {how}. If you or another program modified it on purpose, "
+        f"{path} is damaged or changed: {how}. If you or another program changed it on purpose, "
         "pass verify=False and save the preset again."
     )
 

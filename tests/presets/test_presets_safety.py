@@ -185,7 +185,7 @@ def test_case_07_links_out_of_the_folder_are_refused(copied, name, opened):
     (copied / name).rename(copied.parent / "secret")
     (copied / name).symlink_to("../secret")
     message = refusal(copied)
-    assert f"{copied / name} is a link out of the preset" in message
+    assert f"{copied / name} is a link to" in message
     assert not [path for path in opened if path.endswith((name, "secret"))]
 
 
@@ -337,7 +337,7 @@ def test_case_13_a_git_lfs_pointer_is_recognised(copied, name):
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n"
     (copied / name).write_text(pointer)
     message = refusal(copied)
-    assert f"{copied / name} is a Git-LFS pointer" in message and "git lfs pull" in message
+    assert f"{copied / name} is a Git LFS pointer" in message and "git lfs pull" in message
 
 
 @pytest.mark.parametrize(
@@ -420,8 +420,8 @@ print(memory() - before)
     ("header", "words"),
     [
         ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, "takes 4 bytes"),
-        ({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}, "impossible shape"),
-        ({"a": {"dtype": "X", "shape": [2], "data_offsets": [0, 8]}}, "has the type 'X'"),
+        ({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}, "invalid shape"),
+        ({"a": {"dtype": "X", "shape": [2], "data_offsets": [0, 8]}}, "has the dtype 'X'"),
         ({"a": {"shape": [2]}}, "malformed"),
         ({"a": 3}, "malformed"),
         (

@@ -231,7 +231,7 @@ class TestRefused:
     def test_links_out_of_the_folder(self, folder, tmp_path):
         outside = shutil.move(folder / "1_Pooling", tmp_path / "outside")
         (folder / "1_Pooling").symlink_to(outside)
-        assert "is a link out of the preset" in refusal(folder)
+        assert "is a link to" in refusal(folder)
 
     @pytest.mark.parametrize(
         ("file", "changes", "words"),

@@ -304,7 +304,7 @@ class TestFiles:
     def test_a_file_of_others_with_a_name_of_ours_is_kept(self, tmp_path, name, content):
         index = VectorIndex.build(Embedder(), ["a", "b"], keep_texts=name != "texts.jsonl")
         (tmp_path / name).write_text(content)
-        with pytest.raises(ValueError, match=f"holds {name}"):
+        with pytest.raises(ValueError, match=f"contains {name}"):
             index.save(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         index.save(tmp_path / "saved")  # as the error says
