@@ -144,7 +144,7 @@ class SpanBeam(ConfigFromSignature, keras.layers.Layer):
         return ops.reshape(ops.stack(columns, axis=-1), (-1, n * m, COLUMNS))
 
     def _ends(self, x, first, answer_mask):
-        """Compute the log-probability of each end position after the start vector (B, D), (B, L)."""
+        """Compute log-probabilities (B, L) of end positions after the start vector (B, D)."""
         both = ops.concatenate([x, ops.broadcast_to(first[:, None], ops.shape(x))], axis=-1)
         return log_probabilities(self.end_dense(self.end_hidden(both)), answer_mask)
 

@@ -452,7 +452,10 @@ HOSTILE = {
     "a memo's entry that is not there": (b"h\5", "recalls 5 of 0 memorized values"),
     "a memo's entry of 32 bits": (b"j" + b"\xff" * 4, "recalls 4294967295 of 0"),
     "a huge memo": (b"Nr\0\0\0\x80", "memorizes 2147483648, expected 0"),
-    "a list in itself, with a name": (b"]q\0h\0a" + named("os.system"), "uses the name 'os.system'"),
+    "a list in itself, with a name": (
+        b"]q\0h\0a" + named("os.system"),
+        "uses the name 'os.system'",
+    ),
 }
 
 
