@@ -34,12 +34,12 @@ def extra(name: str) -> Any:
 
 
 def formats() -> list[ModuleType]:
-    """Return the formats of presets beside Hugging Face's, each a module with these names.
+    """Return the modules for additional preset formats. Each module has these attributes:
 
-    - `WEIGHTS`: the weights' file by which a repository has this format; None for none.
-    - `files()`: the names of its files, or patterns of names.
-    - `tokenizer_file_names()`: those that a tokenizer is read from.
-    - `open_checkpoint(files, settings)`: the checkpoint in a folder; None of another format.
-    - `open_tokenizer(files, settings)`: the tokenizer in a folder; None of another format.
+    - `WEIGHTS`: The weights file that identifies the format in a repository, or None.
+    - `files()`: The names of its files, or name patterns.
+    - `tokenizer_file_names()`: The names of the tokenizer files.
+    - `open_checkpoint(files, settings)`: The checkpoint in a folder, or None for another format.
+    - `open_tokenizer(files, settings)`: The tokenizer in a folder, or None for another format.
     """
     return [extra("tf1"), extra("kerashub")]

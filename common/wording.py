@@ -98,7 +98,7 @@ OTHER_NAMES = {
 NOT_NEEDED = {
     "normalize_embeddings": "vectors have unit length, unless from_preset(..., normalize=False)",
     "show_progress_bar": "nothing is drawn; fit, evaluate and predict take verbose=",
-    "convert_to_numpy": "the result is a NumPy array",
+    "convert_to_numpy": "the result is in NumPy",
     "convert_to_tensor": "the result is a NumPy array, use keras.ops.convert_to_tensor",
     "return_tensors": "the result is ragged, but a preprocessor returns arrays for the model",
     "padding": "a preprocessor pads each batch to its longest text",
@@ -129,7 +129,7 @@ def unknown_argument(function: str, name: str, known: Iterable[str]) -> str:
         >>> unknown_argument("fit", "epoch", ["epochs", "verbose"])
         "fit got an unknown argument 'epoch'. Did you mean 'epochs'?"
         >>> unknown_argument("embed", "convert_to_numpy", ["texts"])
-        "embed got an unknown argument 'convert_to_numpy'. Leave it out: the result is a NumPy array."
+        "embed got an unknown argument 'convert_to_numpy'. Leave it out: the result is in NumPy."
     """
     if name in NOT_NEEDED:
         return f"{function} got an unknown argument {name!r}. Leave it out: {NOT_NEEDED[name]}."
