@@ -104,7 +104,7 @@ def parse_object(
     Example:
         >>> parse_object(b'{"a": 1, "a": 2}', "config.json")
         Traceback (most recent call last):
-        ValueError: config.json: not readable as JSON: 'a' is there twice, as 1 and as 2.
+        ValueError: config.json: not readable as JSON: 'a' occurs twice, as 1 and as 2.
     """
     value = _parse(content, name, limit, unique_names)
     if not isinstance(value, dict):
@@ -118,7 +118,7 @@ def parse_array(content: bytes, name: object) -> list:
     Example:
         >>> parse_array(b"{}", "modules.json")
         Traceback (most recent call last):
-        ValueError: modules.json holds a dict. Expected a JSON array.
+        ValueError: modules.json contains a dict. Expected a JSON array.
     """
     value = _parse(content, name, SETTINGS, unique_names=False)
     if not isinstance(value, list):

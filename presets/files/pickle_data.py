@@ -122,7 +122,7 @@ class PickleInterpreter:
         {'a': [1, 2.5, None]}
         >>> interpret(pickle.dumps(print, protocol=2))
         Traceback (most recent call last):
-        ValueError: some.bin: the pickle asks for '__builtin__.print'. Only tensors are read, ...
+        ValueError: some.bin: the pickle uses the name '__builtin__.print'. Only tensors are ...
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class PyTorchFile:
         >>> file.name = "pytorch_model.bin"
         >>> PyTorchFile(file)
         Traceback (most recent call last):
-        ValueError: pytorch_model.bin: its pickle asks for '__builtin__.print'. Only tensors are ...
+        ValueError: pytorch_model.bin: its pickle uses the name '__builtin__.print'. Only ...
     """
 
     def __init__(self, file: BinaryIO):

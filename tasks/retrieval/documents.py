@@ -781,8 +781,9 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
                 first, kind = kinds.setdefault(field, (i, _kind(one)))
                 if _kind(one) is not kind:
                     raise ValueError(
-                        f"metadata[{i}]: the field {field!r} is {with_type(one):.{MAX_SHOWN}}, and "
-                        f"in metadata[{first}] {kind.__name__}. Expected values of one type."
+                        f"metadata[{i}]: the field {field!r} is "
+                        f"{with_type(one):.{MAX_SHOWN}}, and in "
+                        f"metadata[{first}] {kind.__name__}. Expected values of one type."
                     )
 
 

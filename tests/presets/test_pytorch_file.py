@@ -146,7 +146,7 @@ def test_a_training_checkpoint_is_refused_with_its_keys(is_zip):
     said = refusal(saved({"state_dict": model, "epoch": 3}, is_zip))
     assert "'state_dict' contains other objects than tensors" in said and "'epoch'" in said
     assert "torch.save(model.state_dict(), path)" in said
-    assert "'optimizer' holds" in refusal(saved({**model, "optimizer": [{0: model}]}, is_zip))
+    assert "'optimizer' contains" in refusal(saved({**model, "optimizer": [{0: model}]}, is_zip))
     assert "no dictionary of tensors" in refusal(saved(torch.ones(2), is_zip))
     assert "no dictionary of tensors" in refusal(saved([model], is_zip))
     assert "it contains no tensors" in refusal(saved({"epoch": 3}, is_zip))
@@ -540,12 +540,12 @@ def test_bombs_take_little_time_and_memory(case):
 TENSORS = {
     "ten gigabytes of one number": (
         {"shape": (2_500_000_000,), "strides": (0,)},
-        "take 10000000000",
+        "need 10000000000",
     ),
-    "many times what is there": ({"shape": (100, 100), "strides": (0, 0)}, "take 40000 bytes"),
+    "many times what is there": ({"shape": (100, 100), "strides": (0, 0)}, "need 40000"),
     "beyond its storage": ({"shape": (7,), "strides": (1,)}, "exceeds storage '0'"),
     "an offset beyond": ({"shape": (6,), "strides": (1,), "offset": 1}, "offset 1 exceeds"),
-    "a stride beyond": ({"shape": (2,), "strides": (6,)}, r"strides \(6,\) and offset 0 reaches"),
+    "a stride beyond": ({"shape": (2,), "strides": (6,)}, r"strides \(6,\) and offset 0 exceeds"),
     "a huge stride": ({"shape": (2,), "strides": (2**62,)}, "exceeds"),
     "a negative stride": ({"shape": (2,), "strides": (-1,), "offset": 5}, "invalid shape"),
     "a negative offset": ({"offset": -1}, "invalid shape, offset"),
@@ -625,7 +625,7 @@ def test_tied_tensors_count_once_and_other_views_each():
 def test_a_file_cut_off_anywhere_is_refused(is_zip):
     content = saved({"a": torch.ones(3), "b": torch.zeros(2, 2)}, is_zip)
     for length in range(len(content)):
-        assert re.search("is cut off|begins with|directory", refusal(content[:length])), length
+        assert re.search("is cut off|starts with|directory", refusal(content[:length])), length
 
 
 @each_format
@@ -633,7 +633,7 @@ def test_a_file_cut_off_anywhere_is_refused(is_zip):
 def test_bytes_before_and_after_are_refused(is_zip, more):
     content = saved({"a": torch.ones(3)}, is_zip)
     assert re.search("expected|ends with", refusal(content + more))
-    assert re.search("begins with", refusal(more + content))
+    assert re.search("starts with", refusal(more + content))
 
 
 def test_two_files_in_one_are_refused():
@@ -658,7 +658,7 @@ def test_a_file_that_becomes_shorter_is_noticed():
         (b"PK", "is cut off"),
         (b"PK\3\4", "a zip archive ends with its directory"),
         (b"\x80", "is cut off"),
-        (b"version https://git-lfs", "begins with b'version '"),
+        (b"version https://git-lfs", "starts with b'version '"),
         (bytes(257) + b"ustar" + bytes(250), "a tar archive"),
         (pickle.dumps({}, 2), "magic number"),
         (pickle.dumps({}, 4), "protocol 4"),
@@ -668,7 +668,7 @@ def test_a_file_that_becomes_shorter_is_noticed():
         (stream_file(state(a=tensor()), keys=[0]), "list of storages is malformed"),
         (stream_file(state(a=tensor()), keys={"0": 1}), "list of storages is malformed"),
         (stream_file(state(a=tensor()), count=5), "storage '0' has 5 elements, expected 6"),
-        (stream_file(state(a=tensor()), count=-1), "has 18446744073709551615 numbers"),
+        (stream_file(state(a=tensor()), count=-1), "has 18446744073709551615 elements"),
         (zip_file(state(a=tensor()), byteorder=b"big"), "its byte order is b'big'"),
         (zip_file(state(a=tensor()) + b"."), "data.pkl continues after its end"),
         (zip_file(state(a=tensor())[:-1]), "data.pkl ends too early"),
@@ -722,7 +722,7 @@ ZIPS = {
     "big-endian": (archive_of(*GOOD, ("a/byteorder", b"big")), "its byte order is b'big'"),
     "no folder": (archive_of(("data.pkl", state(a=tensor()))), "no data.pkl"),
     "no pickle": (archive_of(GOOD[1]), "no data.pkl"),
-    "nothing": (archive_of(), "begins with b'PK"),
+    "nothing": (archive_of(), "starts with b'PK"),
 }
 
 
