@@ -50,11 +50,11 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
 from encoder_zoo.tasks.embedding.term_answers import Term, TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
-from encoder_zoo.tasks.losses.splade import weighted_by
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
+from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
 
@@ -424,10 +424,11 @@ class SparseEncoder(Embedder[SparseIndex]):
             self.schedule.assign(self.schedule + np.array([1, 0], "float32"))
         return super().call(inputs, training)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the loss as the other tasks, with the weights of `SPLADE` as they are now."""
-        with weighted_by(self._share() if training else 1.0):
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
+    def current_batch_loss(self, training: bool) -> BatchLoss:
+        """Return the loss, in training with the weights of `SPLADE` as they are now."""
+        if not (training and isinstance(self.loss, losses.SPLADE)):
+            return self.batch_loss
+        return self.objective.batch_loss(self.loss.scaled(self._share()))
 
     def _share(self):
         """Return the share of the weights of `SPLADE` in this step: the square of its number."""

@@ -5,9 +5,7 @@ Comment letters: B batch, K other texts in a row, V vocabulary, R replicas.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
+import copy
 
 import keras
 from keras import ops
@@ -18,8 +16,6 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
 from encoder_zoo.tasks.losses.vectors import check_rows
-
-_share = contextvars.ContextVar("share of the weights of SPLADE", default=1.0)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -65,6 +61,8 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         0.44
     """
 
+    _share = 1.0  # of both weights, see `scaled`
+
     @validate_arguments
     def __init__(
         self,
@@ -86,17 +84,13 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         y_pred = ops.convert_to_tensor(y_pred)
         of_queries = self.query_weight * _flops(y_pred[:, :1])
         of_documents = self.document_weight * _flops(y_pred[:, 1:])
-        return self.loss.call(y_true, y_pred) + _share.get() * (of_queries + of_documents)
+        return self.loss.call(y_true, y_pred) + self._share * (of_queries + of_documents)
 
-
-@contextlib.contextmanager
-def weighted_by(share) -> Iterator[None]:
-    """Return a context manager that multiplies the weights of `SPLADE` by a number or tensor."""
-    token = _share.set(share)
-    try:
-        yield
-    finally:
-        _share.reset(token)
+    def scaled(self, share) -> SPLADE:
+        """Return the same loss with a share, a number or a tensor, of both weights."""
+        loss = copy.copy(self)
+        loss._share = share
+        return loss
 
 
 def _flops(x: keras.KerasTensor) -> keras.KerasTensor:

@@ -246,6 +246,10 @@ class Source:
 
     def check(self) -> None:
         """Raise an error if `fit` cannot take these data, and log their costs."""
+        if self.maker.preprocessor is not None and self.maker.preprocessor.packed_length:
+            raise ValueError(
+                "pack_texts needs all texts in memory. Pass lists, not a dataset or stream."
+            )
 
     def batches(self, seed: int, start: int = 0) -> tf.data.Dataset:
         """Return the batches of all epochs from a number on. Earlier batches are never made.

@@ -139,11 +139,6 @@ class DatasetBatches(Source):
             return self._rows()  # Keras says what is missing
         return count_to_end(map(int, sizes), "The dataset")
 
-    def check(self) -> None:
-        preprocessor = self.maker.preprocessor
-        if preprocessor is not None and preprocessor.packed_length:
-            raise ValueError("pack_texts needs all texts in memory. Pass lists, not a dataset.")
-
     def _batches(self, seed: int, start: int) -> tf.data.Dataset:
         plan = self.plan
         passes = None if plan.steps_per_epoch else len(plan.epochs)

@@ -363,11 +363,6 @@ class StreamBatches(Source):
             return len(files.sizes)
         return sum(-(-count // size) for count in files.sizes)
 
-    def check(self) -> None:
-        preprocessor = self.maker.preprocessor
-        if preprocessor is not None and preprocessor.packed_length:
-            raise ValueError("pack_texts needs all texts in memory. Pass lists, not a stream.")
-
     def describe(self) -> dict:
         order = {"batch_size": self.plan.batch_size, "shuffle": self._shuffles}
         source, first = type(self._stream.source).__name__, self._stream.checksum[:12]

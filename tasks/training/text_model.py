@@ -56,7 +56,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import logged_once
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training import sources
 from encoder_zoo.tasks.training.backup import resume
-from encoder_zoo.tasks.training.batch_loss import mean_over_replicas
+from encoder_zoo.tasks.training.batch_loss import BatchLoss, mean_over_replicas
 from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.data import BatchMaker, Source, own_errors, uncounted
 from encoder_zoo.tasks.training.distribution import (
@@ -727,13 +727,18 @@ class TextModel(keras.Model):
         gradients.hold_gradients()
         return outputs
 
+    def current_batch_loss(self, training: bool) -> BatchLoss:
+        """Return the loss of a batch, in this step of `fit` or `evaluate`."""
+        return self.batch_loss
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Compute the loss of the whole batch with `BatchLoss`, and add the losses of layers.
 
         Rows that only fill the batch do not count.
         """
         penalties = self.penalties(y_pred)
-        loss, size = self.batch_loss(y, y_pred, sample_weight, real_rows(x))
+        batch_loss = self.current_batch_loss(training)
+        loss, size = batch_loss(y, y_pred, sample_weight, real_rows(x))
         if training:
             self.recipe.weigh_batch(self.optimizer, size)
         weigh_next_loss(self, size)
