@@ -40,8 +40,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
         batch_size: B.
         predict: Keras's `predict`, called with a dataset, or with arrays and the batch size.
     """
-    separate = lambda x, y: (x, y)  # noqa: E731
-    maker = dataclasses.replace(task.batch_maker, separate=separate, fills=False)
+    maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
     x = as_stream(x, maker)
     in_dataset = is_dataset(x)
     prepared = is_prepared(inputs_of(x.element_spec) if in_dataset else x)
