@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import keras
 
@@ -17,19 +17,20 @@ from encoder_zoo.common.keras_private import (
 from encoder_zoo.common.validation import is_number
 from encoder_zoo.common.wording import invalid
 
-if TYPE_CHECKING:
-    from typing import Self
+M = TypeVar("M", bound=keras.Model)
 
 
-class ModelConfigFromSignature(ConfigFromSignature):
-    """Mixin for models whose configuration also contains the state of their layers.
+def saves_layer_states(cls: type[M]) -> type[M]:
+    """Add the state of a model's layers to its configuration.
 
-    This state contains the layers that `quantize` has quantized, the layers with low-rank updates,
-    and the frozen layers and weights. Models and layers in the arguments are serialized too, so a
-    model from `from_config(get_config())` does not share anything with the original.
+    A class decorator for models with a `ConfigFromSignature`. This state contains the layers that
+    `quantize` has quantized, the layers with low-rank updates, and the frozen layers and weights.
+    Models and layers in the arguments are serialized too, so a model from
+    `from_config(get_config())` does not share anything with the original.
 
     Example:
-        >>> class Twice(ModelConfigFromSignature, keras.Model):
+        >>> @saves_layer_states
+        ... class Twice(ConfigFromSignature, keras.Model):
         ...     def __init__(self, units, **kwargs):
         ...         super().__init__(**kwargs)
         ...         self.units, self.dense = units, keras.layers.Dense(units)
@@ -40,15 +41,15 @@ class ModelConfigFromSignature(ConfigFromSignature):
         >>> Twice.from_config(model.get_config()).dense.quantization_mode
         'int8'
     """
+    arguments_of, made_of = cls.get_config, cls.from_config.__func__
 
     def get_config(self) -> dict:
         """Return the constructor arguments of this model and the state of its layers."""
-        config = {name: as_configuration(value) for name, value in super().get_config().items()}
+        config = {name: as_configuration(value) for name, value in arguments_of(self).items()}
         state = {name: read(self) for name, (read, _) in LAYER_STATES.items()}
         return {**config, **{name: value for name, value in state.items() if value}}
 
-    @classmethod
-    def from_config(cls, config: dict, custom_objects: dict | None = None) -> Self:
+    def from_config(cls, config: dict, custom_objects: dict | None = None):
         """Create a model from the result of `get_config`, including nested objects.
 
         Raises:
@@ -56,11 +57,14 @@ class ModelConfigFromSignature(ConfigFromSignature):
         """
         check_file_holds(cls, config)
         arguments = {name: value for name, value in config.items() if name not in LAYER_STATES}
-        model = super().from_config(arguments, custom_objects)
+        model = made_of(cls, arguments, custom_objects)
         for name, (_, restore) in LAYER_STATES.items():
             if config.get(name):
                 restore(model, config[name])
         return model
+
+    cls.get_config, cls.from_config = get_config, classmethod(from_config)
+    return cls
 
 
 def as_configuration(value: object) -> object:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 PACKAGE = "encoder_zoo"
 TOPS = ("common", "encoders", "presets", "tasks", "extras", "facade")
 SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+AUTHORS = ("TextModel", "Task", "LabelledTask")  # whose members the author of a task meets
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,18 @@ class Class:
             )
             for node in ast.walk(self.node)
         )
+
+    @functools.cached_property
+    def members(self) -> set[str]:
+        """Return the names of its methods, properties and attributes, but for special ones."""
+        names = set()
+        for node in self.node.body:
+            if isinstance(node, ast.FunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        return {name for name in names if not name.startswith("__")}
 
 
 def _of_types(node: ast.AST) -> bool:
@@ -291,6 +304,17 @@ class House:
         ]
         return [cls for cls in models if cls.name not in ("Task", "Embedder")]
 
+    def overridden(self, bases: tuple[str, ...] = AUTHORS) -> dict[str, list[str]]:
+        """Return {member of the bases: names of the classes below that have it, too}."""
+        own = [cls for cls in self.classes.values() if cls.name in bases]
+        members = set().union(*(cls.members for cls in own))
+        found = collections.defaultdict(list)
+        for cls in self.classes.values():
+            if cls not in own and any(base in own for base in self.ancestors(cls)):
+                for name in sorted(cls.members & members):
+                    found[name].append(cls.name)
+        return dict(sorted(found.items()))
+
     # -- counts --------------------------------------------------------------------------------
 
     def code_lines(self, folder: str = "") -> int:
@@ -383,6 +407,13 @@ def report(house: House) -> list[str]:
         files = {cls.module.name for cls in (task, *bases)}
         names = " ".join(cls.name for cls in bases)
         lines.append(f"  {task.name} {len(bases)} in {len(files)} files: {names}")
+    overridden = house.overridden()
+    alone = [name for name, classes in overridden.items() if len(classes) == 1]
+    lines.append(
+        f"members of {', '.join(AUTHORS)} that classes below have, too {len(overridden)}, of them "
+        f"by one class alone {len(alone)}"
+    )
+    lines += [f"  {name} {len(found)}: {' '.join(found)}" for name, found in overridden.items()]
     lines.append(f"import lines {100 * house.import_share():.1f} %")
     for task in house.tasks():
         if task.name == "TokenClassifier":

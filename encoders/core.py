@@ -17,7 +17,7 @@ from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.model_configuration import ModelConfigFromSignature
+from encoder_zoo.common.model_configuration import saves_layer_states
 from encoder_zoo.common.validation import Fraction, NonNegativeInt, Rate, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import (
@@ -428,7 +428,8 @@ class EncoderBlock(CalledDirectly, MakesLayers, ConfigFromSignature, keras.layer
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class Encoder(MakesLayers, ModelConfigFromSignature, keras.Model):
+@saves_layer_states
+class Encoder(MakesLayers, ConfigFromSignature, keras.Model):
     """Encode token ids as "sequence_output", (B, L, D), and "pooled_output", (B, D).
 
     This class is the plain model. `Backbone` extends it with kernels, checks and presets, and

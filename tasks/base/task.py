@@ -21,7 +21,6 @@ from encoder_zoo.common.arguments import (
     TokenizerPresetArguments,
 )
 from encoder_zoo.common.extras import extra
-from encoder_zoo.common.model_configuration import ModelConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
 from encoder_zoo.common.weights_lock import changes_weights, reads_weights
@@ -73,7 +72,7 @@ class TinyData(NamedTuple):
     y: object = None
 
 
-class Task(ModelConfigFromSignature, TextModel, metaclass=NamesVariablesAlike):
+class Task(TextModel, metaclass=NamesVariablesAlike):
     """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
 
     Args:

@@ -14,7 +14,6 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments, PredictOptions
-from encoder_zoo.common.model_configuration import ModelConfigFromSignature
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     PositiveInt,
@@ -42,7 +41,7 @@ from encoder_zoo.tasks.training.sources import is_dataset
 from encoder_zoo.tasks.training.text_model import TextModel
 
 
-class Distillation(ModelConfigFromSignature, TextModel):
+class Distillation(TextModel):
     """Trains a small student to reproduce a large teacher.
 
     `fit` takes the student's inputs, and texts without labels as well, which the teacher

@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import EvaluateOptions
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import (
     VALIDATION_OF_FIT,
     ValidationOfFit,
@@ -25,6 +26,7 @@ from encoder_zoo.common.keras_private import (
     update_compiled_metrics,
     weigh_next_loss,
 )
+from encoder_zoo.common.model_configuration import saves_layer_states
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -98,9 +100,10 @@ from encoder_zoo.tasks.training.recipe import (
 from encoder_zoo.tasks.training.streams import ending_quietly
 
 
+@saves_layer_states
 @opens_training
 @locks_weights
-class TextModel(keras.Model):
+class TextModel(ConfigFromSignature, keras.Model):
     """A `keras.Model` that trains, evaluates and predicts on a preprocessor's raw inputs.
 
     Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again

@@ -130,7 +130,7 @@ def test_docstrings_say_what_the_code_does():
 
 # -- how it is cut ---------------------------------------------------------------------------------
 
-BASES = 8  # own classes between a task and `keras.Model`, at most
+BASES = 6  # own classes between a task and `keras.Model`, at most
 # Bases that one class alone extends, and that nothing else names, each with its reason.
 SLICES = {
     "HookedAdamW": "Keras's private names are in one file",
