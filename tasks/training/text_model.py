@@ -765,6 +765,7 @@ class TextModel(ConfigFromSignature, keras.Model):
         for metric in compiled_metrics(self):
             if hasattr(metric, "read_inputs"):  # such as `EntityF1`
                 metric.read_inputs(x)
+        y_pred = keras.tree.map_structure(_in_single_precision, y_pred)
         y, y_pred, sample_weight = self.objective.inputs_of_metrics(x, y, y_pred, sample_weight)
         real = real_rows(x)
         if real is None:
@@ -867,6 +868,13 @@ class TextModel(ConfigFromSignature, keras.Model):
     def weights_version(self) -> int:
         """Return a number that grows whenever weights may have changed."""
         return weights_lock(self).version
+
+
+def _in_single_precision(outputs):
+    """Return outputs of half precision, as of a user's head, in float32: metrics add them up."""
+    outputs = ops.convert_to_tensor(outputs)
+    is_half = keras.backend.standardize_dtype(outputs.dtype) in ("float16", "bfloat16")
+    return ops.cast(outputs, "float32") if is_half else outputs
 
 
 def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:

@@ -1,6 +1,7 @@
 """Losses and metrics of Keras and of a user, in every form that `compile` takes, for every kind of
 task: the formula written out in NumPy, or an error that names the loss."""
 
+import copy
 import functools
 
 import keras
@@ -508,3 +509,89 @@ def test_a_loss_has_a_weight():
     with pytest.raises(ValueError, match="loss_weights is"):
         task.model.compile(loss="mse", loss_weights=[1, 2])
     task.model.compile(loss="mse", loss_weights=1.0)
+
+
+# -- mixed precision and class weights -------------------------------------------------------------
+
+
+def variant(task, **changed):
+    """The same case with other logits, or of another model."""
+    other = copy.copy(task)
+    vars(other).update(changed)
+    return other
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("case", [slow(case) if case in RARE else case for case in CASES])
+@pytest.mark.parametrize("dtype", ["float16", slow("bfloat16")])
+def test_losses_of_half_precision_are_computed_in_float32(half_models, case, name, dtype):
+    """Outputs of a head of a user's may be in half precision: they are rounded, and no more."""
+    task = CASES[case]
+    if refused(case, name) or (name in WHOLE and task.weight is not None):
+        return
+    rounded = tf.cast(tf.constant(task.logits), dtype)
+    half = variant(task, logits=tf.cast(rounded, "float32").numpy(), model=half_models(case, dtype))
+    assert half.model.dtype_policy.name == f"mixed_{dtype}"
+    loss = loss_inputs.CLASSES[getattr(losses, name)]()
+    half.model.compile(keras.optimizers.SGD(), loss=loss)
+    weight = task.weight if task.weight is None else tf.constant(task.weight)
+    found = half.model.compute_loss({}, tf.constant(task.y), rounded, weight, training=False)
+    expected = half.expected(name, weight=task.weight)
+    assert float(found) == pytest.approx(expected, rel=2e-5, abs=1e-6)
+    metric = loss if name == "categorical_generalized_cross_entropy" else name
+    arguments = {"metrics": [metric], "weighted_metrics": []}
+    half.model.compile(keras.optimizers.SGD(), loss="auto", **arguments)
+    half.model.reset_metrics()
+    results = half.model.compute_metrics({}, tf.constant(task.y), rounded, weight)
+    [value] = [float(value) for name, value in results.items() if name != "loss"]
+    sign = -1 if name == "cosine_similarity" else 1
+    assert value == pytest.approx(sign * expected, rel=2e-5, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def half_models():
+    """The models of the cases in half precision, each made once."""
+
+    @functools.cache
+    def made(case, dtype):
+        backbone = ez.BertBackbone(30, **sizes(dtype=f"mixed_{dtype}"))
+        return CASES[case].task(backbone, **CASES[case].arguments)
+
+    return made
+
+
+WEIGHED = ["categorical_crossentropy", "categorical_focal_crossentropy", "kl_divergence"]
+WEIGHED += ["mean_squared_error", "hinge"]
+
+
+@pytest.mark.parametrize("name", [WEIGHED[0], *map(slow, WEIGHED[1:])])
+@pytest.mark.parametrize("case", ["classes", slow("two classes"), slow("tokens")])
+def test_class_weights_weigh_the_examples_of_each_class(case, name):
+    task, rows = CASES[case], len(CASES[case].y)
+    model = task.task(ez.BertBackbone(30, **sizes(dropout=0.0)), **task.arguments)
+    x = {"token_ids": rng.integers(5, 30, (rows, 5)).astype("int32")}
+    weights = {0: 3.0, 1: 0.5}
+    arguments = {"loss": name, "weighted_metrics": [name], "metrics": [], "run_eagerly": True}
+    model.compile(keras.optimizers.SGD(1e-6), **arguments)
+    logits = ops.convert_to_numpy(model(x, training=False))
+    history = model.fit(
+        x, task.y.astype("int32"), sample_weight=task.weight, class_weight=weights, verbose=0
+    ).history
+    of_class = np.vectorize(lambda y: weights.get(int(y), 1.0))(task.y)
+    weight = of_class if task.weight is None else of_class * task.weight
+    given = variant(task, logits=logits)
+    expected = given.expected(name, weight=weight)
+    assert history["loss"][0] == pytest.approx(expected, rel=1e-4)
+    expected = given.expected(name, "mean_with_sample_weight", weight)
+    [found] = [values[0] for key, values in history.items() if key != "loss"]
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("case", ["labels", "numbers", "pairs", "choices", "answers"])
+def test_class_weights_without_a_meaning_are_refused(case):
+    task = CASES[case]
+    model = task.task(ez.BertBackbone(30, **sizes()), **task.arguments)
+    x = {"token_ids": np.full((len(task.y), 5), 7, "int32")}
+    model.compile("sgd", loss="mse" if case in ("labels", "numbers") else "auto")
+    with pytest.raises(ValueError, match="class_weight"):
+        model.fit(x, task.y, class_weight={0: 2.0}, verbose=0)
