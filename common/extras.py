@@ -6,20 +6,20 @@ import pkgutil
 from types import ModuleType
 from typing import Any
 
-# Maps names to the objects in `extras`.
+# Maps names to the objects in `extras`, as "module:object"; without an object, the module itself.
 EXTRAS = {
     # Explanations of predictions.
-    "explain_labels": "explanations.labels.explain_labels",
-    "explain_entities": "explanations.entities.explain_entities",
-    "explain_answers": "explanations.answers.explain_answers",
+    "explain_labels": "explanations.labels:explain_labels",
+    "explain_entities": "explanations.entities:explain_entities",
+    "explain_answers": "explanations.answers:explain_answers",
     # What `fit` takes: rows that hold texts and their annotations.
-    "read_rows": "annotations.rows.read_rows",
+    "read_rows": "annotations.rows:read_rows",
     # Models of KerasHub in memory, and folders that it opens.
-    "load_from_keras_hub": "formats.kerashub_models.load_from_keras_hub",
-    "save_for_keras_hub": "formats.kerashub_models.save_for_keras_hub",
+    "load_from_keras_hub": "formats.kerashub_models:load_from_keras_hub",
+    "save_for_keras_hub": "formats.kerashub_models:save_for_keras_hub",
     # Formats of presets.
-    "kerashub": "formats.kerashub",
-    "tf1": "formats.tf1",
+    "kerashub": "formats.kerashub:",
+    "tf1": "formats.tf1:",
 }
 
 
