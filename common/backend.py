@@ -24,7 +24,7 @@ def backend() -> str:
 
 @functools.cache
 def _backend_in_file() -> str:
-    return backend_in(keras_file())
+    return read_backend(keras_file())
 
 
 def keras_file() -> pathlib.Path:
@@ -36,7 +36,7 @@ def keras_file() -> pathlib.Path:
     return pathlib.Path(home, "keras.json")
 
 
-def backend_in(file: pathlib.Path) -> str:
+def read_backend(file: pathlib.Path) -> str:
     """Return the backend in keras.json, or the default backend of Keras."""
     try:
         return json.loads(file.read_text()).get("backend", "tensorflow")

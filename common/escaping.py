@@ -109,7 +109,7 @@ class EscapesData(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
-            record.args = tuple(map(_escaped, record.args))
+            record.args = tuple(map(_escape, record.args))
         return True
 
 
@@ -120,7 +120,7 @@ class _Line(str):
         return in_line(str.__str__(self))
 
 
-def _escaped(value: object) -> object:
+def _escape(value: object) -> object:
     return _Line(value) if isinstance(value, str | BaseException | os.PathLike) else value
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from encoder_zoo.common.ragged_array import Array, RaggedArray, as_array
 
 
-def as_in_numpy(function: Callable) -> Callable:
+def wrap_numpy(function: Callable) -> Callable:
     """Wrap a NumPy function, so that it accepts the positional arguments of TensorFlow."""
 
     def operation(*values, **options):
@@ -19,7 +19,7 @@ def as_in_numpy(function: Callable) -> Callable:
     return operation
 
 
-def sizes_of(shape) -> tuple[int, ...]:
+def make_sizes(shape) -> tuple[int, ...]:
     return tuple(np.asarray(shape, np.int64).reshape(-1).tolist())
 
 
@@ -28,7 +28,7 @@ def stack(values, axis: int = 0) -> Array:
 
 
 def zeros(shape, dtype=np.float32) -> Array:
-    return np.zeros(sizes_of(shape), dtype).view(Array)
+    return np.zeros(make_sizes(shape), dtype).view(Array)
 
 
 def argsort(values, axis: int = -1, direction: str = "ASCENDING", stable: bool = False) -> Array:
@@ -146,10 +146,10 @@ def frame(values, frame_length: int, frame_step: int) -> Array:
     return as_array(windows[..., :: int(frame_step), :].copy())
 
 
-maximum, minimum = as_in_numpy(np.maximum), as_in_numpy(np.minimum)
-equal, logical_not = as_in_numpy(np.equal), as_in_numpy(np.logical_not)
-abs, exp, round = as_in_numpy(np.abs), as_in_numpy(np.exp), as_in_numpy(np.round)
-clip_by_value = as_in_numpy(np.clip)
+maximum, minimum = wrap_numpy(np.maximum), wrap_numpy(np.minimum)
+equal, logical_not = wrap_numpy(np.equal), wrap_numpy(np.logical_not)
+abs, exp, round = wrap_numpy(np.abs), wrap_numpy(np.exp), wrap_numpy(np.round)
+clip_by_value = wrap_numpy(np.clip)
 
 
 # -- loops ---------------------------------------------------------------------------------------
@@ -226,6 +226,6 @@ def stateless_shuffle(values, seed) -> Array:
 def stateless_uniform(shape, seed, minval=0, maxval=None, dtype=np.float32) -> Array:
     draws, dtype = generator(seed), np.dtype(dtype)
     if dtype.kind == "i":
-        return draws.integers(minval, maxval, sizes_of(shape), dtype).view(Array)
+        return draws.integers(minval, maxval, make_sizes(shape), dtype).view(Array)
     most = 1 if maxval is None else maxval
-    return (minval + (most - minval) * draws.random(sizes_of(shape), dtype)).view(Array)
+    return (minval + (most - minval) * draws.random(make_sizes(shape), dtype)).view(Array)

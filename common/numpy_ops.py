@@ -19,7 +19,6 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this mod
     TensorArray,
     abs,
     argsort,
-    as_in_numpy,
     bincount,
     clip_by_value,
     cond,
@@ -30,6 +29,7 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this mod
     flatten,
     frame,
     logical_not,
+    make_sizes,
     map_structure,
     maximum,
     minimum,
@@ -44,7 +44,6 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this mod
     segment_mean,
     segments,
     sigmoid,
-    sizes_of,
     softmax,
     stack,
     stateless_shuffle,
@@ -53,6 +52,7 @@ from encoder_zoo.common.numpy_numbers import (  # noqa: F401 -- part of this mod
     unsorted_segment_max,
     unsorted_segment_sum,
     while_loop,
+    wrap_numpy,
     zeros,
 )
 from encoder_zoo.common.numpy_strings import strings  # noqa: F401
@@ -154,20 +154,20 @@ def size(value, out_type=int32) -> Array:
 
 
 def reshape(value, shape) -> Array:
-    return as_array(value).reshape(sizes_of(shape))
+    return as_array(value).reshape(make_sizes(shape))
 
 
 def broadcast_to(value, shape) -> Array:
-    return as_array(np.broadcast_to(as_array(value), sizes_of(shape)))
+    return as_array(np.broadcast_to(as_array(value), make_sizes(shape)))
 
 
 def fill(dims, value) -> Array:
     value = as_array(value)
-    return np.full(sizes_of(dims), value, value.dtype).view(Array)
+    return np.full(make_sizes(dims), value, value.dtype).view(Array)
 
 
 def ones(shape, dtype=float32) -> Array:
-    return np.ones(sizes_of(shape), dtype).view(Array)
+    return np.ones(make_sizes(shape), dtype).view(Array)
 
 
 def zeros_like(value, dtype=None) -> Array:
@@ -262,7 +262,7 @@ def tensor_scatter_nd_update(values, indices, updates) -> Array:
 
 def scatter_nd(indices, updates, shape) -> Array:
     updates = as_array(updates)
-    values = np.zeros(sizes_of(shape), updates.dtype)
+    values = np.zeros(make_sizes(shape), updates.dtype)
     np.add.at(values, tuple(np.moveaxis(np.asarray(indices, np.int64), -1, 0)), updates)
     return values.view(Array)
 
@@ -338,14 +338,14 @@ math = SimpleNamespace(
     segment_mean=segment_mean,
     unsorted_segment_max=unsorted_segment_max,
     unsorted_segment_sum=unsorted_segment_sum,
-    is_finite=as_in_numpy(np.isfinite),
+    is_finite=wrap_numpy(np.isfinite),
     count_nonzero=count_nonzero,
     bincount=bincount,
-    log=as_in_numpy(np.log),
+    log=wrap_numpy(np.log),
 )
 nn = SimpleNamespace(softmax=softmax)
 nest = SimpleNamespace(map_structure=map_structure, flatten=flatten)
-linalg = SimpleNamespace(matvec=as_in_numpy(np.matmul))
+linalg = SimpleNamespace(matvec=wrap_numpy(np.matmul))
 signal = SimpleNamespace(frame=frame)
 raw_ops = SimpleNamespace(UniqueV2=unique_rows)
 random = SimpleNamespace(

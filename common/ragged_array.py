@@ -48,10 +48,10 @@ def as_array(values, dtype=None) -> Array:
             array = np.asarray(values, object)
     if array.dtype.kind in "US":
         array = array.astype(object)
-    return _encoded(array).view(Array)
+    return _encode_strings(array).view(Array)
 
 
-def _encoded(array: np.ndarray) -> np.ndarray:
+def _encode_strings(array: np.ndarray) -> np.ndarray:
     """Encode all strings in an array as UTF-8."""
     if array.dtype != object or not any(isinstance(text, str) for text in array.flat):
         return array

@@ -15,7 +15,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from encoder_zoo.common.wording import decoded_exactly, invalid, shown
+from encoder_zoo.common.wording import decode_exactly, invalid, shown
 
 _PACKAGE = __name__.partition(".")[0]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -50,7 +50,7 @@ def reading(name: object, expected: str = "It is damaged, or of another format."
             if str(name) in str(error):
                 raise
             raise ValueError(f"{name}: {error}") from error
-        if _is_of_the_program(error):
+        if _stops_program(error):
             raise
         raise ValueError(f"{name} cannot be read: {described(error)}. {expected}") from error
 
@@ -81,7 +81,7 @@ def loading(name: object) -> Iterator[None]:
     except (OSError, ImportError):
         raise
     except BaseException as error:
-        if _is_of_the_program(error) or _statement(error)[1] == "RAISE_VARARGS":
+        if _stops_program(error) or _statement(error)[1] == "RAISE_VARARGS":
             raise
         raise ValueError(
             f"{name} cannot be loaded: {described(error)}. A file in it is damaged, or an argument "
@@ -117,7 +117,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     if path.is_dir():
         raise ValueError(f"{path} is a folder. Expected a file.")
     content = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
-    return decoded_exactly(content, path.name)
+    return decode_exactly(content, path.name)
 
 
 def parse_json(text: str, name: object) -> Any:
@@ -198,7 +198,7 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _is_of_the_program(error: BaseException) -> bool:
+def _stops_program(error: BaseException) -> bool:
     """Whether an error stops the program, for example KeyboardInterrupt."""
     return not isinstance(error, Exception) and not is_panic(error)
 

@@ -24,7 +24,7 @@ def serializable(cls: T) -> T:
         >>> keras.saving.get_registered_name(Scale)
         'encoder_zoo>Scale'
     """
-    when_keras_is_imported(lambda: keras.saving.register_keras_serializable("encoder_zoo")(cls))
+    call_after_keras(lambda: keras.saving.register_keras_serializable("encoder_zoo")(cls))
     return cls
 
 
@@ -43,7 +43,7 @@ def make_serializable(cls: type) -> None:
         keras.saving.register_keras_serializable(package=package)(cls)
 
 
-def when_keras_is_imported(function: Callable[[], object]) -> None:
+def call_after_keras(function: Callable[[], object]) -> None:
     """Call a function after Keras is imported, or immediately if it is already imported."""
     if "keras" in sys.modules:
         function()

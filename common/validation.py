@@ -167,7 +167,7 @@ def known_names(function: Callable) -> set[str] | None:
     names = set()
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            annotation = _evaluated(parameter.annotation, _names_in(function))
+            annotation = _evaluate(parameter.annotation, _find_names(function))
             options = next(iter(get_args(annotation)), None)
             if not is_typeddict(options):
                 return None
@@ -197,15 +197,15 @@ def rules_of(function: Callable) -> dict[str, Rule]:
         >>> {name: rule.words for name, rule in rules_of(read).items()}
         {'top_k': 'an integer of 1 or more, or None', 'shuffle': 'True or False'}
     """
-    names = _names_in(function)
+    names = _find_names(function)
     rules = {
-        name: rule_of(_evaluated(parameter.annotation, names))
+        name: rule_of(_evaluate(parameter.annotation, names))
         for name, parameter in inspect.signature(function).parameters.items()
     }
     return {name: rule for name, rule in rules.items() if rule is not None}
 
 
-def _names_in(function: Callable) -> dict[str, object]:
+def _find_names(function: Callable) -> dict[str, object]:
     """Return the global names of a function's module, except modules.
 
     For this reason, an annotation such as `tf.Tensor` does not import TensorFlow.
@@ -214,7 +214,7 @@ def _names_in(function: Callable) -> dict[str, object]:
     return {n: v for n, v in variables if not isinstance(v, types.ModuleType)}
 
 
-def _evaluated(annotation: object, names: dict) -> object:
+def _evaluate(annotation: object, names: dict) -> object:
     if not isinstance(annotation, str):
         return annotation
     try:

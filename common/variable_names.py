@@ -24,17 +24,17 @@ class NamesVariablesAlike(type(keras.Model)):
     """
 
     def __call__(cls, *args, **kwargs):
-        with variables_named_alike():
+        with name_variables_alike():
             return super().__call__(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def variables_named_alike() -> Iterator[None]:
+def name_variables_alike() -> Iterator[None]:
     """Return a context manager that removes counters from the TensorFlow names of new variables.
 
     Example:
         >>> import tensorflow as tf
-        >>> with variables_named_alike(), tf.name_scope("bert_backbone_7"):
+        >>> with name_variables_alike(), tf.name_scope("bert_backbone_7"):
         ...     tf.Variable(0.0, name="bias").name
         'bert_backbone/bias:0'
     """

@@ -192,10 +192,10 @@ def decoded(content: bytes, name: object) -> str:
         Traceback (most recent call last):
         ValueError: vocab.txt is not text in UTF-8: it is UTF-16. Save it as UTF-8.
     """
-    return decoded_exactly(content, name).replace("\r\n", "\n")
+    return decode_exactly(content, name).replace("\r\n", "\n")
 
 
-def decoded_exactly(content: bytes, name: object) -> str:
+def decode_exactly(content: bytes, name: object) -> str:
     """Decode a UTF-8 text file without changing its line endings, see `decoded`."""
     try:
         text = content.decode("utf-8")

@@ -23,7 +23,7 @@ from encoder_zoo.common.keras_private import (
 )
 from encoder_zoo.common.lazy import LazyModule, refuse_in_fork
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.common.variable_names import variables_named_alike
+from encoder_zoo.common.variable_names import name_variables_alike
 from encoder_zoo.common.weights_lock import (
     changes_weights,
     locks_weights,
@@ -97,7 +97,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
     def __call__(cls, *args, **kwargs):
         refuse_in_fork()
-        with variables_named_alike():
+        with name_variables_alike():
             model = super().__call__(*args, **{**cls.defaults, **kwargs})
             model.build((None, None))
         return model

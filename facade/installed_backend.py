@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 
-from encoder_zoo.common.backend import backend_in, keras_file
+from encoder_zoo.common.backend import keras_file, read_backend
 
 BACKENDS = ("tensorflow", "jax", "torch")
 OF_KERAS = (*BACKENDS, "numpy", "openvino")
@@ -25,7 +25,7 @@ def choose_installed_backend() -> None:
     if "keras" in sys.modules:
         return
     file = keras_file()
-    variable, in_file = os.environ.get("KERAS_BACKEND"), backend_in(file)
+    variable, in_file = os.environ.get("KERAS_BACKEND"), read_backend(file)
     backend = variable or in_file
     if backend in OF_KERAS and _is_installed(backend):
         return

@@ -6,7 +6,7 @@ Classes register themselves when their modules are imported; before, a `StandIn`
 import importlib
 from collections.abc import Mapping
 
-from encoder_zoo.common.serializable import when_keras_is_imported
+from encoder_zoo.common.serializable import call_after_keras
 
 
 def register_with_keras(homes: Mapping[str, str]) -> None:
@@ -26,7 +26,7 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
         for name, module in homes.items():
             registered.setdefault(f"encoder_zoo>{name}", StandIn(module, name))
 
-    when_keras_is_imported(register)
+    call_after_keras(register)
 
 
 class StandIn:

@@ -89,12 +89,12 @@ def replacing(folder: str | os.PathLike, kind: Kind) -> Iterator[pathlib.Path]:
     """
     target = checked_folder(folder)
     _check_exchangeable(target)
-    owned = _owned(target, kind)
+    owned = _read_owned(target, kind)
     for name in sorted(os.listdir(target) if target.is_dir() else ()):
         matches = any(fnmatch.fnmatchcase(name, pattern) for pattern in kind.read)
         if matches and name not in owned and not (target / name).is_dir():
-            raise _foreign(target, name, kind)
-    with _beside(target) as temporary:
+            raise _make_foreign_error(target, name, kind)
+    with _make_temporary(target) as temporary:
         new = temporary / "new"
         new.mkdir()
         yield new
@@ -139,9 +139,9 @@ def replacing_file(
             raise ValueError(f"{target} is not a regular file. Expected a path for a file.")
         _check_writable(target)
     is_ours = not target.exists() or is_written(target)
-    with _beside(target) as folder:
+    with _make_temporary(target) as folder:
         yield folder / target.name
-        if not (is_ours or _same_bytes(target, folder / target.name)):
+        if not (is_ours or _has_same_bytes(target, folder / target.name)):
             raise ValueError(
                 f"{target} exists and was not written by encoder_zoo, so it is kept. Delete the "
                 "file or choose another path."
@@ -159,7 +159,7 @@ def remove_written(folder: str | os.PathLike, kind: Kind) -> None:
     """
     target = pathlib.Path(folder)
     try:
-        owned = _owned(checked_folder(target), kind)
+        owned = _read_owned(checked_folder(target), kind)
     except (ValueError, OSError) as error:
         logger.warning("%s is kept: %s", target, error)
         return
@@ -256,7 +256,7 @@ def _check_writable(path: pathlib.Path) -> None:
 # -- files that this package has written --------------------------------------------------------
 
 
-def _owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
+def _read_owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
     """Return the manifest entries of a folder, including an entry for the manifest itself."""
     path = target / kind.manifest
     if not os.path.lexists(path):
@@ -274,7 +274,7 @@ def _owned(target: pathlib.Path, kind: Kind) -> dict[str, dict]:
     except (ValueError, KeyError, TypeError, AttributeError):
         good = False
     if not good:
-        raise _foreign(target, kind.manifest, kind)
+        raise _make_foreign_error(target, kind.manifest, kind)
     own = {} if manifest.get("sha256") == digest(manifest) else {"sha256": ""}
     return {**files, kind.manifest: own}
 
@@ -285,14 +285,14 @@ def _check_replaceable(
     """Check that a file was saved by this package. Log a warning if it was modified afterwards."""
     path = target / name
     if _is_link(target, name) or any((target / parent).is_file() for parent in _parents(name)):
-        raise _foreign(target, name, kind)
+        raise _make_foreign_error(target, name, kind)
     if not path.exists():
         return
     if not path.is_file():
-        raise _foreign(target, name, kind)
-    same = (new / name).is_file() and _same_bytes(path, new / name)
+        raise _make_foreign_error(target, name, kind)
+    same = (new / name).is_file() and _has_same_bytes(path, new / name)
     if name not in owned and not same:
-        raise _foreign(target, name, kind)
+        raise _make_foreign_error(target, name, kind)
     _check_writable(path)
     if not same and not _is_unchanged(path, owned.get(name, {})):
         logger.warning("%s was modified after it was saved. It is replaced.", path)
@@ -302,11 +302,11 @@ def _is_unchanged(path: pathlib.Path, entry: Mapping) -> bool:
     return "sha256" not in entry or checksum_of(path) == entry["sha256"]
 
 
-def _same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
+def _has_same_bytes(one: pathlib.Path, other: pathlib.Path) -> bool:
     return filecmp.cmp(one, other, shallow=False)
 
 
-def _foreign(target: pathlib.Path, name: str, kind: Kind) -> ValueError:
+def _make_foreign_error(target: pathlib.Path, name: str, kind: Kind) -> ValueError:
     return ValueError(
         f"{target} contains {name}, which was not saved as a part of {kind.name}, so it is kept. "
         f"Delete it, or save to a separate folder, such as {target / 'saved'}."
@@ -332,7 +332,7 @@ def _is_link(target: pathlib.Path, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _beside(target: pathlib.Path) -> Iterator[pathlib.Path]:
+def _make_temporary(target: pathlib.Path) -> Iterator[pathlib.Path]:
     """Create a temporary folder next to the target."""
     _remove_leftovers(target)
     try:
@@ -341,12 +341,12 @@ def _beside(target: pathlib.Path) -> Iterator[pathlib.Path]:
         new = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
         (new / _TEMPORARY).touch()
     except OSError as error:
-        raise _with_target(error, target) from error
+        raise _add_target(error, target) from error
     try:
         yield new
     except Exception as error:
-        if os_error := _as_os_error(error):
-            raise _with_target(os_error, target) from error
+        if os_error := _convert_error(error):
+            raise _add_target(os_error, target) from error
         raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -400,7 +400,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
     """Link or copy all user files to the new folder."""
     ours = {folder for name in owned for folder in _parents(name)}
     folders = []
-    for path, name in _everything(target):
+    for path, name in _walk(target):
         there = new / name
         if path.is_dir() and not path.is_symlink():
             if name not in ours and not there.exists():
@@ -415,7 +415,7 @@ def _keep_others(target: pathlib.Path, new: pathlib.Path, owned: Mapping) -> Non
 
 def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) -> None:
     """Move files that were added to the old folder after the other files were linked."""
-    for path, name in _everything(old):
+    for path, name in _walk(old):
         there = target / name
         is_folder = path.is_dir() and not path.is_symlink()
         if name not in owned and not is_folder and not os.path.lexists(there):
@@ -423,7 +423,7 @@ def _return_late_files(old: pathlib.Path, target: pathlib.Path, owned: Mapping) 
             os.replace(path, there)
 
 
-def _everything(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
+def _walk(folder: pathlib.Path) -> Iterator[tuple[pathlib.Path, str]]:
     """Yield all paths in a folder and their relative names, outer folders first."""
     for parent, folders, files in os.walk(folder, onerror=_raise):
         for name in sorted([*folders, *files]):
@@ -477,7 +477,7 @@ def _exchange_in_one_step(new: pathlib.Path, target: pathlib.Path) -> bool:
     return False
 
 
-def _as_os_error(error: Exception) -> OSError | None:
+def _convert_error(error: Exception) -> OSError | None:
     """Convert an error to an OSError. Some libraries only mention the code in their message."""
     if isinstance(error, OSError) and error.errno:
         return error
@@ -490,7 +490,7 @@ def _as_os_error(error: Exception) -> OSError | None:
     return error if isinstance(error, OSError) else None
 
 
-def _with_target(error: OSError, target: pathlib.Path) -> OSError:
+def _add_target(error: OSError, target: pathlib.Path) -> OSError:
     """Add the target to the error message, and mention if an existing target is unchanged."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     what = "The disk is full" if full else error.strerror or str(error)

@@ -130,7 +130,7 @@ class FolderFiles:
         """
         return self._read(name, TEXT_BYTES, inside)
 
-    def opened_in(self, folder: str) -> list[str]:
+    def list_opened(self, folder: str) -> list[str]:
         """Return the names of files in a subfolder that were opened together with the folder."""
         prefix = f"{folder}/"
         return sorted(n.removeprefix(prefix) for n in self._files if n.startswith(prefix))
@@ -166,7 +166,7 @@ class Subfolder(FolderFiles):
     def __init__(self, files: FolderFiles, name: str):
         super().__init__(files.path / name)
         self._whole, self._name, self.inside = files, name, name
-        self.listed = files.opened_in(name)
+        self.listed = files.list_opened(name)
 
     @property
     def root(self) -> FolderFiles:

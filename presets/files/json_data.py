@@ -127,7 +127,7 @@ def parse_array(content: bytes, name: object) -> list:
 
 
 def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> object:
-    needed = memory_of(content)
+    needed = estimate_memory(content)
     if needed > limit.memory:
         raise ValueError(
             f"{name}: parsing would need {needed / 1e9:.2f} GB of memory. Expected at most "
@@ -135,7 +135,7 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
         )
     text = decoded(content, name)
     try:
-        make = functools.partial(_object, unique_names=unique_names)
+        make = functools.partial(_make_object, unique_names=unique_names)
         value = json.loads(text, object_pairs_hook=make, parse_constant=_refuse)
     except RecursionError:
         raise ValueError(f"{name}: not readable as JSON: nested too deeply.") from None
@@ -147,11 +147,11 @@ def _parse(content: bytes, name: object, limit: Limit, unique_names: bool) -> ob
     return value
 
 
-def memory_of(content: bytes) -> int:
+def estimate_memory(content: bytes) -> int:
     """Estimate the memory of parsed JSON in bytes, including its text.
 
     Example:
-        >>> memory_of(b'{"a": [1, 2]}')
+        >>> estimate_memory(b'{"a": [1, 2]}')
         601
     """
     # In Python, the widest character of a string determines the size of all its characters.
@@ -161,7 +161,7 @@ def memory_of(content: bytes) -> int:
     return width * len(content) + sum(content.count(sign) * cost for sign, cost in _COSTS.items())
 
 
-def _object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
+def _make_object(pairs: list[tuple[str, object]], unique_names: bool) -> dict:
     """Create a dictionary. Duplicate names are rejected unless their values are equal."""
     found = dict(pairs)
     if len(found) == len(pairs):

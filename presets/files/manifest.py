@@ -66,7 +66,7 @@ def read_manifest(files: FolderFiles, verify: bool, weights: bool = True) -> dic
     if not verify:
         return manifest
     if manifest.get("sha256") != digest(manifest):
-        raise ValueError(_changed(path, "its own checksum does not match"))
+        raise ValueError(_describe_change(path, "its own checksum does not match"))
     for name, entry in manifest["files"].items():
         if name != CARD and (weights or not name.endswith(_WEIGHTS)):
             inside, plain = _SUBFOLDER.fullmatch(name).groups()
@@ -116,14 +116,16 @@ def _check(file: BinaryIO, entry: Mapping) -> None:
             f"{file.name} is cut off: it has {size} bytes, expected {entry['bytes']}. Get it again."
         )
     if size > entry["bytes"]:
-        raise ValueError(_changed(file.name, f"it has {size} bytes, expected {entry['bytes']}"))
+        raise ValueError(
+            _describe_change(file.name, f"it has {size} bytes, expected {entry['bytes']}")
+        )
     found = checksum(file)
     if found != entry["sha256"]:
         expected = entry["sha256"][:12]
-        raise ValueError(_changed(file.name, f"SHA-256 {found[:12]}, expected {expected}"))
+        raise ValueError(_describe_change(file.name, f"SHA-256 {found[:12]}, expected {expected}"))
 
 
-def _changed(path: str | pathlib.Path, how: str) -> str:
+def _describe_change(path: str | pathlib.Path, how: str) -> str:
     return (
         f"{path} is damaged or changed: {how}. If you or another program changed it on purpose, "
         "pass verify=False and save the preset again."

@@ -18,11 +18,11 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.file_bytes import FileBytes
 
 # Limits. For comparison, the pickle of 10,000 tensors has 1.5 MB, 450,000 instructions and depth 3.
-_BYTES = 8 * 2**20
+_MAX_BYTES = 8 * 2**20
 _INSTRUCTIONS = 1_000_000
 _MARKS = 100
 _NAME_BYTES = 256
-_BLOCK = 64 * 1024
+_BLOCK_BYTES = 64 * 1024
 NOTHING_RUNS = "Only tensors are read, and no code from the file is executed"
 
 
@@ -56,7 +56,7 @@ class PickleStream:
         self.source = source
         self.name = name
         self._end = end
-        self._limit = start + _BYTES
+        self._limit = start + _MAX_BYTES
         self._block_start = start
         self._block = b""
         self._used = 0
@@ -83,8 +83,8 @@ class PickleStream:
             self.source.check_size(start + count)
             raise self.error("ends too early")
         if start + count > self._limit:
-            raise self.error(f"has more than {_BYTES} bytes")
-        end = min(self._end, start + max(count, _BLOCK))
+            raise self.error(f"has more than {_MAX_BYTES} bytes")
+        end = min(self._end, start + max(count, _BLOCK_BYTES))
         self._block = self.source.read(start, end - start)
         self._block_start, self._used = start, 0
 
@@ -154,11 +154,11 @@ class PickleInterpreter:
             if code == b".":
                 return self._stop()
             if code not in _INSTRUCTION:
-                raise self._refused(f"has the instruction {_name_of(code)}")
+                raise self._refuse(f"has the instruction {_name_instruction(code)}")
             _INSTRUCTION[code](self)
-        raise self._refused(f"has more than {_INSTRUCTIONS} instructions")
+        raise self._refuse(f"has more than {_INSTRUCTIONS} instructions")
 
-    def _refused(self, what: str) -> ValueError:
+    def _refuse(self, what: str) -> ValueError:
         return self._stream.error(what, NOTHING_RUNS)
 
     def _number(self, layout: str) -> int | float:
@@ -180,7 +180,7 @@ class PickleInterpreter:
 
     def _top(self, kind: type | tuple[type, ...], word: str) -> object:
         if not self._stack or not isinstance(self._stack[-1], kind):
-            raise self._refused(f"modifies an object that is not {word}")
+            raise self._refuse(f"modifies an object that is not {word}")
         return self._stack[-1]
 
     def _stop(self) -> object:
@@ -191,7 +191,7 @@ class PickleInterpreter:
 
     def _protocol(self) -> None:
         if (version := self._stream.take(1)[0]) != 2:
-            raise self._refused(f"has protocol {version}, expected 2")
+            raise self._refuse(f"has protocol {version}, expected 2")
 
     def _mark(self) -> None:
         if len(self._below) >= _MARKS:
@@ -216,13 +216,13 @@ class PickleInterpreter:
     def _push_global(self) -> None:
         name = f"{self._stream.take_line()}.{self._stream.take_line()}"
         if name not in self._globals:
-            raise self._refused(f"uses the name {shown(name)}")
+            raise self._refuse(f"uses the name {shown(name)}")
         self._stack.append(Global(name))
 
     def _push_persistent(self) -> None:
         (key,) = self._pop(1)
         if self._persistent is None:
-            raise self._refused("refers to an external object")
+            raise self._refuse("refers to an external object")
         self._stack.append(self._persistent(key))
 
     def _memorize(self, index: int) -> None:
@@ -246,7 +246,7 @@ class PickleInterpreter:
         for key, value in zip(values[::2], values[1::2], strict=True):
             # Keys with larger numbers could be chosen to have the same hash.
             if type(key) is not str and (type(key) is not int or abs(key) >= 2**32):
-                raise self._refused("has a key that is neither text nor a small number")
+                raise self._refuse("has a key that is neither text nor a small number")
             if key in target:
                 raise self._stream.error(f"sets the key {shown(key)} twice")
             target[key] = value
@@ -256,18 +256,18 @@ class PickleInterpreter:
         function = self._globals.get(called.name) if isinstance(called, Global) else None
         if function is None or type(arguments) is not tuple:
             name = shown(called.name) if isinstance(called, Global) else "a non-function"
-            raise self._refused(f"calls {name}")
+            raise self._refuse(f"calls {name}")
         self._stack.append(function(arguments))
 
     def _build(self) -> None:
         (state,) = self._pop(1)
         self._top(OrderedMapping, "an OrderedDict")
         if type(state) is not dict:
-            raise self._refused("gives an OrderedDict a state that is not a dictionary")
+            raise self._refuse("gives an OrderedDict a state that is not a dictionary")
         # The state contains the versions of the layers, which are not needed.
 
 
-def _name_of(code: bytes) -> str:
+def _name_instruction(code: bytes) -> str:
     known = pickletools.code2op.get(code.decode("latin-1"))
     return known.name if known else f"0x{code.hex()}, which is unknown"
 

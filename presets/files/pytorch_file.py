@@ -135,7 +135,7 @@ def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
         [1.0, 1.0]
     """
     pickled = b"".join(
-        _text(name) + _pickled_tensor(str(i), value)
+        _text(name) + _pickle_tensor(str(i), value)
         for i, (name, value) in enumerate(tensors.items())
     )
     # Protocol 2, an empty dictionary, its items, and the end.
@@ -151,7 +151,7 @@ def pytorch_bytes(tensors: Mapping[str, np.ndarray]) -> bytes:
     return content.getvalue()
 
 
-def _pickled_tensor(key: str, value: np.ndarray) -> bytes:
+def _pickle_tensor(key: str, value: np.ndarray) -> bytes:
     """Encode a call of `_rebuild_tensor_v2` with the storage, offset, shape, strides and so on."""
     strides = [stride // value.itemsize for stride in np.ascontiguousarray(value).strides]
     storage = [_text("storage"), _global("torch", _STORAGES[str(value.dtype)])]

@@ -17,7 +17,7 @@ from encoder_zoo.presets.files.file_bytes import FileBytes
 from encoder_zoo.presets.files.json_data import SETTINGS, parse_object
 
 _HEADER_BYTES = SETTINGS.content  # a header for 10,000 tensors has 1 MB
-_RANK = 8
+_MAX_AXES = 8
 _DTYPES = {
     "F64": np.dtype("float64"),
     "F32": np.dtype("float32"),
@@ -108,7 +108,7 @@ class SafetensorsFile:
             raise self._source.error(
                 f"{shown(name)} has the dtype {shown(dtype)}. Expected one of {known}"
             )
-        if len(shape) > _RANK or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
+        if len(shape) > _MAX_AXES or not all(type(n) is int and 0 <= n < 2**63 for n in numbers):
             raise self._source.error(
                 f"{shown(name)} has an invalid shape {shown(shape)} or invalid offsets "
                 f"{shown([start, end])}"

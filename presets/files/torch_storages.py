@@ -185,10 +185,10 @@ class StreamedStorages:
         return starts
 
 
-_RANK = 8
+_MAX_RANK = 8
 
 
-_DTYPES = {
+_STORAGE_DTYPES = {
     "torch.DoubleStorage": np.dtype("float64"),
     "torch.FloatStorage": np.dtype("float32"),
     "torch.HalfStorage": np.dtype("float16"),
@@ -270,8 +270,8 @@ class TensorPickle:
     def load(self, stream: PickleStream) -> object:
         """Read a pickle that contains tensors."""
         globals = {
-            **dict.fromkeys(_DTYPES),
-            "collections.OrderedDict": self._ordered,
+            **dict.fromkeys(_STORAGE_DTYPES),
+            "collections.OrderedDict": self._make_ordered,
             "torch._utils._rebuild_tensor_v2": self._tensor,
             "torch._utils._rebuild_parameter": self._parameter,
         }
@@ -284,19 +284,19 @@ class TensorPickle:
                 pass
             case _:
                 raise self._source.error("a storage is malformed")
-        if kind not in _DTYPES or not _are_sizes(size):
+        if kind not in _STORAGE_DTYPES or not _is_size_list(size):
             raise self._source.error(f"storage {shown(name)} is malformed")
-        storage = Storage(name, _DTYPES[kind], size)
+        storage = Storage(name, _STORAGE_DTYPES[kind], size)
         if self.storages.setdefault(name, storage) != storage:
             raise self._source.error(f"storage {shown(name)} has two types or sizes")
         match part:
             case [] | [None]:
                 return storage
-            case [(_, start, size)] if _are_sizes(start, size) and start + size <= storage.size:
+            case [(_, start, size)] if _is_size_list(start, size) and start + size <= storage.size:
                 return dataclasses.replace(storage, size=size, start=start)
         raise self._source.error(f"a part of storage {shown(name)} exceeds it")
 
-    def _ordered(self, arguments: tuple) -> OrderedMapping:
+    def _make_ordered(self, arguments: tuple) -> OrderedMapping:
         if arguments:
             raise self._source.error("an OrderedDict is created with arguments", NOTHING_RUNS)
         return OrderedMapping()
@@ -310,12 +310,12 @@ class TensorPickle:
                 raise self._source.error("a tensor is malformed")
         if type(hooks) is not OrderedMapping or hooks or any(more):
             raise self._source.error("a tensor has hooks or attributes")
-        if len(shape) != len(strides) or len(shape) > _RANK:
+        if len(shape) != len(strides) or len(shape) > _MAX_RANK:
             raise self._source.error(
                 f"a tensor has {len(shape)} dimensions and {len(strides)} strides. Expected the "
-                f"same number, at most {_RANK}"
+                f"same number, at most {_MAX_RANK}"
             )
-        if not _are_sizes(offset, *shape, *strides):
+        if not _is_size_list(offset, *shape, *strides):
             raise self._source.error("a tensor has an invalid shape, offset or stride")
         if math.prod(max(n, 1) for n in shape) * storage.dtype.itemsize >= 2**63:
             raise self._source.error(f"a tensor has the invalid shape {shown(shape)}")
@@ -336,5 +336,5 @@ class TensorPickle:
         raise self._source.error("a parameter is malformed, or has hooks")
 
 
-def _are_sizes(*values: object) -> bool:
+def _is_size_list(*values: object) -> bool:
     return all(type(n) is int and 0 <= n < 2**63 for n in values)

@@ -52,7 +52,7 @@ def recomputed_in_chunks(
     on_tensorflow = keras.config.backend() == "tensorflow"
     trims = on_tensorflow and "padding_mask" in inputs and not _compiles(model)
     order = _order_by_length(inputs) if trims else None
-    parts, draws = _divided(inputs, count, number, order), _random_states(model)
+    parts, draws = _divide_inputs(inputs, count, number, order), _random_states(model)
     # Pass copies, because a variable in the arguments would get its gradient twice.
     learning = [ops.copy(weight) for weight in model.trainable_weights]
     fixed = [(weight, ops.copy(weight)) for weight in model.non_trainable_weights]
@@ -62,10 +62,10 @@ def recomputed_in_chunks(
         changing = ((model.trainable_weights, learning), (draws, states))
         pairs = [pair for names, values in changing for pair in zip(names, values, strict=True)]
         with keras.StatelessScope(state_mapping=pairs + fixed) as scope:
-            vectors = call(_trimmed(part) if trims else part, True)
+            vectors = call(_trim_padding(part) if trims else part, True)
         return vectors, [scope.get_current_value(state) for state in draws]
 
-    every_part = _in_tensorflow_loops if on_tensorflow else _scanned
+    every_part = _run_in_loops if on_tensorflow else _scan_chunks
     vectors, states = every_part(run, parts, [ops.copy(state) for state in draws], learning)
     for state, value in zip(draws, states, strict=True):
         state.assign(value)
@@ -92,13 +92,13 @@ def _order_by_length(inputs: Mapping):
     return ops.argsort(_lengths(inputs))
 
 
-def _trimmed(part: Mapping) -> dict:
+def _trim_padding(part: Mapping) -> dict:
     """Remove the padding at the end of a chunk (S, L, ...) that all rows have in common."""
     longest = ops.max(_lengths(part))
     return {name: values[:, :longest] for name, values in part.items()}
 
 
-def _divided(inputs: Mapping, count, number, order=None) -> dict:
+def _divide_inputs(inputs: Mapping, count, number, order=None) -> dict:
     """Divide inputs into chunks of equal size, (P, S, ...). The last row is repeated if necessary.
 
     With an order, each chunk contains consecutive rows in this order. Without an order, each chunk
@@ -126,7 +126,7 @@ def _random_states(model: keras.Model) -> list[keras.Variable]:
     return list({id(state): state for state in states}.values())
 
 
-def _scanned(run: Callable, parts: dict, states: list, learning: list) -> tuple:
+def _scan_chunks(run: Callable, parts: dict, states: list, learning: list) -> tuple:
     """Compute the vectors of all chunks (P, S, ...) and the last states on JAX or PyTorch."""
     again = keras.remat(run)
 
@@ -143,7 +143,7 @@ def _scanned(run: Callable, parts: dict, states: list, learning: list) -> tuple:
 ONE_BY_ONE = {"parallel_iterations": 1}
 
 
-def _in_tensorflow_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
+def _run_in_loops(run: Callable, parts: dict, states: list, learning: list) -> tuple:
     """Compute the vectors of all chunks (P, S, ...) and the last states on TensorFlow."""
     number = _number(parts)
 
@@ -187,14 +187,14 @@ def _gradients(run: Callable, parts: dict, states: list, learning: list, upstrea
             vectors, states = run(_part(parts, i), states, values)
         found = tape.gradient(vectors, values, upstream[i])
         used.update(j for j, gradient in enumerate(found) if gradient is not None)
-        return i + 1, states, [_added(s, g) for s, g in zip(sums, found, strict=True)]
+        return i + 1, states, [_add_gradient(s, g) for s, g in zip(sums, found, strict=True)]
 
     start = (0, states, [array_ops.zeros_like(weight) for weight in learning])
     *_, sums = array_ops.while_loop(lambda i, *_: i < number, step, start, **ONE_BY_ONE)
     return [total if j in used else None for j, total in enumerate(sums)]
 
 
-def _added(total: array_ops.Tensor, gradient) -> array_ops.Tensor:
+def _add_gradient(total: array_ops.Tensor, gradient) -> array_ops.Tensor:
     if gradient is None:
         return total
     if isinstance(gradient, tf.IndexedSlices):  # the gradient of some rows in a table

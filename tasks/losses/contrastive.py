@@ -7,8 +7,8 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
-from encoder_zoo.tasks.losses.vectors import Distance, distances, scores_like
+from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
+from encoder_zoo.tasks.losses.vectors import Distance, distances, reshape_scores
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -56,7 +56,7 @@ class Contrastive(ConfigFromSignature, keras.losses.Loss):
 
     def _squares(self, y_true, y_pred) -> tuple:
         """Return twice the loss, the distance and the label of each pair, all (B, K)."""
-        y_true = scores_like(self, y_true, y_pred)
+        y_true = reshape_scores(self, y_true, y_pred)
         away = distances(y_pred, self.distance)
         near = ops.square(ops.relu(self.margin - away))
         return y_true * ops.square(away) + (1 - y_true) * near, away, y_true
@@ -88,9 +88,9 @@ class OnlineContrastive(Contrastive):
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        squares, away, scores, _ = of_all_replicas(*self._squares(y_true, y_pred))
+        squares, away, scores, _ = gather_replicas(*self._squares(y_true, y_pred))
         positive, negative = scores > 0.5, scores <= 0.5
-        if (real := rows_that_count()) is not None:
+        if (real := get_real_rows()) is not None:
             positive, negative = (ops.logical_and(real[:, None], p) for p in (positive, negative))
         nearest = _bound(-1, away, negative, positive)
         farthest = _bound(1, away, positive, negative)

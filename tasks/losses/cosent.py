@@ -11,8 +11,8 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
-from encoder_zoo.tasks.losses.vectors import scores_like, similarities, unit_vectors
+from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
+from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities, unit_vectors
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -56,12 +56,12 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        y_true = scores_like(self, y_true, y_pred)  # (B, K)
+        y_true = reshape_scores(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.similarities(y_pred)
-        if (real := rows_that_count()) is not None:
+        if (real := get_real_rows()) is not None:
             # NaN is neither smaller nor larger than any score.
             y_true = ops.where(real[:, None], y_true, float("nan"))
-        scores, y_true, _ = of_all_replicas(scores, y_true)
+        scores, y_true, _ = gather_replicas(scores, y_true)
         scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)
         differences = scores[:, None] - scores[None]
         counted = ops.where(y_true[:, None] < y_true[None], differences, MASKED_LOGIT)

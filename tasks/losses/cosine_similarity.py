@@ -7,7 +7,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
-from encoder_zoo.tasks.losses.vectors import scores_like, similarities
+from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -39,5 +39,5 @@ class CosineSimilarity(ConfigFromSignature, keras.losses.Loss):
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
-        y_true = scores_like(self, y_true, y_pred)
+        y_true = reshape_scores(self, y_true, y_pred)
         return ops.mean(ops.square(similarities(y_pred, "cosine") - y_true), axis=-1)

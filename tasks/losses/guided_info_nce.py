@@ -11,8 +11,12 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.losses.info_nce import in_columns, negative_log_likelihood, own_columns
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas
+from encoder_zoo.tasks.losses.info_nce import (
+    concatenate_columns,
+    negative_log_likelihood,
+    own_columns,
+)
+from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import check_rows, unit_vectors
 
 
@@ -66,7 +70,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
                 "(B, 1 + K, G), the vectors of a guide for the texts in y_pred (B, 1 + K, D)",
             )
         x, guide = unit_vectors(y_pred), unit_vectors(y_true)
-        all_x, all_guide, first = of_all_replicas(x, guide)
+        all_x, all_guide, first = gather_replicas(x, guide)
         scores, same = _scores(x, all_x, first)
         guided, _ = _scores(guide, all_guide, first)
         own = own_columns(scores, first)
@@ -87,7 +91,7 @@ def _scores(x, all_x, first):
         Tensor of shape (B, K * N + 2 * N), and a boolean tensor of the same shape. The positive is
         at index `first + row`.
     """
-    candidates = (in_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
+    candidates = (concatenate_columns(all_x[:, 1:]), all_x[:, 0], all_x[:, 1])
     texts = (x[:, 0], x[:, 0], x[:, 1])
     scores = [ops.matmul(a, ops.transpose(b)) for a, b in zip(texts, candidates, strict=True)]
     own = own_columns(scores[1], first)

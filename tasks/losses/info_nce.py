@@ -12,7 +12,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
+from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
 
 
@@ -77,9 +77,9 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         _check_numbers(self, y_true, y_pred)
         x = normalized_for(y_pred, self.similarity)
-        all_x, all_texts, first = of_all_replicas(x, y_true)
+        all_x, all_texts, first = gather_replicas(x, y_true)
         forward = self._loss(
-            x[:, 0], in_columns(all_x[:, 1:]), positives_mask(y_true, all_texts), first
+            x[:, 0], concatenate_columns(all_x[:, 1:]), positives_mask(y_true, all_texts), first
         )
         if not self.symmetric:
             return forward
@@ -96,7 +96,7 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         return negative_log_likelihood(self.scale * scores, own, excluded)
 
 
-def in_columns(x: keras.KerasTensor) -> keras.KerasTensor:
+def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
     """Concatenate the columns of vectors (N, K, D), (K * N, D)."""
     return ops.reshape(ops.swapaxes(x, 0, 1), (-1, x.shape[-1]))
 
@@ -147,7 +147,7 @@ def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
         >>> float(ops.exp(negative_log_likelihood(logits, own, excluded))[0])
         3.0
     """
-    if (real := rows_that_count()) is not None:
+    if (real := get_real_rows()) is not None:
         rows, columns = ops.shape(logits)
         filling = ops.logical_not(ops.take(real, ops.arange(columns) % rows))
         excluded = ops.logical_or(excluded, filling)

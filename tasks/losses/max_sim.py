@@ -22,7 +22,7 @@ from encoder_zoo.common.validation import (
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.losses.info_nce import negative_log_likelihood, own_columns, positives_mask
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, padded_alike
+from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows, pad_to_longest
 from encoder_zoo.tasks.losses.score_distillation import divergence
 from encoder_zoo.tasks.losses.vectors import differ
 
@@ -50,23 +50,23 @@ def max_sim(queries: keras.KerasTensor, documents: keras.KerasTensor) -> keras.K
     queries, documents = ops.convert_to_tensor(queries), ops.convert_to_tensor(documents)
     batch, tokens, width = ops.shape(queries)
     count, length = ops.shape(documents)[:2]
-    size = _at_least_one(PRODUCTS // (count * length) // tokens)
-    number = _at_least_one(-(-batch // size))
-    size = _at_least_one(-(-batch // number))
+    size = _limit_to_one(PRODUCTS // (count * length) // tokens)
+    number = _limit_to_one(-(-batch // size))
+    size = _limit_to_one(-(-batch // number))
     flat = ops.reshape(documents, (-1, width))  # (M L, D)
-    absent = _absent(flat)
+    absent = _penalize_absent(flat)
 
     def scores(part, flat):
         """Compute the scores (S, M) of some queries (S, Q, D)."""
         products = ops.matmul(ops.reshape(part, (-1, width)), ops.transpose(flat))  # (S Q, M L)
-        return _summed(ops.reshape(products + absent, (size, tokens, count, length)), part)
+        return _sum_best(ops.reshape(products + absent, (size, tokens, count, length)), part)
 
     # Each part contains every P-th query, so that `keras.distribution` can split each part across
     # devices.
     parts = ops.pad(queries, [[0, number * size - batch], [0, 0], [0, 0]])
     parts = ops.swapaxes(ops.reshape(parts, (size, number, tokens, width)), 0, 1)
     if keras.config.backend() == "tensorflow":
-        found = _in_tensorflow_loops(scores, parts, flat, documents.shape[0])  # (P, S, M)
+        found = _score_in_loops(scores, parts, flat, documents.shape[0])  # (P, S, M)
     else:
         again = keras.remat(scores)
         found = ops.map(lambda part: again(part, flat), parts)
@@ -89,29 +89,29 @@ def max_sim_of_rows(queries: keras.KerasTensor, documents: keras.KerasTensor) ->
     batch, count, length, width = ops.shape(documents)
     flat = ops.reshape(documents, (batch, count * length, width))  # (B, K L, D)
     products = ops.matmul(queries, ops.swapaxes(flat, 1, 2))  # (B, Q, K L)
-    products = products + ops.expand_dims(_absent(flat), 1)
+    products = products + ops.expand_dims(_penalize_absent(flat), 1)
     products = ops.reshape(products, (batch, ops.shape(queries)[1], count, length))
-    return _summed(products, queries)
+    return _sum_best(products, queries)
 
 
-def _at_least_one(number):
+def _limit_to_one(number):
     return max(number, 1) if isinstance(number, int) else ops.maximum(number, 1)
 
 
-def _absent(vectors):
+def _penalize_absent(vectors):
     """Return a very low value for zero vectors in (..., D), which is added to their products."""
     present = ops.any(vectors != 0, axis=-1)
     return ops.where(present, 0.0, MASKED_LOGIT)
 
 
-def _summed(products, queries):
+def _sum_best(products, queries):
     """Sum the best products (B, Q, M, L) over the query tokens, (B, M), without zero vectors."""
     best = ops.max(products, axis=-1)  # (B, Q, M)
     present = ops.cast(ops.any(queries != 0, axis=-1, keepdims=True), best.dtype)
     return ops.sum(best * present, axis=1)
 
 
-def _in_tensorflow_loops(scores: Callable, parts, flat, count: int | None):
+def _score_in_loops(scores: Callable, parts, flat, count: int | None):
     """Compute `scores` for every part of (P, S, Q, D) with (M L, D), (P, S, M).
 
     It has a manual gradient, because the gradient of a TensorFlow loop would store the products of
@@ -141,7 +141,7 @@ def _gradients(scores: Callable, parts, flat, upstream) -> tuple:
     """Compute the gradients of the parts (P, S, Q, D) and of the document tokens (M L, D).
 
     Args:
-        scores, parts, flat: See `_in_tensorflow_loops`.
+        scores, parts, flat: See `_score_in_loops`.
         upstream: Tensor of shape (P, S, M). The gradient of the scores.
     """
     number = array_ops.shape(parts)[0]
@@ -180,7 +180,7 @@ class _MaxSimLoss(ConfigFromSignature, keras.losses.Loss):
 
     def _parts(self, y_true, y_pred, least: int) -> tuple:
         """Check the arguments and return queries (B, Q, D) and documents (B, K, L, D)."""
-        texts, labels = y_pred.shape[1], self._labels_of(y_pred)
+        texts, labels = y_pred.shape[1], self._count_labels(y_pred)
         if len(y_pred.shape) != 4 or (texts or least) < least:
             raise invalid(
                 f"{type(self).__name__}: y_pred's shape",
@@ -252,13 +252,13 @@ class MaxSimInfoNCE(_MaxSimLoss):
         super().__init__(query_length, mean, **{"name": "max_sim_info_nce", **kwargs})
         self.scale = scale
 
-    def _labels_of(self, y_pred) -> int | None:
+    def _count_labels(self, y_pred) -> int | None:
         return y_pred.shape[1]
 
     @leaves_out_rows
     def call(self, y_true, y_pred):
         queries, documents = self._parts(y_true, y_pred, 2)
-        all_documents, all_texts, first = of_all_replicas(padded_alike(documents, 2), y_true)
+        all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
         # Concatenate the columns of documents in the same order as in `positives_mask`, (M, L, D).
         columns = ops.swapaxes(all_documents, 0, 1)
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
@@ -319,7 +319,7 @@ class MaxSimDistillation(_MaxSimLoss):
         self.temperature = temperature
         self.min_max = min_max
 
-    def _labels_of(self, y_pred) -> int | None:
+    def _count_labels(self, y_pred) -> int | None:
         return y_pred.shape[1] and y_pred.shape[1] - 1
 
     @leaves_out_rows

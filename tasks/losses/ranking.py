@@ -31,9 +31,9 @@ class RankingLoss(ConfigFromSignature, keras.losses.Loss):
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)
         present = y_true > ABSENT
-        return self.of_lists(y_true, ops.where(present, y_pred, MASKED_LOGIT), present)
+        return self.compute_list_losses(y_true, ops.where(present, y_pred, MASKED_LOGIT), present)
 
-    def of_lists(self, scores, logits, present):
+    def compute_list_losses(self, scores, logits, present):
         """Compute the loss of each list, (B,).
 
         Args:
@@ -67,7 +67,7 @@ class ListNet(RankingLoss):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "list_net", **kwargs})
 
-    def of_lists(self, scores, logits, present):
+    def compute_list_losses(self, scores, logits, present):
         target = ops.softmax(scores, axis=-1)
         return -ops.sum(target * ops.log_softmax(logits, axis=-1), axis=-1)
 
@@ -93,7 +93,7 @@ class PListMLE(RankingLoss):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "p_list_mle", **kwargs})
 
-    def of_lists(self, scores, logits, present):
+    def compute_list_losses(self, scores, logits, present):
         order = ops.argsort(-scores, axis=-1)
         logits = ops.take_along_axis(logits, order, axis=-1)
         present = ops.take_along_axis(present, order, axis=-1)
@@ -134,7 +134,7 @@ class MultipleNegatives(RankingLoss):
         super().__init__(**{"name": "multiple_negatives", **kwargs})
         self.scale = scale
 
-    def of_lists(self, scores, logits, present):
+    def compute_list_losses(self, scores, logits, present):
         logits = self.scale * ops.sigmoid(logits)
         wanted = ops.cast(scores > 0, logits.dtype)
         others = ops.where(present & (scores <= 0), logits, MASKED_LOGIT)
@@ -164,7 +164,7 @@ class ListMarginMSE(RankingLoss):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "list_margin_mse", **kwargs})
 
-    def of_lists(self, scores, logits, present):
+    def compute_list_losses(self, scores, logits, present):
         best = ops.argmax(scores, axis=-1)[:, None]  # (B, 1)
         error = ops.where(present, logits - scores, 0.0)  # avoid infinite values in gradients
         error = ops.where(present, ops.take_along_axis(error, best, axis=-1) - error, 0.0)

@@ -36,12 +36,12 @@ class RankNet(RankingLoss):
     def __init__(self, **kwargs):
         super().__init__(**{"name": "rank_net", **kwargs})
 
-    def of_lists(self, scores, logits, present):
+    def compute_list_losses(self, scores, logits, present):
         counts = scores[:, :, None] > scores[:, None]  # (B, K, K): text i is better than text j
         counts = ops.cast(counts & present[:, None], logits.dtype)
-        return self.of_pairs(scores, logits, counts)
+        return self.compute_pair_losses(scores, logits, counts)
 
-    def of_pairs(self, scores, logits, counts, weights=1.0):
+    def compute_pair_losses(self, scores, logits, counts, weights=1.0):
         """Compute the mean loss over the pairs of each list, (B,).
 
         Args:
@@ -86,7 +86,7 @@ class LambdaLoss(RankNet):
         super().__init__(**{"name": "lambda_loss", **kwargs})
         self.k = k
 
-    def of_pairs(self, scores, logits, counts, weights=1.0):
+    def compute_pair_losses(self, scores, logits, counts, weights=1.0):
         rank = 1 + ops.argsort(ops.argsort(-logits, axis=-1), axis=-1)  # (B, K), 1 is the best
         gain = self._gains(scores)
         apart = ops.abs(rank[:, :, None] - rank[:, None])  # (B, K, K)
@@ -97,7 +97,7 @@ class LambdaLoss(RankNet):
         if self.k is not None:
             near = ops.minimum(rank[:, :, None], rank[:, None]) <= self.k
             counts = counts * ops.cast(near, counts.dtype)
-        return super().of_pairs(scores, logits, counts, weights)
+        return super().compute_pair_losses(scores, logits, counts, weights)
 
     def _gains(self, scores):
         """Compute the gains (B, K), divided by the DCG of the best order."""

@@ -39,12 +39,12 @@ def counting(
         _counted.reset(token)
 
 
-def rows_that_count() -> keras.KerasTensor | None:
+def get_real_rows() -> keras.KerasTensor | None:
     """Return a boolean mask (B,) that is False for padding rows, or None without padding rows.
 
     Example:
         >>> with counting(rows=keras.ops.convert_to_tensor([True, False])):
-        ...     rows_that_count().numpy().tolist()
+        ...     get_real_rows().numpy().tolist()
         [True, False]
     """
     return _counted.get()[0]
@@ -58,7 +58,7 @@ def leaves_out_rows(method: Callable) -> Callable:
 
     Args:
         method: `call` of a loss, whose values of other rows do not depend on those rows, as by
-            `rows_that_count`; or `update_state` of a metric, which takes sample weights.
+            `get_real_rows`; or `update_state` of a metric, which takes sample weights.
 
     Example:
         >>> class Squares(keras.losses.Loss):
@@ -83,7 +83,7 @@ def tokens_that_count() -> keras.KerasTensor | None:
     return _counted.get()[1]
 
 
-def of_all_replicas(*values: keras.KerasTensor) -> tuple:
+def gather_replicas(*values: keras.KerasTensor) -> tuple:
     """Collect tensors from all replicas, and return the index of the first row on this replica.
 
     The gradients of all replicas are propagated to the rows of each replica. For this reason,
@@ -97,7 +97,7 @@ def of_all_replicas(*values: keras.KerasTensor) -> tuple:
         Tensors of shape (N, ...) in the order of the replicas, followed by the index.
 
     Example:
-        >>> of_all_replicas(keras.ops.ones((2,)))[1]
+        >>> gather_replicas(keras.ops.ones((2,)))[1]
         0
     """
     context = replica_context()
@@ -129,7 +129,7 @@ def replica_context() -> tf.distribute.ReplicaContext | None:
     return context if context and context.num_replicas_in_sync > 1 else None
 
 
-def padded_alike(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
+def pad_to_longest(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
     """Pad an axis with zeros to the size on the longest replica.
 
     Args:
@@ -137,7 +137,7 @@ def padded_alike(value: keras.KerasTensor, axis: int) -> keras.KerasTensor:
         axis: Positive integer. The axis whose size can differ between replicas.
 
     Example:
-        >>> padded_alike(keras.ops.ones((2, 3)), 1).shape
+        >>> pad_to_longest(keras.ops.ones((2, 3)), 1).shape
         TensorShape([2, 3])
     """
     context = replica_context()

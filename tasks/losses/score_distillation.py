@@ -15,7 +15,7 @@ from encoder_zoo.tasks.losses.vectors import (
     Similarity,
     check_rows,
     differ,
-    scores_like,
+    reshape_scores,
     similarities,
 )
 
@@ -62,7 +62,7 @@ class MarginMSE(ConfigFromSignature, keras.losses.Loss):
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 3, "a query, its positive, and one or more negatives")
         is_margin = len(y_true.shape) == 1 and not differ(y_pred.shape[1], 3)
-        wanted = y_true[:, None] if is_margin else _margins(scores_like(self, y_true, y_pred))
+        wanted = y_true[:, None] if is_margin else _margins(reshape_scores(self, y_true, y_pred))
         found = _margins(similarities(y_pred, self.similarity))
         return ops.mean(ops.square(found - wanted), axis=-1)
 
@@ -120,7 +120,7 @@ class ScoreDistillation(ConfigFromSignature, keras.losses.Loss):
     @leaves_out_rows
     def call(self, y_true, y_pred):
         check_rows(self, y_pred, 3, "a query and two or more documents")
-        y_true = scores_like(self, y_true, y_pred)
+        y_true = reshape_scores(self, y_true, y_pred)
         student = similarities(y_pred, self.similarity)
         return divergence(student, y_true, self.temperature, self.min_max)
 

@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, of_all_replicas, rows_that_count
+from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import check_rows
 
 
@@ -95,13 +95,13 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
 
 def _flops(x: keras.KerasTensor) -> keras.KerasTensor:
     """Compute the sum over all terms of the squared mean weight, for vectors (B, K, V)."""
-    if (real := rows_that_count()) is None:
+    if (real := get_real_rows()) is None:
         rows = ops.cast(ops.shape(x)[0], x.dtype)
     else:
         real = ops.cast(real, x.dtype)
         rows, x = ops.sum(real), x * real[:, None, None]
     totals = ops.sum(x, axis=(0, 1))[None]  # (1, V)
     count = rows * ops.cast(ops.shape(x)[1], x.dtype) * ops.ones_like(totals[:, :1])
-    totals, count, _ = of_all_replicas(totals, count)  # (R, V), (R, 1)
+    totals, count, _ = gather_replicas(totals, count)  # (R, V), (R, 1)
     means = ops.sum(totals, axis=0) / ops.maximum(ops.sum(count), 1)
     return ops.sum(ops.square(means))

@@ -89,7 +89,7 @@ def check_rows(loss: keras.losses.Loss, y_pred, least: int, texts: str) -> None:
         )
 
 
-def scores_like(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
+def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
     """Reshape the scores of pairs, (B,) or (B, K), to (B, K).
 
     Raises:
@@ -97,7 +97,7 @@ def scores_like(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor:
 
     Example:
         >>> y_pred = ops.zeros((2, 2, 3))
-        >>> scores_like(keras.losses.Loss(), ops.ones((2,)), y_pred).shape
+        >>> reshape_scores(keras.losses.Loss(), ops.ones((2,)), y_pred).shape
         TensorShape([2, 1])
     """
     check_rows(loss, y_pred, 2, "two texts with a score")
