@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+import zipfile
 from collections.abc import Mapping
 from typing import TypeVar
 
 import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import (
-    layers_in,
-    notes_shared_objects,
-    own_trainable_variables,
-    weight_bytes_of_opened_file,
-)
+from encoder_zoo.common.layers import layers_in, own_weights
 from encoder_zoo.common.validation import is_number
 from encoder_zoo.common.wording import invalid
 
 M = TypeVar("M", bound=keras.Model)
+
+
+# It is in no model, so that nothing else is taken for the same object.
+_PROBE = keras.initializers.Zeros()
+DEFLATED = 1032  # bytes that one byte of a zip archive can stand for, at most
 
 
 def saves_layer_states(cls: type[M]) -> type[M]:
@@ -72,9 +74,37 @@ def as_configuration(value: object) -> object:
 
     While Keras saves a model, the layer itself is returned, so that two tasks can share a backbone.
     """
-    if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not notes_shared_objects():
+    if isinstance(value, keras.layers.Layer | ConfigFromSignature) and not _notes_shared_objects():
         return keras.saving.serialize_keras_object(value)
     return value
+
+
+def _notes_shared_objects() -> bool:
+    """Return whether Keras is saving a model, and so notes objects that occur in it twice.
+
+    It finds them only where configurations hold the objects themselves.
+    """
+    _, again = (keras.saving.serialize_keras_object(_PROBE) for _ in range(2))
+    return "shared_object_id" in again
+
+
+def _weight_bytes_of_opened_file() -> int | None:
+    """Return the size of the weights in the `.keras` file that Keras is opening; None if none is.
+
+    Keras builds a model before it looks at its weights, and tells the model nothing of the file:
+    it is the archive that a function holds which has called this one.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if isinstance(value, zipfile.ZipFile):
+                return sum(
+                    min(member.file_size, DEFLATED * member.compress_size)
+                    for member in value.infolist()
+                    if member.filename.startswith("model.weights.")
+                )
+        frame = frame.f_back
+    return None
 
 
 def check_file_holds(cls: type, config: Mapping) -> None:
@@ -82,7 +112,7 @@ def check_file_holds(cls: type, config: Mapping) -> None:
 
     `cls.least_weights(config)` is a lower bound for the number of weights.
     """
-    held = weight_bytes_of_opened_file() if hasattr(cls, "least_weights") else None
+    held = _weight_bytes_of_opened_file() if hasattr(cls, "least_weights") else None
     if held is None:
         return
     try:
@@ -139,7 +169,7 @@ def _update_layers(model: keras.Model, updated: dict[str, dict]) -> None:
         layer, rank, alpha = layers[int(index)], entry["rank"], entry["alpha"]
         if getattr(layer, "lora_enabled", None) is not False:
             continue
-        sizes = [size for weight in own_trainable_variables(layer) for size in weight.shape]
+        sizes = [size for weight in own_weights(layer) for size in weight.shape]
         most = max(MOST_RANK, *sizes)
         if type(rank) is not int or not 0 < rank <= most:
             expected = f"an integer from 1 to {most}"
@@ -160,7 +190,7 @@ def _frozen_layers(model: keras.Model) -> dict[str, list]:
     weights = [
         [i, j]
         for i, layer in enumerate(layers)
-        for j, weight in enumerate(own_trainable_variables(layer))
+        for j, weight in enumerate(own_weights(layer))
         if weight.trainable != layer.trainable
     ]
     found = {"layers": frozen, "weights": weights}
@@ -173,7 +203,7 @@ def _freeze_layers(model: keras.Model, frozen: dict[str, list]) -> None:
     for i, layer in enumerate(layers):  # outer layers first, because they change inner layers
         layer.trainable = i not in indices
     for i, j in frozen.get("weights", ()):
-        weight = own_trainable_variables(layers[i])[j]
+        weight = own_weights(layers[i])[j]
         weight.trainable = not layers[i].trainable
 
 

@@ -256,7 +256,7 @@ def _inside(
 
 
 # Of Keras's models; pickles and copies are made by `__reduce__`.
-READ = ("get_weights", "get_state_tree", "save", "save_weights", "export", "__reduce__")
+READ = ("get_weights", "get_state_tree", "save", "save_weights", "__reduce__")
 ASK = ("predict", "predict_on_batch", "evaluate")
 CHANGE = ("set_weights", "set_state_tree", "load_weights", "quantize")
 
@@ -271,7 +271,8 @@ def locks_weights(cls: type[M]) -> type[M]:
         (reads_weights, READ + ASK),
         (changes_weights, CHANGE),
         (trains, ("fit", "train_on_batch")),
-        (compiles, ("compile",)),
+        # Keras sets the functions of a model to None while it exports it.
+        (compiles, ("compile", "export")),
         (uses_metrics, ("evaluate", "test_on_batch")),
     ]
     own = set(vars(cls))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from keras import initializers, ops
 
-from encoder_zoo.common.keras_private import frozen_kernel
+from encoder_zoo.common.layers import frozen_kernel
 
 UPDATES = ("lora_kernel_a", "lora_kernel_b")
 LORA_SCALE = "lora_scale"

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from encoder_zoo.common.keras_private import (
+from encoder_zoo.common.layers import (
     attributes_of,
     frozen_kernel,
     innermost_layers,
     layers_in,
-    own_variables,
+    own_weights,
     remove_lora,
 )
 from encoder_zoo.common.lazy import keras, ops, tf
@@ -177,7 +177,7 @@ def undecayed_weights(model: keras.layers.Layer) -> list[keras.Variable]:
     """
     found = []
     for layer in layers_in(model):
-        own = own_variables(layer)
+        own = own_weights(layer)
         named = [v for name, v in attributes_of(layer).items() if _UNDECAYED.fullmatch(name)]
         held = {id(value) for value in keras.tree.flatten(named)}
         is_norm = isinstance(layer, _NORMALIZATIONS)

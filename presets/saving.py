@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.extras import extra
-from encoder_zoo.common.keras_private import frozen_kernel, layers_in
+from encoder_zoo.common.layers import frozen_kernel, layers_in
 from encoder_zoo.common.validation import Rule, validate_arguments
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head

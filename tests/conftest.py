@@ -243,12 +243,12 @@ def kept_kernels():
     """
     import tensorflow as tf
 
-    from encoder_zoo.common import keras_private
+    from encoder_zoo.common import tensorflow_private
 
     tf.random.set_seed(0)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tf.random, "set_seed", lambda seed: None)
-        patched.setattr(keras_private, "GONE_AT_ONCE", math.inf)
+        patched.setattr(tensorflow_private, "GONE_AT_ONCE", math.inf)
         yield
 
 

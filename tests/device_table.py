@@ -108,7 +108,7 @@ def make(name):
     """Return a tiny model without dropout, with the same weights every time, and its data."""
     import keras
 
-    from encoder_zoo.common.keras_private import layers_in
+    from encoder_zoo.common.layers import layers_in
     from encoder_zoo.encoders import get_family
     from encoder_zoo.testing import tiny
 

@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops
 
 import encoder_zoo as ez
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks.training import fine_tuning_optimizer, recipe
 from encoder_zoo.tasks.training.optimizers import (

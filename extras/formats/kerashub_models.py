@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from encoder_zoo.common.keras_private import own_trainable_variables
+from encoder_zoo.common.layers import own_weights
 from encoder_zoo.common.lazy import keras
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CustomHeadRecord
@@ -244,7 +244,7 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
             continue
         check_not_quantized(model, path)
         values = [ours] if path == "head.bias" else _weights(ours)
-        targets = own_trainable_variables(_layer(there, group))
+        targets = own_weights(_layer(there, group))
         for target, value in zip(targets, values, strict=True):
             # KerasHub's kernels have an axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))

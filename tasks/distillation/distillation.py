@@ -146,7 +146,7 @@ class Distillation(TextModel):
         self.temperature = temperature
         self.label_weight = label_weight
         self.relation_heads = relation_heads
-        pairing.check_same_strategy(self, student)
+        pairing.check_same_strategy(student)
         self.maps = []
         if "hidden_states" in self.objectives:
             widths = (backbone.hidden_dim for backbone in reversed(backbones))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from encoder_zoo.common.configuration import argument_names
-from encoder_zoo.common.keras_private import strategy_of
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.backbone import Backbone
@@ -17,6 +16,7 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens, pack
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
+from encoder_zoo.tasks.training.distribution import current_strategy
 
 TEACHER = "teacher_"
 # Positions of the student's tokens in the teacher's example.
@@ -212,9 +212,12 @@ def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None
         )
 
 
-def check_same_strategy(*models) -> None:
-    """Raise a ValueError if not all were built under one strategy of `tf.distribute`."""
-    if len({id(strategy_of(model)) for model in models}) > 1:
+def check_same_strategy(student: Task | Backbone) -> None:
+    """Raise a ValueError if a student was not built under the strategy of `tf.distribute` here."""
+    here = current_strategy()
+    if here is not None and isinstance(here, tf.distribute.OneDeviceStrategy):
+        here = None  # its variables are as all others
+    if getattr(student.weights[0].value, "distribute_strategy", None) is not here:
         raise ValueError(
             "The student and its Distillation have different strategies of tf.distribute. Build "
             "both in the scope of one."

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import keras
 from keras import ops
 
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.common.lazy import array_ops, tf
 
 

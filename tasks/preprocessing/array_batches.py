@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import adapter_that_calls
 from encoder_zoo.common.ragged_array import as_array
 
 
@@ -29,8 +29,6 @@ class ArrayBatches(keras.utils.PyDataset):
         super().__init__()
         self._make = make
         self._numbers = numbers
-        self._adapter = None
-        self._mapped_from: ArrayBatches | None = None
         self._counted = True
 
     @property
@@ -44,14 +42,10 @@ class ArrayBatches(keras.utils.PyDataset):
         batches._counted = False
         return batches
 
-    def on_epoch_begin(self):
-        self._adapter = adapter_that_calls()
-        if self._mapped_from is not None:  # which a callback may hold
-            self._mapped_from._adapter = self._adapter
-
-    def end_epoch(self) -> None:
-        """Tell Keras that an epoch is over, which a callback ended before its last step."""
-        self._adapter.on_epoch_end()
+    def without_end(self) -> Iterator:
+        """Yield the batches again and again: Keras leaves a generator in the middle of an epoch."""
+        for number in itertools.count():
+            yield self[number]
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -79,6 +73,4 @@ class ArrayBatches(keras.utils.PyDataset):
             batch = self._make(number)
             return function(*batch) if isinstance(batch, tuple) else function(batch)
 
-        mapped = ArrayBatches(make, self._numbers)
-        mapped._mapped_from = self
-        return mapped
+        return ArrayBatches(make, self._numbers)

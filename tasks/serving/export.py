@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.kernels.long_attention import trace_for_length

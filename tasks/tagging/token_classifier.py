@@ -17,7 +17,6 @@ import numpy as np
 
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import extra
-from encoder_zoo.common.keras_private import compiled_metrics
 from encoder_zoo.common.validation import (
     PositiveInt,
     Probability,
@@ -290,7 +289,7 @@ class TokenClassifier(LabelledTask):
         )
 
     def _before_evaluation(self) -> None:
-        for metric in compiled_metrics(self):
+        for metric in self.compiled_with.given:
             if isinstance(metric, entity_metrics.EntityF1) and metric.labels == self.labels:
                 entity_metrics.set_transitions(metric, self._answers.allowed_tags())
 

@@ -31,7 +31,6 @@ from encoder_zoo.presets.files.manifest import read_manifest, write_manifest
 from encoder_zoo.presets.files.open_folder import OpenFolder
 from encoder_zoo.presets.files.safetensors_file import SafetensorsFile
 from encoder_zoo.presets.formats.preset_files import CONFIG, MANIFEST
-from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.training.callbacks import nan_loss_error, stopping_at_divergence
 from encoder_zoo.tasks.training.distribution import of_all_workers
 
@@ -538,8 +537,6 @@ class RestOfEpoch(keras.callbacks.CallbackList):
         if self._done:
             self.model.stop_training = self._stop_wanted
             self._done = 0
-            if isinstance(self._batches, ArrayBatches):
-                self._batches.end_epoch()
         super().on_epoch_end(epoch, logs)
 
 

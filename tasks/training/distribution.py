@@ -20,14 +20,9 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import (
-    clip_summed_gradients,
-    joins_processes,
-    separate_collectives,
-    spreads_models,
-    torch_processes,
-)
+from encoder_zoo.common.keras_private import joins_processes, torch_processes
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.tensorflow_private import separate_collectives
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
 
 logger = logging.getLogger(__name__)
@@ -123,6 +118,39 @@ def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
         return tf.distribute.get_replica_context().all_reduce("SUM", bad) == 0
 
     optimizer.check_finite = check_everywhere
+
+
+def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
+    """Have an optimizer clip the gradient of the whole batch.
+
+    Keras clips the gradients of every replica and sums then (optimizers/base_optimizer.py), and it
+    takes the norm of an embedding's gradient before the rows of equal tokens are added up, which
+    depends on how a batch is divided.
+    """
+    limits = optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue
+    if not any(limits) or "apply" in vars(optimizer):
+        return
+    apply = optimizer.apply
+
+    def apply_clipped(grads, trainable_variables=None):
+        pairs = [(i, array_ops.convert_to_tensor(g)) for i, g in enumerate(grads) if g is not None]
+        numbers, given = zip(*pairs, strict=True)
+        count = tf.distribute.get_replica_context().num_replicas_in_sync
+        if count > 1:
+            whole = tf.distribute.get_replica_context().all_reduce("SUM", list(given))
+            given = [grad / count for grad in _clipped(whole, *limits)]  # Keras adds them up
+        found = dict(zip(numbers, given, strict=True))
+        return apply([found.get(i) for i in range(len(grads))], trainable_variables)
+
+    optimizer.apply = apply_clipped
+
+
+def _clipped(gradients: list, norm: float | None, global_norm: float | None, value: float | None):
+    if norm:
+        return [tf.clip_by_norm(gradient, norm) for gradient in gradients]
+    if global_norm:
+        return tf.clip_by_global_norm(gradients, global_norm)[0]
+    return [tf.clip_by_value(gradient, -value, value) for gradient in gradients]
 
 
 def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
@@ -346,6 +374,32 @@ def check_divisible(examples: dict, batch_size: int) -> None:
             f"keras.distribution cannot split {count} rows in batches of {batch_size} over "
             f"{devices} devices. {todo}, with batch_size={fitting}."
         )
+
+
+def spreads_models() -> bool:
+    """Return whether `keras.distribution` works on this backend, which only its devices tell.
+
+    Keras's backend for TensorFlow lists devices, and leaves a distribution aside.
+    """
+    backend = keras.config.backend()
+    if backend == "torch":
+        try:
+            keras.distribution.list_devices()
+        except AttributeError:  # Keras has no such part for this backend
+            return False
+    return backend in ("jax", "torch")
+
+
+def current_strategy() -> tf.distribute.Strategy | None:
+    """Return the strategy in whose scope this is called, or None.
+
+    Example:
+        >>> current_strategy() is None
+        True
+    """
+    if keras.config.backend() != "tensorflow" or not tf.distribute.has_strategy():
+        return None
+    return tf.distribute.get_strategy()
 
 
 def check_backend_spreads() -> None:

@@ -6,12 +6,13 @@ Comment letters: B batch, N examples that are kept, C classes or columns.
 from __future__ import annotations
 
 import math
+import types
 
 import keras
 from keras import metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import HigherIsBetter, drop_variable
+from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
@@ -36,19 +37,25 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     def __init__(self, capacity: PositiveInt = CAPACITY, **kwargs):
         super().__init__(**kwargs)
         self.capacity = capacity
-        self.examples = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget the variables; `update_state` makes others."""
+        self._kept = types.MappingProxyType({})  # past Keras's tracking
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """Return the rows of all examples, and how many each replica has; none before the first."""
+        return list(self._kept.values())
 
     def reserve(self, count: int) -> bool:
         """Make room for so many examples; return whether variables were dropped for it."""
         if count <= self.capacity:
             return False
         self.capacity = 2 ** math.ceil(math.log2(count))
-        if self.examples is None:
-            return False
-        for variable in (self.examples, self.counts):
-            drop_variable(self, variable)
-        self.examples = None
-        return True
+        had = bool(self._kept)
+        self._forget()
+        return had
 
     def columns(self, y_true, y_pred) -> tuple:
         """Return what is kept of labels (B, 1) or (B, C), and of outputs (B, C)."""
@@ -66,33 +73,46 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         weight = ops.ones_like(y_pred[:, 0])
         if sample_weight is not None:
             weight *= ops.reshape(ops.cast(sample_weight, self.dtype), (-1,))
-        if self.examples is None:
+        if not self._kept:
             self._make_variables(y_true.shape[-1] or 1, y_pred.shape[-1])
         counts = weight > 0
-        replica, before = _replica(), ops.convert_to_tensor(self.counts)
+        kept, number = self.variables
+        replica, before = _replica(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
         # The last row of each part takes what does not count.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
         rows = ops.concatenate([y_true, y_pred, weight[:, None]], axis=1)
         rows = ops.where((at < self.capacity)[:, None], rows, 0.0)
         at = (at + replica * (self.capacity + 1))[:, None]
-        self.examples.assign(ops.scatter_update(ops.convert_to_tensor(self.examples), at, rows))
+        kept.assign(ops.scatter_update(ops.convert_to_tensor(kept), at, rows))
         mine = ops.cast(ops.arange(before.shape[0]) == replica, self.dtype)
-        self.counts.assign(before + mine * ops.sum(ops.cast(counts, self.dtype)))
+        number.assign(before + mine * ops.sum(ops.cast(counts, self.dtype)))
 
     def _make_variables(self, *widths: int) -> None:
         self.widths, parts = widths, _replicas()
         shape = (parts * (self.capacity + 1), sum(widths) + 1)
-        self.examples = self.add_variable(shape, "zeros", name="examples")
-        self.counts = self.add_variable((parts,), "zeros", name="counts")
+        shapes = {"examples": shape, "counts": (parts,)}
+        made = {
+            name: keras.Variable(
+                "zeros",
+                shape,
+                self.dtype,
+                trainable=False,
+                aggregation="sum",
+                synchronization="on_read",
+                name=name,
+            )
+            for name, shape in shapes.items()
+        }
+        self._kept = types.MappingProxyType(made)
 
     def result(self):
-        if self.examples is None:
+        if not self._kept:
             return ops.zeros((), self.dtype)
         width = self.widths[0]
-        rows = ops.convert_to_tensor(self.examples)
+        rows, number = map(ops.convert_to_tensor, self.variables)
         score = self.score(rows[:, :width], rows[:, width:-1], rows[:, -1])
-        is_whole = ops.all(ops.convert_to_tensor(self.counts) <= self.capacity)
+        is_whole = ops.all(number <= self.capacity)
         is_valid = is_whole & ~ops.any(ops.isnan(rows))
         return ops.where(is_valid, score, float("nan"))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import LEARNING_RATE, WEIGHT_DECAY
@@ -33,7 +33,7 @@ class TorchAdamW(ScheduledAdamW):
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
 
-    def clip_and_update(self, gradients, variables):
+    def update_all(self, gradients, variables):
         import torch
 
         with torch.no_grad():
@@ -42,7 +42,7 @@ class TorchAdamW(ScheduledAdamW):
                 completed = self.completes_step()
                 if completed:
                     self._step(means, variables)
-                    torch._foreach_zero_([self.sum_of(variable).value for variable in variables])
+                    torch._foreach_zero_([self.states[id(v)].sum.value for v in variables])
                 self.end_batch(completed)
             else:
                 self._step(gradients, variables)
@@ -58,9 +58,8 @@ class TorchAdamW(ScheduledAdamW):
         correction = ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
 
         def kind(pair):
-            variable = pair[1]
-            share, value = self._shares[self.index_of(variable)], variable.value
-            return share, self.decays(variable), str(value.dtype)
+            state = self.states[id(pair[1])]
+            return state.share, state.decays, str(pair[1].value.dtype)
 
         pairs = sorted(zip(gradients, variables, strict=True), key=kind)
         for (share, decays, _), group in itertools.groupby(pairs, kind):
@@ -68,8 +67,9 @@ class TorchAdamW(ScheduledAdamW):
             weights = [variable.value for variable in variables]
             if decays:
                 torch._foreach_mul_(weights, 1 - rate * share * self.weight_decay)
-            moments = zip(*map(self.moments_of, variables), strict=True)
-            first, second = ([moment.value for moment in each] for each in moments)
+            states = [self.states[id(variable)] for variable in variables]
+            first = [state.first.value for state in states]
+            second = [state.second.value for state in states]
             update = self._update_group
             if torch.compiler.is_compiling():
                 # Not a part of a compiled step: PyTorch cannot trace it with a rate as a tensor.

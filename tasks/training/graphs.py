@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 import keras
 from keras import ops
 
-from encoder_zoo.common.keras_private import graphs_as_traced
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.tensorflow_private import graphs_as_traced
 from encoder_zoo.encoders.kernels import long_attention
 from encoder_zoo.encoders.training import trace_blocks_once
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS

@@ -15,7 +15,7 @@ import keras
 from keras import losses, metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import HigherIsBetter, take_direction, wrapped_function
+from encoder_zoo.common.keras_private import HigherIsBetter, take_direction
 from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
@@ -30,6 +30,7 @@ from encoder_zoo.tasks.training.loss_inputs import (
     inputs_of_function,
     name_of,
     takes_probabilities,
+    wrapped_function,
 )
 
 KINDS = {
@@ -57,7 +58,7 @@ OF_CLASSES = (
 )
 # {function: metric that computes its mean}
 MEANS = {
-    wrapped_function(metric)[0]: type(metric)
+    wrapped_function(metric): type(metric)
     for metric in (
         cls()
         for cls in KINDS

@@ -12,9 +12,8 @@ from __future__ import annotations
 import functools
 import inspect
 
-from keras import losses, ops
+from keras import losses, metrics, ops
 
-from encoder_zoo.common.keras_private import wrapped_function
 from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
 ACTIVATIONS = {"softmax": ops.softmax, "sigmoid": ops.sigmoid}
@@ -60,8 +59,36 @@ OF_ACTIVATION = {
     losses.binary_crossentropy: "sigmoid",
     losses.binary_focal_crossentropy: "sigmoid",
 }
+# The base of Keras's losses that compute a function, and that of its metrics.
+WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
+
+
+def wrapped_function(wrapper):
+    """Return the function of a loss or metric of Keras's, whatever the attribute's name is.
+
+    Args:
+        wrapper: anything; None is returned for what wraps no function.
+
+    Example:
+        >>> wrapped_function(losses.Huber()) is losses.huber
+        True
+    """
+    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
+    return next(
+        (f for f in held if inspect.isfunction(f) or isinstance(f, functools.partial)), None
+    )
+
+
+def keywords_of(wrapper) -> dict:
+    """Return the keyword arguments that a loss or metric of Keras's passes to its function."""
+    held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
+    return {
+        name: value for found in held if isinstance(found, dict) for name, value in found.items()
+    }
+
+
 CLASSES = {
-    wrapped_function(cls())[0]: cls
+    wrapped_function(cls()): cls
     for cls in vars(losses).values()
     if inspect.isclass(cls) and cls is not losses.Loss
 }
@@ -81,7 +108,7 @@ def function_of(loss):
         if isinstance(loss, functools.partial):
             loss = loss.func
         elif wrapped_function(loss):
-            loss = wrapped_function(loss)[0]
+            loss = wrapped_function(loss)
         else:
             break
     return loss if inspect.isfunction(loss) and loss in FUNCTIONS else None
@@ -98,7 +125,7 @@ def argument_of(loss, name: str):
     if isinstance(loss, functools.partial):
         inner, keywords = loss.func, loss.keywords
     elif wrapped_function(loss):
-        inner, keywords = wrapped_function(loss)
+        inner, keywords = wrapped_function(loss), keywords_of(loss)
     else:
         return None
     return keywords[name] if name in keywords else argument_of(inner, name)

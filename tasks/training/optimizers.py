@@ -1,12 +1,15 @@
 """AdamW with linear warmup and decay, and on TensorFlow's own kernel."""
 
+import re
+import types
+import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from encoder_zoo.common.keras_private import HookedAdamW
 from encoder_zoo.common.lazy import tf
 
 # Devlin et al. 2019, appendix A.3, and the code released with it.
@@ -79,9 +82,28 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in names}
 
 
+class WeightState(NamedTuple):
+    """What an optimizer keeps of a weight.
+
+    Attributes:
+        share: of the learning rate.
+        decays: whether weight decay is for it.
+        first, second: the running means of its gradients and of their squares.
+        sum: of its gradients since the last accumulated step, or None.
+    """
+
+    share: float
+    decays: bool
+    first: keras.Variable
+    second: keras.Variable
+    sum: keras.Variable | None
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
-class ScheduledAdamW(HookedAdamW):
+class ScheduledAdamW(keras.optimizers.AdamW):
     """AdamW that keeps its schedule's numbers among its variables; `restart` begins another run.
+
+    A step is its own `apply`, of which Keras calls no part: `update_all` clips, decays and updates.
 
     With `gradient_accumulation_steps` the gradient of a step is that of one large batch: each
     batch's counts as `weigh_batch` says, and the last batch of a run completes the step that is
@@ -91,7 +113,13 @@ class ScheduledAdamW(HookedAdamW):
     Args:
         learning_rate: as for `keras.optimizers.AdamW`.
         learning_rate_multiplier: of a weight, for layer-wise decay; None is 1 for all.
-        **kwargs: the other arguments of `keras.optimizers.AdamW`.
+        **kwargs: of `keras.optimizers.AdamW`: the betas, `epsilon`, `weight_decay`,
+            `global_clipnorm` and `gradient_accumulation_steps`.
+
+    Attributes:
+        schedule: the learning rate as given; `learning_rate` is its value at the present step.
+        batches: the number of batches; `iterations` counts accumulated steps.
+        states: {id of a weight: its `WeightState`}.
 
     Example:
         >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))
@@ -109,12 +137,23 @@ class ScheduledAdamW(HookedAdamW):
         **kwargs,
     ):
         super().__init__(learning_rate, **kwargs)
+        self.schedule = learning_rate
         self.learning_rate_multiplier = learning_rate_multiplier
+        self._undecayed = types.SimpleNamespace(ids=set(), names=None)
+        self._kept = types.SimpleNamespace(weights=[], states={})  # past Keras's tracking
         self._total_batches = 0
         self.weigh_batch()
         self.leave_out_unless(True)
         if isinstance(self.schedule, LinearWarmupDecay):
-            self.track(self.schedule.numbers)
+            self._numbers = self.schedule.numbers  # one of the optimizer's variables from now on
+
+    @property
+    def batches(self) -> keras.Variable:
+        return self.variables[0]
+
+    @property
+    def states(self) -> dict[int, WeightState]:
+        return self._kept.states
 
     @property
     def learning_rate(self):
@@ -131,12 +170,34 @@ class ScheduledAdamW(HookedAdamW):
         if rate != now:
             self.schedule.hold(rate)
 
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        """Exclude weights from decay, as Keras does, by themselves or by parts of their names."""
+        super().exclude_from_weight_decay(var_list, var_names)
+        names = re.compile("|".join(var_names)) if var_names else None
+        self._undecayed = types.SimpleNamespace(ids={*map(id, var_list or ())}, names=names)
+
+    def _decays(self, weight: keras.Variable) -> bool:
+        ids, names = self._undecayed.ids, self._undecayed.names
+        return id(weight) not in ids and not (names and names.search(weight.name))
+
     def build(self, variables):
+        if self.built:
+            return
+        known = len(self.variables)
         super().build(variables)
-        self._shares = [
-            self.learning_rate_multiplier(v) if self.learning_rate_multiplier else 1.0
-            for v in variables
-        ]
+        added = self.variables[known:]
+        sums = added[: len(variables)] if self.gradient_accumulation_steps else []
+        moments = added[len(sums) :]
+        states = {
+            id(weight): WeightState(
+                self.learning_rate_multiplier(weight) if self.learning_rate_multiplier else 1.0,
+                self._decays(weight),
+                *moments[2 * i : 2 * i + 2],
+                sums[i] if sums else None,
+            )
+            for i, weight in enumerate(variables)
+        }
+        self._kept.weights, self._kept.states = list(variables), states
         if self.gradient_accumulation_steps:
             first = {"aggregation": "only_first_replica"}
             self._divisor = self.add_variable((), name="divisor", **first)
@@ -179,15 +240,16 @@ class ScheduledAdamW(HookedAdamW):
 
     def mean_gradients(self, gradients: list, variables: list) -> list:
         """Add gradients to those of the step, and return its mean gradients up to here."""
-        sums = [self.sum_of(variable) for variable in variables]
+        sums = [self.states[id(variable)].sum for variable in variables]
         factor, size = (ops.cast(number, "float32") for number in (self._factor, self._size))
         gradients = [g * ops.cast(factor, g.dtype) for g in gradients]
         if self._finite is not True:
             gradients = [ops.where(self._finite, g, ops.zeros_like(g)) for g in gradients]
             size = ops.where(self._finite, size, 0.0)
-        self.add_gradients(gradients, sums)
+        for total, gradient in zip(sums, gradients, strict=True):
+            self.assign(total, total.value + gradient)
         divisor = self._divisor.value + size
-        self._divisor.assign(divisor)
+        self.assign(self._divisor, divisor)
         self.weigh_batch()
         divisor = ops.where(divisor > 0, divisor, 1.0)
         return [total.value / ops.cast(divisor, total.dtype) for total in sums]
@@ -205,51 +267,66 @@ class ScheduledAdamW(HookedAdamW):
         return ops.logical_or(whole, number == self._last_batch.value)
 
     def end_batch(self, completed) -> None:
-        """Count the batch, and after a step begin another; Keras adds 1 to `batches` then."""
-        self._divisor.assign(ops.where(completed, 0.0, self._divisor.value))
+        """Count the batch, and after a step begin another; `apply` adds 1 to `batches` then."""
+        self.assign(self._divisor, ops.where(completed, 0.0, self._divisor.value))
         batches, done, ends = self.batches.value, self._done.value, self._ends_step()
         counted = batches - 1 + ops.cast(self._finite, batches.dtype)
-        self.batches.assign(ops.where(completed, self._end_of_step(batches), counted))
-        self._done.assign(ops.where(ends, self._end_of_step(done), done) + 1)
+        self.assign(self.batches, ops.where(completed, self._end_of_step(batches), counted))
+        self.assign(self._done, ops.where(ends, self._end_of_step(done), done) + 1)
 
     def _end_of_step(self, count):
         """Return the number of batches before the last of a step, of which some are done."""
         steps = self.gradient_accumulation_steps
         return count - count % steps + (steps - 1)
 
-    def clip_and_update(self, gradients, variables):
+    def apply(self, grads, trainable_variables=None):
+        variables = list(trainable_variables or self._kept.weights)
+        if not self.built:
+            self.build(variables)
+        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        if not pairs:
+            raise ValueError("No weight has a gradient: the loss depends on none.")
+        if len(pairs) < len(variables):
+            missing = [v.path for g, v in zip(grads, variables, strict=True) if g is None]
+            warnings.warn(f"No gradients for {missing}: the loss does not use them.", stacklevel=2)
+        self.update_all(*map(list, zip(*pairs, strict=True)))
+        for _, variable in pairs:
+            if variable.constraint is not None:
+                variable.assign(variable.constraint(variable))
+        self.assign(self.batches, self.batches.value + 1)
+
+    def update_all(self, gradients: list, variables: list) -> None:
+        """Clip gradients, accumulate them, decay weights and update them."""
         if not self.gradient_accumulation_steps:
-            super().clip_and_update(gradients, variables)
+            self._step(gradients, variables)
             return
         means = self.mean_gradients(gradients, variables)
         completed = self.completes_step()
-        sums = [self.sum_of(variable) for variable in variables]
-        changed = [*variables, *(m for v in variables for m in self.moments_of(v))]
+        states = [self.states[id(variable)] for variable in variables]
+        changed = [*variables, *(m for state in states for m in (state.first, state.second))]
         before = [variable.value + 0 for variable in changed]
-        self.step(means, variables)
+        self._step(means, variables)
         # In place of a branch, which JAX has none of for variables.
         for variable, value in zip(changed, before, strict=True):
             variable.assign(ops.where(completed, variable.value, value))
-        for total in sums:
+        for total in (state.sum for state in states):
             total.assign(ops.where(completed, ops.zeros_like(total.value), total.value))
         self.end_batch(completed)
 
-    def decay(self, variables):
-        if not self.weight_decay:
-            return
-        for variable in filter(self.decays, variables):
-            rate = ops.cast(self.learning_rate * self.weight_decay, variable.dtype)
-            share = self._shares[self.index_of(variable)]
-            variable.assign(variable * (1 - rate * share))
-
-    def update(self, gradients, variables, learning_rate):
-        groups = {}  # of weights with the same learning rate
+    def _step(self, gradients: list, variables: list) -> None:
+        """Clip gradients, decay weights and update them, at once."""
+        if self.global_clipnorm:
+            norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
+            share = self.global_clipnorm * ops.minimum(1.0 / norm, 1.0 / self.global_clipnorm)
+            share += norm - norm  # NaN where the norm is infinite
+            gradients = [gradient * share for gradient in gradients]
+        rate = self.learning_rate
         for gradient, variable in zip(gradients, variables, strict=True):
-            share = self._shares[self.index_of(variable)]
-            groups.setdefault(share, []).append((gradient, variable))
-        for share, pairs in groups.items():
-            gradients, variables = map(list, zip(*pairs, strict=True))
-            super().update(gradients, variables, learning_rate * share)
+            state = self.states[id(variable)]
+            if state.decays and self.weight_decay:
+                decay = ops.cast(rate * self.weight_decay, variable.dtype)
+                variable.assign(variable * (1 - decay * state.share))
+            self.update_step(gradient, variable, rate * state.share)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -310,10 +387,14 @@ class FusedAdamW(ScheduledAdamW):
         0.9
     """
 
-    def clip_and_update(self, gradients, variables):
+    def assign(self, variable, value):
+        """Assign a value in this replica alone: all have the same."""
+        value = tf.cast(value, variable.dtype)
+        tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value)
+
+    def update_all(self, gradients, variables):
         replicas = tf.distribute.get_replica_context()
         if replicas.num_replicas_in_sync > 1:
-            # Keras takes the norm before it adds up the rows of a token, and the replicas.
             gradients = replicas.all_reduce("SUM", gradients)
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
@@ -327,49 +408,35 @@ class FusedAdamW(ScheduledAdamW):
         # Once for all weights: each operation less in a graph is traced and optimized faster.
         kept = 1 - rate * self.weight_decay
         numbers = (share, kept, rate, beta_1, beta_2, beta_1**step, beta_2**step, epsilon)
-        pairs = [(g, v.value) for g, v in zip(gradients, variables, strict=True)]
+        pairs = list(zip(gradients, variables, strict=True))
         if not self.gradient_accumulation_steps:
-            self.merge_call(self._update_all, pairs, numbers)
+            for gradient, variable in pairs:
+                self._update(variable, gradient, *numbers)
             return
         completed = self.completes_step()
-        self.merge_call(self._update_all, pairs, (completed, *numbers))
+
+        def update_and_clear():
+            for gradient, variable in pairs:
+                self._update(variable, gradient, *numbers)
+                total = self.states[id(variable)].sum
+                self.assign(total, tf.zeros_like(total.value))
+
+        tf.cond(completed, update_and_clear, lambda: None)
         self.end_batch(completed)
 
-    def _update_all(self, strategy, pairs: list[tuple], numbers: tuple) -> None:
-        for gradient, variable in pairs:
-            arguments = (gradient, *numbers)
-            strategy.extended.update(variable, self._update_one, args=arguments, group=False)
-
-    def _update_one(self, variable, gradient, *numbers):
-        """Update one weight on one device, if the batch is the last of an accumulated step."""
-        if not self.gradient_accumulation_steps:
-            self._update(variable, gradient, *numbers)
-            return
-        completed, *numbers = numbers
-
-        def update():
-            self._update(variable, gradient, *numbers)
-            total = self.sum_of(variable)
-            total.assign(tf.zeros_like(total))
-
-        # Around each weight. Keras's own branch is around all of them, and in a branch TensorFlow
-        # does not sum over replicas.
-        tf.cond(completed, update, lambda: None)
-
     def _update(self, variable, gradient, *numbers):
-        if variable.dtype != tf.float32:
+        if variable.dtype != "float32":
             numbers = [tf.cast(number, variable.dtype) for number in numbers]
         share, kept, rate, beta_1, beta_2, beta_1_power, beta_2_power, epsilon = numbers
-        learning_rate_multiplier = self._shares[self.index_of(variable)]
-        if learning_rate_multiplier != 1:
-            rate, kept = rate * learning_rate_multiplier, 1 - (1 - kept) * learning_rate_multiplier
-        momentum, velocity = self.moments_of(variable)
-        if self.decays(variable):
-            variable.assign(variable * kept)
+        state = self.states[id(variable)]
+        if state.share != 1:
+            rate, kept = rate * state.share, 1 - (1 - kept) * state.share
+        if state.decays:
+            self.assign(variable, variable.value * kept)
         tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=momentum.value.handle,
-            v=velocity.value.handle,
+            var=variable.value.handle,
+            m=state.first.value.handle,
+            v=state.second.value.handle,
             beta1_power=beta_1_power,
             beta2_power=beta_2_power,
             lr=rate,

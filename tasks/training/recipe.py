@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import compiled_parts, learning_rate_at
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
@@ -242,8 +241,8 @@ class Recipe:
                 )
             return
         # Of the mean squares of the gradients; the head's, at the end, are other than 0 first.
-        squares = (inner.moments_of(variable)[1] for variable in reversed(weights))
-        if not any(bool(keras.ops.any(square != 0)) for square in squares):
+        states = (inner.states[id(variable)] for variable in reversed(weights))
+        if not any(bool(keras.ops.any(state.second != 0)) for state in states):
             logger.warning(
                 "All gradients of this `fit` were 0: it has learned nothing. Are all sample "
                 "weights 0, are no tokens labelled, or is the loss 0 already?"
@@ -353,6 +352,84 @@ def _sets_rate(callback) -> bool:
     return getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
 
 
+class CompiledMetrics:
+    """The metrics of a compiled task, and the containers that Keras has made for them.
+
+    Args:
+        metrics: Metrics given to Keras's `compile`, without sample weights.
+        weighted_metrics: Those with sample weights.
+        of_keras: `keras.Model.metrics` of the compiled task.
+
+    Attributes:
+        given: List of all of them, objects or names.
+    """
+
+    def __init__(self, metrics=None, weighted_metrics=None, of_keras: Sequence = ()):
+        unweighted, weighted = (
+            [metric for metric in keras.tree.flatten(given) if metric is not None]
+            for given in (metrics, weighted_metrics)
+        )
+        self.given, self._unweighted = [*unweighted, *weighted], len(unweighted)
+        named = {metric.name: metric for metric in reversed(of_keras)}
+        self._loss, self._all = named.get("loss"), named.get("compile_metrics")
+
+    def weigh_next_loss(self, size) -> None:
+        """Have the mean loss of an epoch weigh the next batch by the size of its loss.
+
+        Keras weighs it by the rows of the inputs, also those that only fill the batch. The mean
+        over tokens would then depend on how the examples are divided into batches.
+
+        Args:
+            size: what the loss of the batch was divided by; None: Keras's weight.
+        """
+        mean = self._loss
+        if mean is None:
+            return
+        vars(mean).pop("update_state", None)
+        if size is None:
+            return
+
+        def update_state(loss, sample_weight=None):
+            del vars(mean)["update_state"]
+            return mean.update_state(loss, sample_weight=size)
+
+        vars(mean)["update_state"] = update_state
+
+    def update(self, y, y_pred, weights, weights_of_all) -> None:
+        """Update the metrics, those that take no sample weights with weights as well.
+
+        Args:
+            y: labels.
+            y_pred: outputs.
+            weights: of the metrics that take sample weights.
+            weights_of_all: of the others.
+        """
+        if self._all is None:
+            return
+        if not self._all.built:
+            self._all.build(y, y_pred)
+        for i, metric in enumerate(self._all.metrics):
+            metric.update_state(y, y_pred, weights_of_all if i < self._unweighted else weights)
+
+    def are_built(self) -> bool:
+        """Return whether the metrics have all their variables."""
+        return self._all is None or self._all.built
+
+
+def learning_rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """Return the learning rate of a step; the public `learning_rate` is that of the present step.
+
+    Example:
+        >>> schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.0)
+        >>> learning_rate_at(keras.optimizers.SGD(schedule), 5)
+        0.25
+    """
+    count = optimizer.variables[0]  # of the batches
+    value = keras.ops.convert_to_tensor(step, count.dtype)
+    with keras.StatelessScope(state_mapping=[(count, value)]):
+        return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+
+
 def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     """Make the variables of loss and metrics before the first trace.
 
@@ -362,7 +439,7 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
         return  # Keras does it
-    if not isinstance(dataset, tf.data.Dataset) or all(p.built for p in compiled_parts(task)):
+    if not isinstance(dataset, tf.data.Dataset) or task.compiled_with.are_built():
         return
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     y_pred = task.compute_output_spec(keras.tree.map_structure(_symbol, x))

@@ -16,17 +16,9 @@ from keras import ops
 
 from encoder_zoo.common.arguments import EvaluateOptions
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import (
-    VALIDATION_OF_FIT,
-    ValidationOfFit,
-    compiled_metrics,
-    drop_kernels_of_models_gone,
-    opens_training,
-    strategy_of,
-    update_compiled_metrics,
-    weigh_next_loss,
-)
+from encoder_zoo.common.keras_private import opens_training
 from encoder_zoo.common.model_configuration import saves_layer_states
+from encoder_zoo.common.tensorflow_private import drop_kernels_of_models_gone
 from encoder_zoo.common.validation import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -50,6 +42,7 @@ from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
 from encoder_zoo.encoders.training import undecayed_weights
 from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS, REAL_ROWS
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan
 from encoder_zoo.tasks.preprocessing.columns import log_columns, table_columns
@@ -63,6 +56,7 @@ from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.data import BatchMaker, Source, own_errors, uncounted
 from encoder_zoo.tasks.training.distribution import (
     Distribution,
+    current_strategy,
     shard_of_process,
     whole_batches,
     worker_of,
@@ -90,6 +84,7 @@ from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.optimizers import WARMUP
 from encoder_zoo.tasks.training.prepared import checked_arrays, inputs_of
 from encoder_zoo.tasks.training.recipe import (
+    CompiledMetrics,
     Recipe,
     TaskSettings,
     build_metrics,
@@ -122,6 +117,8 @@ class TextModel(ConfigFromSignature, keras.Model):
     objective: Objective
     traced_settings: tuple = ()
     _counted = types.SimpleNamespace(steps=None, done=0)
+    compiled_with = CompiledMetrics()
+    _held_out: object = None  # what Keras's `fit` evaluates after an epoch
     _evaluation: tuple[Mapping[str, float], int] | None = None  # results, checksum of the weights
 
     @property
@@ -131,7 +128,7 @@ class TextModel(ConfigFromSignature, keras.Model):
 
     def _reset_training_state(self) -> None:
         """Set the state of a task before its first `compile`."""
-        self.distribution = Distribution(strategy_of(self))
+        self.distribution = Distribution(current_strategy())
         self.graphs = GraphCache()
         self._layers_version = 0
         enable_compilation_cache()
@@ -159,7 +156,7 @@ class TextModel(ConfigFromSignature, keras.Model):
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
             compiles=compiles,
-            fills=fills and can_be_filled(self.loss, compiled_metrics(self)),
+            fills=fills and can_be_filled(self.loss, self.compiled_with.given),
             packs=self.record.packs_batches,
             worker=worker_of(self.distribution.strategy),
             dtype=self.dtype_policy.name,
@@ -335,6 +332,7 @@ class TextModel(ConfigFromSignature, keras.Model):
         options = {name: v for name, v in recipe.options.items() if name != "loss_weights"}
         super().compile(optimizer=optimizer, **metrics, jit_compile=jit_compile, **options)
         self.recipe, self.loss, self.batch_loss = recipe, loss, batch_loss
+        self.compiled_with = CompiledMetrics(**metrics, of_keras=self.metrics)
         self._traced_with = self._traced_state()
         self.distribution.fix_compiled(self)
 
@@ -525,10 +523,17 @@ class TextModel(ConfigFromSignature, keras.Model):
             arguments |= {**options, "validation_data": validation}
             build_metrics(self, arguments["x"])
             arguments = self.distribution.divided_arguments(arguments)
-            if self.steps_per_execution > 1:
+            if done and isinstance(arguments["x"], ArrayBatches):
+                arguments["x"] = arguments["x"].without_end()
+            elif self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
-            with self._counting(data.steps_per_epoch, done), own_errors(data, held_out):
-                history = super().fit(**arguments)
+            validated = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])[0]
+            vars(self)["_held_out"] = validated  # itself: Keras would track a copy of a dict
+            try:
+                with self._counting(data.steps_per_epoch, done), own_errors(data, held_out):
+                    history = super().fit(**arguments)
+            finally:
+                del vars(self)["_held_out"]
         self.recipe.report_still(self.optimizer, self.trainable_variables, data.total_steps)
         return history
 
@@ -549,7 +554,7 @@ class TextModel(ConfigFromSignature, keras.Model):
 
     def _reserve_examples(self, data: Source) -> None:
         """Make room for all examples in the metrics that keep them."""
-        kept = [m for m in compiled_metrics(self) if isinstance(m, ExactMetric)]
+        kept = [m for m in self.compiled_with.given if isinstance(m, ExactMetric)]
         if not kept:
             return
         count = (data.plan.steps_per_epoch or 0) * data.plan.batch_size
@@ -593,7 +598,7 @@ class TextModel(ConfigFromSignature, keras.Model):
         sample_weight: object = None,
         steps: PositiveInt | None = None,
         callbacks: Callbacks | None = None,
-        **of_keras: Unpack[ValidationOfFit],
+        **of_keras: Any,
     ) -> dict[str, float] | float | list[float]:
         """Return the loss and the metrics on raw inputs, as `keras.Model.evaluate`.
 
@@ -618,10 +623,12 @@ class TextModel(ConfigFromSignature, keras.Model):
             "callbacks": callbacks,
             **of_keras,
         }
-        if of_keras.get(VALIDATION_OF_FIT):  # checked, preprocessed and divided by `fit`
+        if x is not None and x is self._held_out:  # by Keras's `fit`: they are prepared
             self._before_evaluation()
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
+        if of_keras:
+            raise TypeError(f"evaluate() has no argument {', '.join(of_keras)}.")
         self._check_answers()
         given, (x, y) = x, sources.read(self, x, y)
         self._adapt_evaluation(x, y)
@@ -744,7 +751,7 @@ class TextModel(ConfigFromSignature, keras.Model):
         loss, size = batch_loss(y, y_pred, sample_weight, real_rows(x))
         if training:
             self.recipe.weigh_batch(self.optimizer, size)
-        weigh_next_loss(self, size)
+        self.compiled_with.weigh_next_loss(size)
         return loss * self.recipe.loss_weight + penalties
 
     def penalties(self, y_pred):
@@ -762,7 +769,7 @@ class TextModel(ConfigFromSignature, keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Update the metrics as in Keras, without rows that only fill the batch."""
-        for metric in compiled_metrics(self):
+        for metric in self.compiled_with.given:
             if hasattr(metric, "read_inputs"):  # such as `EntityF1`
                 metric.read_inputs(x)
         y_pred = keras.tree.map_structure(_in_single_precision, y_pred)
@@ -772,7 +779,7 @@ class TextModel(ConfigFromSignature, keras.Model):
             return super().compute_metrics(x, y, y_pred, sample_weight)
         y = ops.convert_to_tensor(y)
         weights = (weights_of_metrics(real, y_pred, given) for given in (sample_weight, None))
-        update_compiled_metrics(self, y, y_pred, *weights)
+        self.compiled_with.update(y, y_pred, *weights)
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:

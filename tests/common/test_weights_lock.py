@@ -220,6 +220,9 @@ class Telling:
     def exclusive(self, changes=True):
         raise Held("exclusive")
 
+    def compiling(self):
+        raise Held("more than shared: exclusive, and of_metrics")
+
     def fitting(self):
         raise Held("fitting")
 

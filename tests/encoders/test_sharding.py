@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import tensorflow as tf
 import encoder_zoo as ez
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import FAMILIES, get_family
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.testing import tiny

@@ -14,7 +14,7 @@ from paths import CHECKPOINTS
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import all_families
 from encoder_zoo.tasks import all_tasks
 from encoder_zoo.tasks.preprocessing.packing import join_texts

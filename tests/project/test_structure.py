@@ -133,7 +133,6 @@ def test_docstrings_say_what_the_code_does():
 BASES = 6  # own classes between a task and `keras.Model`, at most
 # Bases that one class alone extends, and that nothing else names, each with its reason.
 SLICES = {
-    "HookedAdamW": "Keras's private names are in one file",
     "TokenizerArguments": "`Tokenizer.__init__` puts a class's defaults before its arguments",
 }
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import encoder_zoo as ez
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.tasks import TASKS, get_task
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS

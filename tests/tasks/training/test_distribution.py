@@ -639,7 +639,7 @@ def test_torch_and_jax_refuse_the_distributions_of_others():
     import keras
     import tensorflow as tf
     import encoder_zoo as ez
-    from encoder_zoo.common.keras_private import spreads_models
+    from encoder_zoo.tasks.training.distribution import spreads_models
     from encoder_zoo.encoders import get_family
     from encoder_zoo.testing import tiny
 

@@ -109,7 +109,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 import encoder_zoo as ez
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.encoders.layers import Dropout
 from encoder_zoo.tasks.preprocessing.batching import Plan

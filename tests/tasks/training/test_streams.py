@@ -9,7 +9,7 @@ from paths import CHECKPOINTS
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.testing import tiny as facade_tiny
 
@@ -136,7 +136,7 @@ warnings.simplefilter("ignore")
 import keras
 import numpy as np
 import encoder_zoo as ez
-from encoder_zoo.common.keras_private import layers_in
+from encoder_zoo.common.layers import layers_in
 from encoder_zoo.encoders import get_family
 from encoder_zoo.testing import tiny
 

@@ -1,0 +1,86 @@
+"""The layers inside a layer, and what each has of its own, by public names of Keras."""
+
+from __future__ import annotations
+
+import collections
+import gc
+
+import keras
+
+# Of any layer: only models have `layers` by name.
+_inside = keras.Model.layers.fget
+
+
+def layers_in(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return a layer and all layers inside it, in order; the public `layers` has one level only.
+
+    Example:
+        >>> [layer.name for layer in layers_in(keras.layers.Dropout(0.1, name="dropout"))]
+        ['dropout']
+    """
+    found, left = {id(layer): layer}, collections.deque(_inside(layer))
+    while left:
+        inner = left.popleft()
+        if id(inner) not in found:
+            found[id(inner)] = inner
+            left.extendleft(_inside(inner))
+    return list(found.values())
+
+
+def innermost_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """Return the layers inside a layer that have no layers themselves."""
+    return [inner for inner in layers_in(layer)[1:] if not _inside(inner)]
+
+
+def own_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return a layer's weights without those of the layers inside it, frozen ones included.
+
+    Example:
+        >>> block = keras.Sequential([keras.layers.Dense(2)])
+        >>> block.build((None, 3))
+        >>> len(own_weights(block)), [weight.name for weight in own_weights(block.layers[0])]
+        (0, ['kernel', 'bias'])
+    """
+    inner = {id(weight) for one in _inside(layer) for weight in one.weights}
+    return [weight for weight in layer.weights if id(weight) not in inner]
+
+
+def attributes_of(layer: keras.layers.Layer) -> dict[str, object]:
+    """Return the public attributes of a layer's instance, also the layers that PyTorch holds.
+
+    Example:
+        >>> block = keras.layers.Layer()
+        >>> block.output_dense = keras.layers.Dense(2, name="bias")
+        >>> attributes_of(block)["output_dense"].units
+        2
+    """
+    of_torch = layer.named_children() if hasattr(layer, "named_children") else ()
+    found = {**vars(layer), **dict(of_torch)}
+    return {name: value for name, value in found.items() if not name.startswith("_")}
+
+
+def frozen_kernel(dense: keras.layers.Dense) -> keras.Variable:
+    """Return the kernel of a dense layer with LoRA; its `kernel` has the updates added."""
+    return next(weight for weight in own_weights(dense) if weight.name == "kernel")
+
+
+def remove_lora(layer: keras.layers.Layer) -> None:
+    """Remove the low-rank update of a layer. The kernel is unchanged.
+
+    Example:
+        >>> dense = keras.layers.Dense(2)
+        >>> dense.build((None, 3))
+        >>> dense.enable_lora(1)
+        >>> remove_lora(dense)
+        >>> [weight.name for weight in dense.weights]
+        ['kernel', 'bias']
+    """
+    # Keras collects garbage after each variable, which takes seconds unless all is frozen.
+    freezes = not gc.get_freeze_count()
+    if freezes:
+        gc.freeze()
+    for name in ("lora_kernel_a", "lora_kernel_b"):
+        delattr(layer, name)
+    if freezes:
+        gc.unfreeze()
+    layer.lora_enabled, layer.lora_rank, layer.lora_alpha = False, None, None

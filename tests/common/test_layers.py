@@ -1,0 +1,49 @@
+"""The layers inside a layer, and what each has of its own."""
+
+import keras
+import numpy as np
+import pytest
+
+from encoder_zoo.common.layers import frozen_kernel, innermost_layers, layers_in, own_weights
+from encoder_zoo.encoders import all_families
+
+
+def nested():
+    block = keras.Sequential([keras.layers.Dense(1, name="a"), keras.layers.Dropout(0.1, name="b")])
+    return keras.Sequential([block, keras.layers.Dense(1, name="c")], name="outer")
+
+
+def test_layers_in():
+    names = [layer.name for layer in layers_in(nested())]
+    assert names[0] == "outer" and {"a", "b", "c"} < set(names)
+
+
+@pytest.mark.parametrize("family", all_families(), ids=lambda family: family.name)
+def test_layers_are_in_the_order_of_keras(family, tiny):
+    """Files of Keras number them so."""
+    model = tiny.backbone(family)
+    assert [*map(id, layers_in(model))] == [*map(id, model._flatten_layers())]
+    for layer in layers_in(model):
+        own = [*layer._trainable_variables, *layer._non_trainable_variables]
+        assert [*map(id, own_weights(layer))] == [*map(id, own)]
+
+
+def test_innermost_layers():
+    names = sorted(layer.name for layer in innermost_layers(nested()))
+    assert names == ["a", "b", "c"]
+
+
+def test_own_weights():
+    model = nested()
+    model(np.ones((4, 2)))
+    assert own_weights(model) == []
+    assert [v.name for v in own_weights(model.layers[1])] == ["kernel", "bias"]
+
+
+def test_frozen_kernel():
+    dense = keras.layers.Dense(2)
+    dense.build((None, 3))
+    before = dense.kernel
+    dense.enable_lora(1)
+    assert frozen_kernel(dense) is before
+    assert dense.kernel is not before
