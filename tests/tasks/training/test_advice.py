@@ -264,14 +264,3 @@ def test_a_damaged_backup_is_deleted(tmp_path):
         fit_with_backup(tmp_path / "a", TEXTS, Y)
     shutil.rmtree(tmp_path / "a")
     assert fit_with_backup(tmp_path / "a", TEXTS, Y) == [0]
-
-
-@pytest.mark.slow
-def test_a_backup_is_of_texts_or_a_dataset(tmp_path):
-    x, y = new("SequenceClassifier", labels=["a", "b"]).preprocessor(TEXTS, [0, 1, 0, 1])
-    x, y = {name: values.numpy() for name, values in x.items()}, y.numpy()
-    with pytest.raises(ValueError, match=r"from_tensor_slices.*reshuffle_each_iteration=False"):
-        fit_with_backup(tmp_path, x, y)
-    dataset = tf.data.Dataset.from_tensor_slices((x, y))
-    dataset = dataset.shuffle(4, seed=1, reshuffle_each_iteration=False).batch(32)
-    assert fit_with_backup(tmp_path, dataset, None) == [0]
