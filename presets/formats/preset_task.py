@@ -1,4 +1,4 @@
-"""What presets know of a task: its record, the layout of its folder, and what they ask it."""
+"""The record of a task, the layout of its folder, and the protocol that presets use."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ TRANSFORMERS_FOLDER = FolderFormat()
 
 @dataclasses.dataclass(frozen=True)
 class TaskRecord:
-    """What other code needs to know of a task, as data; how it computes are its methods.
+    """The facts about a task that other code reads, as data; how it computes are its methods.
 
     A subclass of a task with other fields has `record = dataclasses.replace(Base.record, ...)`.
 
