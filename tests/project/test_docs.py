@@ -16,6 +16,7 @@ from reference import PAGES, documented_names, find_object
 from site_search import search
 
 import encoder_zoo as ez
+from encoder_zoo import tasks
 from encoder_zoo.tasks import all_tasks
 
 yaml = pytest.importorskip("yaml")
@@ -199,6 +200,27 @@ def test_every_line_of_change_the_model_runs(tmp_path, monkeypatch):
     expected = np.asarray(query) @ np.asarray(query).transpose(0, 1, 3, 2) / 2
     expected = expected - 0.1 * np.abs(places[:, None] - places)
     np.testing.assert_allclose(attention.scores(query, query), expected, atol=1e-5)
+
+
+@pytest.mark.slow(every=True)
+def test_every_line_of_write_a_task_runs(tmp_path, monkeypatch):
+    """The task of the page learns, is saved, and passes the checks of tasks."""
+    tf.config.run_functions_eagerly(False)
+    monkeypatch.chdir(tmp_path)
+    page = PAGES / "topics" / "write_a_task.md"
+    names = {"__name__": "write_a_task"}
+    for registry in ("TASKS", "_REGISTERED"):
+        monkeypatch.setattr(tasks, registry, {**getattr(tasks, registry)})
+    for code in CODE.findall(page.read_text("utf-8")):
+        exec(code, names)
+    # By the formula of the loss: 2 stars, with logits of 0 for all four questions.
+    loss = names["OrdinalLoss"](reduction=None)(np.array([2.0]), np.zeros((1, 4), "float32"))
+    np.testing.assert_allclose(loss, [np.log(2)], rtol=1e-6)
+    logits = np.array([[3.0, 1.0, -1.0, -2.0]], "float32")
+    p = 1 / (1 + np.exp(-logits[0]))
+    expected = -np.mean([np.log(p[0]), np.log(1 - p[1]), np.log(1 - p[2]), np.log(1 - p[3])])
+    found = names["OrdinalLoss"](reduction=None)(np.array([2.0]), logits)
+    np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
 TASK_PAGES = sorted((PAGES / "reference" / "tasks").glob("*.md"))
