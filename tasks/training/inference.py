@@ -169,7 +169,7 @@ def _outputs(task, inputs: dict) -> np.ndarray:
                 {name: np.asarray(values) for name, values in inputs.items()}
             )
         task.make_predict_function()
-        outputs = task.forward(inputs)
+        outputs = task.outputs_of_batch(inputs)
         return keras.tree.map_structure(lambda output: output.numpy(), outputs)
 
 

@@ -838,9 +838,9 @@ class TextModel(ConfigFromSignature, keras.Model):
         elif force or self.predict_function is None:
             # Graphs read these variables; others need other graphs.
             self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
-            self.predict_function = lambda batches: self.forward(inputs_of(batches[0]))
+            self.predict_function = lambda batches: self.outputs_of_batch(inputs_of(batches[0]))
 
-    def forward(self, inputs):
+    def outputs_of_batch(self, inputs):
         """Return the outputs of a batch of any size, computed by one graph of `predict_step`."""
         long, step = is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
