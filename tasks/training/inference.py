@@ -15,6 +15,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.ragged_array import as_array
+from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
@@ -173,8 +174,9 @@ def _outputs(task, inputs: dict) -> np.ndarray:
         return keras.tree.map_structure(lambda output: output.numpy(), outputs)
 
 
+@validate_arguments
 def example_outputs(
-    task, examples: dict, batch_size: int | None = None
+    task, examples: dict, batch_size: PositiveInt | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the model's outputs for encoded examples, the longest first.
 
@@ -194,7 +196,8 @@ def example_outputs(
             yield indices, predict_chosen(task, examples, indices)
 
 
-def text_outputs(task, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
+@validate_arguments
+def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) -> np.ndarray:
     """Compute the outputs for texts in memory, in their order.
 
     Args:
