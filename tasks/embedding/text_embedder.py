@@ -44,7 +44,7 @@ from encoder_zoo.tasks.embedding.pooling import (
     to_unit_length,
 )
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import Part, TextEmbedderPreprocessor
-from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers
+from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers, check_dim
 from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
 from encoder_zoo.tasks.retrieval.documents import Documents
@@ -165,7 +165,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         self.similarity_function = similarity_function
         with self.distribution.scope():
             self.dense_layers = self._make_dense()
-        self._answers.check_dim(dim)
+        check_dim(dim, self.embedding_dim)
         self._finish_building()
         self.built = True
 
@@ -257,7 +257,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         if isinstance(texts, Documents) and texts.contexts is not None:
             if not self._adds_rows:  # of a table a token's vector is the same anywhere
                 answers = self._answers
-                answers.check_dim(dim)
+                check_dim(dim, self.embedding_dim)
                 vectors = self._vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
                 return answers.shorten(vectors, dim)
             texts = texts.texts
@@ -407,7 +407,7 @@ class TextEmbedder(Embedder[VectorIndex]):
         Returns:
             Functions whose result is "embedding" (N, D).
         """
-        self._answers.check_dim(dim)
+        check_dim(dim, self.embedding_dim)
         dim, preprocessor = dim or self.dim or self.embedding_dim, self.preprocessor
 
         def vectors_of(examples):

@@ -53,7 +53,7 @@ class VectorAnswers(Answers):
         """Embed texts; see `TextEmbedder.embed`."""
         if isinstance(texts, str | bytes):
             return self.embed([texts], prompt, dim, batch_size, windows)[0]
-        self.check_dim(dim)
+        check_dim(dim, self.embedding_dim)
         embed = self.embed_windows if windows else self.embed_whole
         return self.shorten(embed(only_column(texts), prompt, batch_size or BATCH_SIZE), dim)
 
@@ -89,11 +89,6 @@ class VectorAnswers(Answers):
             return vectors
         return self.scale(np.ascontiguousarray(vectors[:, :dim]))
 
-    def check_dim(self, dim: int | None) -> None:
-        """Raise a ValueError for more dimensions than the model has."""
-        if dim is not None and dim > self.embedding_dim:
-            raise invalid("dim", dim, f"at most {self.embedding_dim}")
-
 
 @dataclasses.dataclass(frozen=True)
 class StaticAnswers(VectorAnswers):
@@ -124,3 +119,9 @@ class StaticAnswers(VectorAnswers):
                 sums = np.add.reduceat(self.table[ids], starts[filled])
                 vectors[first + filled] = sums / lengths[filled, None]
         return self.scale(self.project(vectors))
+
+
+def check_dim(dim: int | None, embedding_dim: int) -> None:
+    """Raise a ValueError for more dimensions than a model has."""
+    if dim is not None and dim > embedding_dim:
+        raise invalid("dim", dim, f"at most {embedding_dim}")
