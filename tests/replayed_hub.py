@@ -10,7 +10,7 @@ from released_layouts import CONFIGS, released_tensors
 from safetensors.torch import load_file, save_file
 
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import BYTE_TOKENS
+from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS
 
 HERE = pathlib.Path(__file__).parent
 RECORDED = json.loads((HERE / "recorded" / "hub_listings.json").read_text("utf-8"))

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers.byte_bpe import bpe_model
 from encoder_zoo.encoders.tokenizers.files.reading import (
-    WORD_END,
     TokenizerFiles,
     append_tokens,
     check_count,
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
+from encoder_zoo.encoders.tokenizers.steps import TWEET_WORDS, WORD_END, Model
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 CONTINUED = "@@"  # on tokens that do not end a word, in the vocabulary
 NUM_FIRST = 4  # tokens with a fixed id
-LAST_SPACE = 0x3000  # the last code point that is white space
 
 
 @serializable
@@ -66,11 +60,6 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         _check_merges(merges)
         self._merges = list(merges)
 
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.bertweet import BertweetGraph
-
-        return BertweetGraph(self)
-
     def spelling(self) -> list[str]:
         """Return the text of each id."""
         return [f"{t} ".removesuffix(f"{CONTINUED} ") for t in self.get_vocabulary()]
@@ -91,51 +80,32 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return array_ops.strings.strip(texts)
 
-    @property
-    def white_space(self) -> list[str]:
-        """The characters between words."""
-        return [chr(code) for code in range(LAST_SPACE + 1) if chr(code).isspace()]
-
-    def symbols(self) -> dict[str, int]:
-        """Return {symbol of the merges: its number}; 0 is for characters without a token."""
+    def _symbols(self) -> list[str]:
+        """Return the symbols of the merges, and every character inside and at the end of words."""
         letters = {c for token in (*self.vocabulary, *self._merges) for c in token} - {" "}
         symbols = [symbol for c in sorted(letters) for symbol in (c, c + WORD_END)]
         for merge in self._merges:
             left, _, right = merge.partition(" ")
             symbols += [left, right, left + right]
-        return {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols), 1)}
+        return list(dict.fromkeys(symbols))
 
-    def ids_of_symbols(self) -> tuple[list[int], list[int]]:
-        """Return the token id of every symbol's number: inside a word, and at its end."""
-        special = set(self.special_token_ids)  # texts contain no special tokens
+    def _model_in_texts(self) -> Model:
+        """Return the BPE of the symbols, whose numbers stand for the ids of tokens."""
+        symbols, special = self._symbols(), set(self.special_token_ids)
         tokens = {t: i for t, i in self._vocabulary.ids.items() if i not in special}
-        unknown, symbols = self.unknown_token_id, self.symbols()
-        inner = [tokens.get(symbol + CONTINUED, unknown) for symbol in symbols]
-        last = [tokens.get(symbol.removesuffix(WORD_END), unknown) for symbol in symbols]
-        return [unknown, *inner], [unknown, *last]
+        names = [
+            s.removesuffix(WORD_END) if s.endswith(WORD_END) else s + CONTINUED for s in symbols
+        ]
+        ids = [tokens.get(name, self.unknown_token_id) for name in (" 0", *names)]
+        numbers = {symbol: i for i, symbol in enumerate((" 0", *symbols))}  # no text has a space
+        model = bpe_model(numbers, self._merges, " 0")
+        model |= {"end_of_word_suffix": WORD_END, "continuing_subword_prefix": None}
+        return Model(model, self.spelling(), ids)
 
-    def _library_steps(self, as_words: bool = False) -> dict:
-        """Return the steps: BPE of the symbols, whose numbers `_library_ids` turns into ids."""
-        unknown = " 0"  # no text contains a space
-        symbols = {unknown: 0, **self.symbols()}
-        spaces = "".join(re.escape(space) for space in self.white_space)
-        words = {"Regex": f"[^{spaces}]+\\n?"}
-        model = bpe_model(symbols, self._merges, unknown)
-        return {
-            "pre_tokenizer": {
-                "type": "Split",
-                "pattern": words,
-                "behavior": "Removed",
-                "invert": True,
-            },
-            "model": {**model, "end_of_word_suffix": WORD_END, "continuing_subword_prefix": None},
-        }
-
-    def _library_ids(self) -> list[int]:
-        """Return the token id of each symbol's number."""
-        inner, last = self.ids_of_symbols()
-        ends = [False, *(symbol.endswith(WORD_END) for symbol in self.symbols())]
-        return [b if end else a for a, b, end in zip(inner, last, ends, strict=True)]
+    def _steps(self) -> dict:
+        """Return the steps, which no tokenizer.json can hold together with the model."""
+        words = {"pre_tokenizer": TWEET_WORDS}
+        return {**dict.fromkeys(("normalizer", "post_processor", "decoder")), **words}
 
     # -- files -------------------------------------------------------------------------------------
 

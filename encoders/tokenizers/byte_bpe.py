@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
@@ -23,11 +23,8 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     spelled_bytes,
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, as_json
+from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS, Model, split_at
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -86,11 +83,6 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
         self.trim_offsets = self.trims_spans if trim_offsets is None else trim_offsets
         self._merges = list(merges)
         check_merges(merges, vocabulary)
-
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ByteBPEGraph
-
-        return ByteBPEGraph(self)
 
     def spelling(self) -> list[bytes]:
         """Return the text of each id."""
@@ -161,18 +153,6 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
             model["unk_token"] = tokenizer.unknown_token
         return tokenizer
 
-    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
-        """See `WritesFiles`: spans are trimmed by the post-processor alone."""
-        untrimmed = [{k: v for k, v in step.items() if k != "trim_offsets"} for step in words]
-        return normalizer, untrimmed
-
-    def same_model(self, settings: dict) -> dict:
-        """See `WritesFiles`: where every byte has a token, none is unknown."""
-        if self.unknown_bytes:
-            return settings
-        never = ("unk_token", "fuse_unk", "byte_fallback")
-        return {name: value for name, value in settings.items() if name not in never}
-
     def _vocabulary_files(self) -> dict[str, str]:
         lines = ["#version: 0.2", *self.merges]
         return {
@@ -193,17 +173,16 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
             "pre_tokenizer": self._byte_level(),
             "post_processor": self._template(),
             "decoder": self._byte_level(),
-            "model": bpe_model(
-                self.vocabulary, self.merges, self.unknown_token if self.unknown_bytes else None
-            ),
         }
 
-    def _library_steps(self, as_words: bool = False) -> dict:
-        steps = super()._library_steps(as_words)
-        steps["model"]["unk_token"] = self.unknown_token  # of bytes without a token
-        if as_words:
-            steps["pre_tokenizer"]["add_prefix_space"] = True
-        return {**steps, **({"post_processor": self._byte_level()} if self.trim_offsets else {})}
+    def _model(self) -> dict:
+        unknown = self.unknown_token if self.unknown_bytes else None
+        return bpe_model(self.vocabulary, self.merges, unknown)
+
+    def _model_in_texts(self) -> Model:
+        made = super()._model_in_texts()
+        made.settings["unk_token"] = self.unknown_token  # of bytes without a token
+        return made
 
     def _byte_level(self) -> dict:
         """Return the step of that name, which as a post-processor trims spans."""
@@ -309,32 +288,12 @@ class ModernBertTokenizer(RobertaTokenizer):
     defaults: ClassVar = BERT_DEFAULTS
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = WritesFiles.special_token_names
 
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import ModernBPEGraph
-
-        return ModernBPEGraph(self)
-
     def _settings(self) -> dict:
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "add_prefix_space": self.add_prefix_space,
             "model_input_names": ["input_ids", "attention_mask"],
         }
-
-
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-SPLIT = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
-
-# Puts a space before what does not begin with one.
-SPACE_BEFORE = {
-    "type": "Metaspace",
-    "replacement": " ",
-    "prepend_scheme": "always",
-    "split": False,
-}
 
 
 @serializable
@@ -367,11 +326,6 @@ class EuroBertTokenizer(RobertaTokenizer):
         "pair_separators": 1,
     }
 
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.byte_bpe import LlamaBPEGraph
-
-        return LlamaBPEGraph(self)
-
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> EuroBertTokenizer:
         # The library would put a space before every word, not only before the first.
@@ -390,18 +344,8 @@ class EuroBertTokenizer(RobertaTokenizer):
 
     def _steps(self) -> dict:
         steps = super()._steps()
-        byte_level = {**steps["pre_tokenizer"], "use_regex": False}
-        return {
-            **steps,
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, byte_level]},
-            "model": {**steps["model"], "ignore_merges": True},
-        }
+        words = [split_at(LLAMA_WORDS), {**steps["pre_tokenizer"], "use_regex": False}]
+        return {**steps, "pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
 
-    def _library_steps(self, as_words: bool = False) -> dict:
-        steps = super()._library_steps()
-        if as_words:
-            steps["pre_tokenizer"]["pretokenizers"] = [
-                SPACE_BEFORE,
-                *steps["pre_tokenizer"]["pretokenizers"],
-            ]
-        return steps
+    def _model(self) -> dict:
+        return {**super()._model(), "ignore_merges": True}

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from encoder_zoo.common.configuration import ConfigFromSignature, argument_defaults
+from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.reading import field_of, parse_json, reading
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.common.wording import shown
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.library import check_growth, decoded, tokenizers
+from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
 
 if TYPE_CHECKING:
     from typing import Self
 
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
 
 # Of errors where the library fails at texts, such as at a pattern that backtracks without end.
 TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
@@ -36,8 +34,8 @@ TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
 class FileTokenizer(ConfigFromSignature):
     """Tokenizes by the library `tokenizers`, as a tokenizer.json says, without special tokens.
 
-    It takes every file that the library reads. In TensorFlow's graphs, of datasets and exports, a
-    `BertTokenizer` of the same steps does the work, which WordPiece alone has.
+    It takes every file that the library reads. TensorFlow's graphs, of datasets and exports, refuse
+    the steps that they lack.
 
     Args:
         tokenizer_json: contents of the file.
@@ -49,7 +47,7 @@ class FileTokenizer(ConfigFromSignature):
 
     Raises:
         ValueError: If tokenizer.json cannot be read, or if texts are tokenized in a graph of
-            TensorFlow and the model of tokenizer.json is not WordPiece.
+            TensorFlow, which lacks a step of tokenizer.json.
 
     Example:
         >>> model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "cat": 2}}
@@ -139,48 +137,25 @@ class FileTokenizer(ConfigFromSignature):
             first: so many of each text, of which unknown ones may be left out; None: all.
         """
         if array_ops.is_symbolic_tensor(texts):
-            ids = self._in_graphs.tokenize(texts)[:, :first]
+            ids = self.graph.ids_of_texts(texts)[:, :first]
             if self.keeps_unknown or self.unknown_id is None:
                 return ids
             return array_ops.ragged.boolean_mask(ids, ids != self.unknown_id)
         ids, lengths, _ = self.ids_of(texts_in_memory(texts), first)
         return array_ops.RaggedTensor.from_row_lengths(array_ops.constant(ids), lengths)
 
-    @property
-    def graph(self) -> TokenizerGraph:
-        """The graph of the rules in TensorFlow, made when it is first used."""
-        return self._in_graphs.graph
-
     @functools.cached_property
-    def _in_graphs(self) -> BertTokenizer:
-        """The same steps as a tokenizer with a graph."""
-        from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
+    def graph(self) -> TokenizerGraph:
+        """The graph of the steps in TensorFlow, made when it is first used."""
+        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
 
-        file = json.loads(self.tokenizer_json)
-        vocabulary = dict(file["model"].get("vocab", ()))
-        added = {token["content"] for token in file.get("added_tokens") or ()}
-        if file["model"].get("type") != "WordPiece" or not added <= {*vocabulary}:
-            raise ValueError(
-                f"tokenizer.json holds the model {shown(file['model'].get('type'))}, or added "
-                "tokens outside of its vocabulary. Graphs of TensorFlow (datasets, exports) "
-                "tokenize static embeddings by WordPiece only: pass texts in memory."
-            )
-        names = {name: argument_defaults(BertTokenizer)[name] for name in SPECIAL_TOKENS}
-        names["unknown_token"] = file["model"]["unk_token"]
-        for role, token in names.items():
-            if token not in (added or vocabulary) and role != "unknown_token":
-                # It gets one that hardly stands in a text.
-                names[role] = f"[no {role}]"
-                vocabulary[names[role]] = len(vocabulary)
-        file["model"]["vocab"] = vocabulary
-        ends = {"cls": names["start_token"], "sep": names["end_token"]}
-        ends = {key: [token, vocabulary[token]] for key, token in ends.items()}
-        file["post_processor"] = {"type": "BertProcessing", **ends}
-        config = {SPECIAL_TOKENS[role][0]: token for role, token in names.items()}
-        files = {"tokenizer.json": file, "tokenizer_config.json": config}
-        # The library finds the file's special tokens in texts.
-        options = {"special_tokens_in_text": bool(added)}
-        return BertTokenizer.from_files(TokenizerFiles("tokenizer.json", files), **options)
+        file = json.loads(self._library.to_str())  # with all fields
+        steps = Steps(
+            *(flat_steps(file[part], part) for part in SEQUENCES),
+            unknown_id=self.unknown_id or 0,
+            added_tokens=file["added_tokens"],
+        )
+        return make_graph(steps, Model(file["model"], self.get_vocabulary()))
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Return ids, starts and ends of the tokens of texts (N,), ragged (N, None) int32."""

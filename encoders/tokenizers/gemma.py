@@ -10,20 +10,11 @@ from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import merge_scores, read_bpe_model
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SPACE, SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.steps import KEPT_WORDS, REPLACED_SPACE, SPACE
 
 if TYPE_CHECKING:
     from encoder_zoo.common.lazy import array_ops
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-
-# Steps of tokenizer.json; the first leaves no space for the second to split at.
-REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-SPLIT = {
-    "type": "Split",
-    "pattern": {"String": " "},
-    "behavior": "MergedWithPrevious",
-    "invert": False,
-}
 
 
 @serializable
@@ -87,35 +78,21 @@ class GemmaTokenizer(SentencePieceTokenizer):
         byte_fallback = bool(files.part("model").get("byte_fallback"))
         return cls(tokens, merges, byte_fallback, added_tokens=added, **roles, **template)
 
-    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
-        """See `WritesFiles`: no space is left to split at."""
-        return normalizer, [step for step in words if step != SPLIT]
-
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
         return texts
 
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import GemmaGraph
-
-        return GemmaGraph(self)
-
     def _normalizers(self) -> list[dict]:
-        return [REPLACE]
+        return [REPLACED_SPACE]
 
     def _steps(self) -> dict:
         spaces = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
         decoders = [spaces, {"type": "ByteFallback"}, {"type": "Fuse"}]
         return {
             **super()._steps(),
-            "normalizer": REPLACE,
-            "pre_tokenizer": SPLIT,
+            "normalizer": REPLACED_SPACE,
+            "pre_tokenizer": KEPT_WORDS,
             "decoder": {"type": "Sequence", "decoders": decoders},
         }
-
-    def _library_word(self, word: str) -> str:
-        """Return the word behind a space, as the tokenizer itself adds none."""
-        special = self.special_tokens_in_text and word.startswith(self.special_tokens)
-        return word if special or not word else f" {word}"
 
     def _sentencepiece_model(self) -> None:
         """Return None: only tokenizer.json holds the model."""

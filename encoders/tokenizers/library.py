@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import copy
+import functools
 import itertools
 import json
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from encoder_zoo.encoders.tokenizers.text.text_input import join_spelling
 if TYPE_CHECKING:
     import tokenizers
 
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 else:
     tokenizers = LazyModule(
         "tokenizers",
@@ -26,18 +27,21 @@ else:
     )
 
 
+SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+
+
 class LibraryTokenizer:
-    """Tokenizes by the library, with the ids and offsets of the tokenizer's own graph.
+    """Tokenizes by the library, with the ids and offsets of the graph of the same steps.
 
     Args:
-        tokenizer: whose `_library_steps` and added tokens describe the rules.
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._texts, self._ids = make_library(tokenizer, as_words=False)
-        self._words = None  # made when needed
-        self._tokenizer = weakref.proxy(tokenizer)  # which holds this, and is freed without a cycle
-        self._spelling = array_ops.constant(tokenizer.spelling(), array_ops.string)
+    def __init__(self, steps: Steps, model: Model):
+        self._steps = steps
+        self._texts, self._ids = make_library(steps, model)
+        self._spelling = array_ops.constant(model.spelling, array_ops.string)
 
     def ids_of_texts(self, texts: array_ops.Tensor) -> array_ops.RaggedTensor:
         """Return the ids of texts (B,)."""
@@ -49,19 +53,22 @@ class LibraryTokenizer:
         ids, spans = self._ids_of(found), [encoding.offsets for encoding in found]
         flat = np.array(list(itertools.chain.from_iterable(spans)), np.int32).reshape(-1, 2)
         starts, ends = flat[:, 0], flat[:, 1]
-        if self._tokenizer.special_tokens_in_text and self._tokenizer.lstrip_mask:
-            # The white space before a mask does not belong to its span.
-            is_mask = np.asarray(ids.values) == self._tokenizer.mask_token_id
-            starts = np.where(is_mask, ends - len(self._tokenizer.mask_token), starts)
+        for token in self._steps.special_tokens:
+            if token["lstrip"]:  # the white space before it does not belong to its span
+                same = np.asarray(ids.values) == token["id"]
+                starts = np.where(same, ends - len(token["content"]), starts)
         return ids, ids.with_values(starts), ids.with_values(ends)
 
     def ids_of_words(
         self, words: array_ops.RaggedTensor
     ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor]:
         """Return the ids of words that each follow a space, and the number of each one's word."""
-        if self._words is None:
-            self._words, _ = make_library(self._tokenizer, as_words=True)
-        texts = [self._tokenizer._library_word(word) for word in decoded(words.values)]
+        texts = decoded(words.values)
+        if self._steps.keeps_spaces and not self._steps.inserts_space:
+            special = tuple(token["content"] for token in self._steps.special_tokens)
+            texts = [
+                f" {text}" if text and not text.startswith(special) else text for text in texts
+            ]
         ids = self._ids_of(self._words.encode_batch_fast(texts, add_special_tokens=False))
         lengths = ids.row_lengths()
         within = np.arange(len(texts)) - np.repeat(words.row_starts(), words.row_lengths())
@@ -72,8 +79,19 @@ class LibraryTokenizer:
         self, rows: array_ops.RaggedTensor, skip_special_tokens: bool
     ) -> array_ops.Tensor:
         """Return the texts (B,) of ids."""
-        skipped = self._tokenizer.special_token_ids if skip_special_tokens else ()
+        skipped = self._steps.skipped_ids if skip_special_tokens else ()
         return join_spelling(rows, self._spelling, skipped)
+
+    @functools.cached_property
+    def _words(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer for words that each follow a space."""
+        if "ByteLevel" not in self._steps.types("pre_tokenizer"):
+            return self._texts  # "▁" is before every word in any case
+        made = copy.deepcopy(self._texts)
+        before = tokenizers.pre_tokenizers.Metaspace(" ", "always", split=False)
+        both = [before, made.pre_tokenizer]
+        made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(both)
+        return made
 
     def _ids_of(self, encodings: list) -> array_ops.RaggedTensor:
         rows = [encoding.ids for encoding in encodings]
@@ -81,6 +99,31 @@ class LibraryTokenizer:
         flat = itertools.chain.from_iterable(rows)
         ids = self._ids[np.fromiter(flat, np.int32, sum(lengths))]
         return array_ops.RaggedTensor.from_row_lengths(ids, lengths)
+
+
+def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.ndarray]:
+    """Return the library's tokenizer, and the token id of each of its ids.
+
+    Args:
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
+    """
+    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    content |= {"post_processor": None, "decoder": None, "model": model.settings}
+    for part, name in SEQUENCES.items():
+        content[part] = {"type": "Sequence", name: getattr(steps, part)}
+    if (prefix := steps.trims_after) is not None:
+        trims = {"add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
+        content["post_processor"] = {"type": "ByteLevel", **trims}
+    made = tokenizers.Tokenizer.from_str(json.dumps(content))
+    added = {token["content"]: token for token in (*steps.special_tokens, *steps.added_tokens)}
+    for token in added.values():
+        options = {name: value for name, value in token.items() if name != "id"}
+        made.add_tokens([tokenizers.AddedToken(**options)])
+    ids = np.arange(made.get_vocab_size(), dtype=np.int32)
+    ids[: len(model.ids)] = model.ids
+    ids[[made.token_to_id(content) for content in added]] = [t["id"] for t in added.values()]
+    return made, ids
 
 
 MAX_GROWTH = 500  # times that a normalizer may lengthen a text; NFKC makes 18 letters of one
@@ -143,30 +186,3 @@ def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, fl
 def decoded(texts: array_ops.Tensor) -> list[str]:
     """Return UTF-8 as strings."""
     return [text.decode("utf-8", "replace") for text in np.asarray(texts).tolist()]
-
-
-def make_library(tokenizer: Tokenizer, as_words: bool) -> tuple[tokenizers.Tokenizer, np.ndarray]:
-    """Return the library's tokenizer, and our id of each of its ids.
-
-    Special tokens are found in texts only if ours finds them.
-
-    Args:
-        tokenizer: ours.
-        as_words: whether each text is a word that follows a space.
-    """
-    steps = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
-    steps |= {"normalizer": None, "post_processor": None, "decoder": None}
-    made = tokenizers.Tokenizer.from_str(
-        json.dumps({**steps, **tokenizer._library_steps(as_words)})
-    )
-    added = {token["content"]: token for token in tokenizer.added_tokens}
-    if tokenizer.special_tokens_in_text:
-        added = {token["content"]: token for token in tokenizer.special_entries()} | added
-    for token in added.values():
-        options = {name: value for name, value in token.items() if name != "id"}
-        made.add_tokens([tokenizers.AddedToken(**options)])
-    ids = np.arange(made.get_vocab_size(), dtype=np.int32)
-    known = tokenizer._library_ids()
-    ids[: len(known)] = known
-    ids[[made.token_to_id(content) for content in added]] = [t["id"] for t in added.values()]
-    return made, ids

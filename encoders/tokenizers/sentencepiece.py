@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from encoder_zoo.common.serializable import serializable
 from encoder_zoo.common.validation import validate_arguments
@@ -12,19 +12,11 @@ from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.sentencepiece_model import SentencePieceModel
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+from encoder_zoo.encoders.tokenizers.steps import COMPOSING, METASPACE, QUOTES
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 # The special tokens that transformers' classes put around texts, by their names there.
 TEMPLATE_NAMES = {"start_token": "bos_token", "end_token": "eos_token"}
-# The normalizer that transformers 5 writes to tokenizer.json for DeBERTa.
-COMPOSING = [
-    {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "},
-    {"type": "NFC"},
-    {"type": "Strip", "strip_left": False, "strip_right": True},
-]
 
 
 @serializable
@@ -122,8 +114,7 @@ class AlbertTokenizer(SentencePieceTokenizer):
         lowercase = files.setting("do_lower_case", "lowercase", "normalizer")
         keep = files.setting("keep_accents", "keep_accents", "normalizer")
         path = files.folder / "tokenizer_config.json"
-        quotes = {"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
-        if files.names_class and quotes in files.steps("normalizer"):
+        if files.names_class and QUOTES[0] in files.steps("normalizer"):
             for name, value, said in (
                 ("do_lower_case", lowercase, "Lowercase" in types),
                 ("keep_accents", keep, "NFKD" not in types),
@@ -151,18 +142,9 @@ class AlbertTokenizer(SentencePieceTokenizer):
         return {**super()._settings(), **own}
 
     def _normalizers(self) -> list[dict]:
-        quotes = [
-            {"type": "Replace", "pattern": {"String": quote}, "content": '"'}
-            for quote in ("``", "''")
-        ]
         accents = [] if self.keep_accents else [{"type": "NFKD"}, {"type": "StripAccents"}]
         case = [{"type": "Lowercase"}] if self.lowercase else []
-        return [*quotes, *accents, *case, *super()._normalizers()]
-
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import AlbertGraph
-
-        return AlbertGraph(self)
+        return [*QUOTES, *accents, *case, *super()._normalizers()]
 
 
 @serializable
@@ -229,34 +211,13 @@ class DebertaV2Tokenizer(SentencePieceTokenizer):
         steps = files.steps("normalizer")
         return {"normalize_nfc": {"type": "NFC"} in steps}
 
-    @property
-    def only_spaces(self) -> bool:
-        return self.normalize_nfc or super().only_spaces
-
-    @property
-    def words_are_independent(self) -> bool:
-        """False with normalize_nfc, where white space depends on its neighbours."""
-        return not self.normalize_nfc and super().words_are_independent
-
-    @property
-    def library_is_equal(self) -> bool:
-        """Return False with normalize_nfc: composed characters have other spans in the library."""
-        return not self.normalize_nfc and super().library_is_equal
-
-    def _make_graph(self) -> TokenizerGraph:
-        if not self.normalize_nfc:
-            return super()._make_graph()
-        from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import ComposingGraph
-
-        return ComposingGraph(self)
-
     def _normalizers(self) -> list[dict]:
         return COMPOSING if self.normalize_nfc else super()._normalizers()
 
     def _steps(self) -> dict:
         steps = super()._steps()
         if self.normalize_nfc:  # without WhitespaceSplit
-            steps["pre_tokenizer"]["pretokenizers"] = [steps["decoder"]]
+            steps["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [METASPACE]}
         return steps
 
     def _sentencepiece_model(self) -> SentencePieceModel | None:

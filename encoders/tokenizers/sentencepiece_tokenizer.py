@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,17 +26,18 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_bpe_model,
     read_unigram_model,
 )
-from encoder_zoo.encoders.tokenizers.files.steps import special_added_token
+from encoder_zoo.encoders.tokenizers.files.special_tokens import special_added_token
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
-from encoder_zoo.encoders.tokenizers.text.charsmap import read_charsmap
+from encoder_zoo.encoders.tokenizers.steps import (
+    BYTE_TOKENS,
+    METASPACE,
+    REPLACED_SPACE,
+    SPACE,
+    SPACE_PREPENDED,
+    Model,
+)
+from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
 from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-
-logger = logging.getLogger("encoder_zoo")
-
-SPACE = "▁"
 
 
 class SentencePieceTokenizer(WritesFiles, Tokenizer):
@@ -87,28 +87,11 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
         self.byte_fallback = byte_fallback
         self.remove_extra_whitespaces = remove_extra_whitespaces
         self._merges = None if merges is None else list(merges)
-        self.normalization_rules()
+        charsmap_rules(precompiled_charsmap)  # raises an error if it is damaged
         if merges is not None:
             check_merges(self.merges_in_texts, self._vocabulary.ids)
         if byte_fallback:
             self._check_byte_tokens()
-
-    @property
-    def library_is_equal(self) -> bool:
-        """Return False where spaces are kept and tokens added: it wants a space before some."""
-        return self.remove_extra_whitespaces or not self.added_tokens
-
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.sentencepiece import SentencePieceGraph
-
-        return SentencePieceGraph(self)
-
-    def normalization_rules(self) -> dict[str, str]:
-        """Return {text: replacement} of the precompiled charsmap."""
-        if not self.precompiled_charsmap:
-            return {}
-        content = base64.b64decode(self.precompiled_charsmap, validate=True)
-        return read_charsmap(content, "precompiled_charsmap")
 
     @property
     def scores(self) -> list[float | None]:
@@ -390,39 +373,6 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
             )
         return spm.write_model(model)
 
-    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
-        """See `WritesFiles`: what only merges or strips spaces leaves the words as they are.
-
-        Metaspace alone splits as WhitespaceSplit before it would, after such steps and a charsmap
-        that makes spaces of other white space.
-        """
-        if self.only_spaces:
-            return normalizer, words
-        merges = [step for step in normalizer if step.get("pattern") == SPACES]
-        strips = [step for step in normalizer if step.get("type") == "Strip"]
-        left = [step for step in normalizer if step not in merges and step not in strips]
-        alone = [step.get("type") for step in words] == ["Metaspace"]
-        if merges and alone and self.joins_words:
-            if not any(step["strip_right"] for step in strips):
-                logger.warning(
-                    "tokenizer.json does not strip white space at the end of texts, for which "
-                    "transformers then has a token; here it is left out."
-                )
-            words = [{"type": "WhitespaceSplit"}, *words]
-        return left, words
-
-    @property
-    def joins_words(self) -> bool:
-        """Return whether the charsmap makes spaces of all white space, as NMT's but for U+0085."""
-        rules = self.normalization_rules()
-        spaces = [chr(c) for c in WHITE_SPACE]
-        return all(rules.get(space, space) in (" ", "") for space in spaces)
-
-    def same_model(self, settings: dict) -> dict:
-        """See `WritesFiles`: with a token for every byte, no character is unknown."""
-        fused = settings.get("byte_fallback") and "fuse_unk" in settings
-        return {**settings, "fuse_unk": True} if fused else settings
-
     def _vocabulary_files(self) -> dict[str, bytes]:
         model = self._sentencepiece_model()
         return {self.model_file: spm.write_model(model)} if model else {}
@@ -438,47 +388,42 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
             settings["model_input_names"] = inputs
         return settings
 
-    @property
-    def only_spaces(self) -> bool:
-        """Return whether other white space than spaces is ordinary after normalization."""
-        return not self.remove_extra_whitespaces
-
     def _normalizers(self) -> list[dict]:
         """Return the steps of the normalizer in tokenizer.json."""
         charsmap = self.precompiled_charsmap
         steps = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else []
-        return steps if self.remove_extra_whitespaces else [*steps, *ALL_SPACES]
+        return steps if self.remove_extra_whitespaces else [*steps, SPACE_PREPENDED, REPLACED_SPACE]
 
     def _steps(self) -> dict:
-        space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
         steps = self._normalizers()
-        words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]}
+        words = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
         return {
             "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
             "pre_tokenizer": words if self.remove_extra_whitespaces else None,
             "post_processor": self._template(),
-            "decoder": space,
-            "model": self._unigram() if self.merges is None else self._bpe(),
+            "decoder": METASPACE,
         }
 
-    def _library_steps(self, as_words: bool = False) -> dict:
-        """Return the steps, in which tokens that texts do not contain have names with a space.
+    def _model(self) -> dict:
+        return self._unigram() if self.merges is None else self._bpe()
+
+    def _model_in_texts(self) -> Model:
+        """Return the model, in which tokens that texts do not contain have names with a space.
 
         Spaces in texts are removed or become "▁".
         """
-        steps = super()._library_steps(as_words)
-        model, found = steps["model"], set(self.ids_in_texts)
+        made, found = super()._model_in_texts(), set(self.ids_in_texts)
         found |= set(self.byte_ids if self.byte_fallback else ())
         names = [t if i in found else f" {i}" for i, t in enumerate(self.vocabulary)]
+        model = made.settings
         if self.merges is None:
-            model["vocab"] = [
-                [name, score] for name, (_, score) in zip(names, model["vocab"], strict=True)
-            ]
+            scores = [score for _, score in model["vocab"]]
+            model["vocab"] = [list(entry) for entry in zip(names, scores, strict=True)]
         else:
             model["vocab"] = without_gaps({name: i for i, name in enumerate(names)})
             model["unk_token"] = names[self.unknown_token_id]
             model["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
-        return steps
+        return made
 
     def _unigram(self) -> dict:
         """Return the Unigram model of tokenizer.json."""
@@ -521,11 +466,6 @@ def checked_scores(scores: Sequence[float | None], tokens: Sequence[str]) -> np.
     return np.array([np.nan if score is None else score for score in scores], np.float64)
 
 
-SPACES = {"Regex": " {2,}"}
-BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
-# White space of Unicode, without the space and U+0085, of which NMT's charsmap says nothing.
-WHITE_SPACE = (*range(9, 14), 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029)
-WHITE_SPACE += (0x202F, 0x205F, 0x3000)
 # Settings of the model that are implemented.
 MODEL_SETTINGS = {
     "model_type": (spm.UNIGRAM, spm.BPE),
@@ -533,11 +473,6 @@ MODEL_SETTINGS = {
     "add_dummy_prefix": (True,),
     "escape_whitespaces": (True,),
 }
-# The normalizer in tokenizer.json without remove_extra_whitespaces.
-ALL_SPACES = [
-    {"type": "Prepend", "prepend": "▁"},
-    {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-]
 
 
 def _check_textless(

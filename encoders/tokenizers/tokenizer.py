@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,6 @@ from encoder_zoo.common.configuration import ConfigFromSignature, argument_defau
 from encoder_zoo.common.lazy import (
     LazyModule,
     array_ops,
-    for_graphs,
     in_tensorflow,
     refuse_in_fork,
 )
@@ -34,10 +34,11 @@ from encoder_zoo.common.wording import (
     unknown_argument,
 )
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
-from encoder_zoo.encoders.tokenizers.files.steps import (
+from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     complete_added_tokens,
     tokens_with_added,
 )
+from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Steps, flat_steps
 from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
     from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
+    from encoder_zoo.encoders.tokenizers.steps import Model
 
 # Above the tokenizers, whose `from_preset` and `save_to_preset` call them.
 loading = LazyModule("encoder_zoo.presets.loading")
@@ -253,7 +255,7 @@ class Tokenizer(TokenizerArguments):
     core operations does the work; elsewhere the library `tokenizers` does, with the same ids and
     offsets.
     A subclass stores each argument of its `__init__` under its own name, and implements
-    `_make_graph`, `_steps`, which the library reads, and `spelling`.
+    `_steps`, `_model_in_texts` and `spelling`, which the library and the graph execute.
 
     Args:
         vocabulary: tokens in the order of their ids.
@@ -269,7 +271,7 @@ class Tokenizer(TokenizerArguments):
         model_max_length: the most tokens of an example, special ones counted, where a task or a
             preprocessor is not given a length; None for the most that the backbone takes.
         added_tokens: tokens to find in texts before the model splits them, see
-            `files.steps.complete_added_tokens`.
+            `files.special_tokens.complete_added_tokens`.
 
     Attributes:
         defaults: {argument: default} of the class, where they differ.
@@ -305,7 +307,7 @@ class Tokenizer(TokenizerArguments):
     @property
     def graph(self) -> TokenizerGraph:
         """The graph of the rules in TensorFlow, made when it is first used."""
-        return self._engine("graph", self._make_graph_once)
+        return self._engine("graph", self._make_graph)
 
     @property
     def library(self) -> LibraryTokenizer:
@@ -318,21 +320,36 @@ class Tokenizer(TokenizerArguments):
                 self._engines[name] = make()
             return self._engines[name]
 
-    def _make_graph_once(self) -> TokenizerGraph:
-        refuse_in_fork()
-        from tensorflow import init_scope
-
-        with init_scope(), for_graphs():  # its tables belong to no graph of the user
-            return self._make_graph()
-
     def _make_graph(self) -> TokenizerGraph:
-        """Build the tables and graphs."""
-        raise NotImplementedError
+        refuse_in_fork()
+        from encoder_zoo.encoders.tokenizers.graphs.making import make_graph
+
+        return make_graph(self.steps, self._model_in_texts())
 
     def _make_library(self) -> LibraryTokenizer:
         from encoder_zoo.encoders.tokenizers.library import LibraryTokenizer
 
-        return LibraryTokenizer(self)
+        return LibraryTokenizer(self.steps, self._model_in_texts())
+
+    @functools.cached_property
+    def steps(self) -> Steps:
+        """The steps around the model, which both engines execute."""
+        steps = self._steps()
+        return Steps(
+            *(flat_steps(steps[part], part) for part in SEQUENCES),
+            unknown_id=self.unknown_token_id,
+            skipped_ids=self.special_token_ids,
+            special_tokens=self.special_entries() if self.special_tokens_in_text else [],
+            added_tokens=self.added_tokens,
+        )
+
+    def _steps(self) -> dict:
+        """Return normalizer, pre_tokenizer, post_processor and decoder of tokenizer.json."""
+        raise NotImplementedError
+
+    def _model_in_texts(self) -> Model:
+        """Return the model, as both engines execute it."""
+        raise NotImplementedError
 
     def spelling(self) -> list[str] | list[bytes]:
         """Return the text of each id."""
@@ -404,13 +421,8 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def library_is_equal(self) -> bool:
-        """Return whether the library gives the graph's ids and offsets for all texts."""
-        return True
-
-    @property
-    def words_are_independent(self) -> bool:
-        """Whether words can be tokenized apart: special and added tokens may span several."""
-        return not (self.special_tokens_in_text or self.added_tokens)
+        """Whether the library gives the graph's ids and offsets for all texts."""
+        return self.steps.library_is_equal
 
     def tokenize_words(
         self, words: object

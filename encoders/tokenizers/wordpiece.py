@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.serializable import serializable
@@ -18,9 +18,6 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
 )
 from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.tokenizer import BERT_DEFAULTS, Tokenizer
-
-if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 
 
 @serializable
@@ -79,19 +76,9 @@ class BertTokenizer(WritesFiles, Tokenizer):
         self.split_chinese_characters = split_chinese_characters
         self.clean_text = clean_text
 
-    def _make_graph(self) -> TokenizerGraph:
-        from encoder_zoo.encoders.tokenizers.graphs.wordpiece import WordPieceGraph
-
-        return WordPieceGraph(self)
-
     def spelling(self) -> list[str]:
         """Return the text of each id."""
         return [f" {t}" if self.starts_word(t) else t[2:] for t in self.get_vocabulary()]
-
-    @property
-    def strips_accents(self) -> bool:
-        """Whether accents are removed."""
-        return self.lowercase if self.strip_accents is None else self.strip_accents
 
     def starts_word(self, token: str) -> bool:
         """Return whether a token begins a word."""
@@ -157,16 +144,6 @@ class BertTokenizer(WritesFiles, Tokenizer):
             **template,
         )
 
-    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
-        """See `WritesFiles`: accents may follow the case, and no change is no step."""
-        alike = []
-        for step in normalizer:
-            if step.get("type") == "BertNormalizer" and step["strip_accents"] is None:
-                step = {**step, "strip_accents": step["lowercase"]}
-            if step.get("type") != "BertNormalizer" or True in step.values():
-                alike.append(step)
-        return alike, words
-
     def _vocabulary_files(self) -> dict[str, str]:
         return {"vocab.txt": "".join(f"{token}\n" for token in self.vocabulary)}
 
@@ -195,13 +172,15 @@ class BertTokenizer(WritesFiles, Tokenizer):
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "post_processor": self._template(),
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "model": {
-                "type": "WordPiece",
-                "unk_token": self.unknown_token,
-                "continuing_subword_prefix": "##",
-                "max_input_chars_per_word": 100,
-                "vocab": {token: i for i, token in enumerate(self.vocabulary)},
-            },
+        }
+
+    def _model(self) -> dict:
+        return {
+            "type": "WordPiece",
+            "unk_token": self.unknown_token,
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {token: i for i, token in enumerate(self.vocabulary)},
         }
 
 

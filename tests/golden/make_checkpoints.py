@@ -124,10 +124,10 @@ def write_modernbert_vocabulary(folder: pathlib.Path) -> int:
 def write_llama_vocabulary(folder: pathlib.Path) -> int:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    from encoder_zoo.encoders.tokenizers.byte_bpe import PATTERN
+    from encoder_zoo.encoders.tokenizers.steps import LLAMA_WORDS
 
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
-    split = pre_tokenizers.Split(Regex(PATTERN), "isolated")
+    split = pre_tokenizers.Split(Regex(LLAMA_WORDS), "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     tokenizer.decoder = decoders.ByteLevel()

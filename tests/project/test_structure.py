@@ -15,6 +15,7 @@ from paths import ROOT, TOPS
 # "encoders.backbone" a module: the core is below the kernels, and the choice between them above.
 FOLDERS = [
     "common",
+    "encoders.tokenizers.steps",
     "encoders.tokenizers.text",
     "encoders.tokenizers.segmentation",
     "encoders.tokenizers.files",

@@ -10,7 +10,8 @@ from typing import Any
 
 from encoder_zoo.common.configuration import argument_defaults
 from encoder_zoo.common.wording import differing, invalid, shown
-from encoder_zoo.encoders.tokenizers.files.steps import FIELDS, Template, flat_steps, read_template
+from encoder_zoo.encoders.tokenizers.files.special_tokens import FIELDS, Template, read_template
+from encoder_zoo.encoders.tokenizers.steps import flat_steps
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -66,7 +67,7 @@ class TokenizerFiles:
         return part
 
     def steps(self, part: str) -> list[dict]:
-        """Return the steps of a part such as "normalizer", see `files.steps.flat_steps`.
+        """Return the steps of a part such as "normalizer", see `flat_steps`.
 
         They are those that transformers takes, once `setting` has been asked for all settings.
 
@@ -446,9 +447,6 @@ def tokens_by_id(vocabulary: Mapping[str, int]) -> list[str]:
     for token, token_id in vocabulary.items():
         tokens[token_id] = token
     return tokens
-
-
-WORD_END = "</w>"  # on the last character of a word, in BERTweet's merges
 
 
 def byte_alphabet() -> list[str]:

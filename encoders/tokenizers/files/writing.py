@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import argument_defaults
-from encoder_zoo.common.wording import shown
+from encoder_zoo.encoders.tokenizers.files.comparison import compare_steps
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
-from encoder_zoo.encoders.tokenizers.files.steps import (
-    describe_steps,
-    flat_steps,
-    model_settings,
-    special_added_token,
-    template_ids,
-)
+from encoder_zoo.encoders.tokenizers.files.special_tokens import special_added_token
+from encoder_zoo.encoders.tokenizers.steps import Model
 
 if TYPE_CHECKING:
     from typing import Self
 
     from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-logger = logging.getLogger("encoder_zoo")
 
 
 class WritesFiles:
     """Mixin: writes the files that all tokenizers have.
 
-    Subclasses implement `_from_files`, `_vocabulary_files`, `_settings` and `_steps`.
+    Subclasses implement `_from_files`, `_vocabulary_files`, `_settings`, `_steps` and `_model`.
     """
 
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -66,18 +57,6 @@ class WritesFiles:
         """Build the tokenizer; steps of tokenizer.json that it does not read are compared later."""
         raise NotImplementedError
 
-    def same_steps(self, normalizer: list[dict], words: list[dict]) -> tuple[list[dict], ...]:
-        """Return steps of tokenizer.json in one of the ways to write what they do here.
-
-        Args:
-            normalizer, words: the steps of normalizer and of pre_tokenizer, with all fields.
-        """
-        return normalizer, words
-
-    def same_model(self, settings: dict) -> dict:
-        """Return settings of a model in one of the ways to write what they do here."""
-        return settings
-
     def to_files(self) -> dict[str, str | bytes]:
         """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
 
@@ -97,6 +76,7 @@ class WritesFiles:
             "padding": None,
             "added_tokens": sorted(self._added_tokens(), key=lambda token: token["id"]),
             **self._steps(),
+            "model": self._model(),
         }
         return {
             **self._vocabulary_files(),
@@ -148,25 +128,12 @@ class WritesFiles:
         lstrip = self.mask_token if self.lstrip_mask else None
         return [special_added_token(self.token_to_id(t), t, t == lstrip) for t in tokens]
 
-    def _library_steps(self, as_words: bool = False) -> dict:
-        """Return the steps of tokenizer.json as the library `tokenizers` takes them here.
-
-        Args:
-            as_words: whether each text is a word that follows a space.
-        """
-        steps = self._steps()
-        model = steps["model"]
+    def _model_in_texts(self) -> Model:
+        """Return the model, as both engines execute it."""
+        model = self._model()
         if isinstance(model["vocab"], dict):
             model["vocab"] = without_gaps(model["vocab"])
-        return {name: steps[name] for name in ("normalizer", "pre_tokenizer", "model")}
-
-    def _library_ids(self) -> list[int]:
-        """Return the ids of the library's ids, of the first of them."""
-        return []
-
-    def _library_word(self, word: str) -> str:
-        """Return a word that follows a space as the library takes it."""
-        return word
+        return Model(model, self.spelling())
 
     def _template(self) -> dict:
         """Return the post-processor: the special tokens around one text and around a pair."""
@@ -198,8 +165,8 @@ class WritesFiles:
         """Return the contents of tokenizer_config.json, without special tokens."""
         raise NotImplementedError
 
-    def _steps(self) -> dict:
-        """Return normalizer, pre_tokenizer, post_processor, decoder and model of tokenizer.json."""
+    def _model(self) -> dict:
+        """Return the model of tokenizer.json."""
         raise NotImplementedError
 
 
@@ -225,88 +192,3 @@ def without_gaps(vocabulary: Mapping[str, int]) -> dict[str, int]:
 def as_json(content: object) -> str:
     """Return indented JSON with a line break at the end."""
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
-
-
-def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
-    """Raise an error if a tokenizer does something else than the tokenizer.json it was read from.
-
-    All steps and all their fields are compared, so that none is ignored. Two are alike where the
-    tokenizer's `same_steps` and `same_model` say why. The decoder is not compared: `detokenize`
-    spells the tokens, whatever it says.
-
-    Raises:
-        ValueError: If a step differs from what this kind of tokenizer does, so that the ids would
-            differ.
-    """
-    ours, parts = tokenizer._steps(), ("normalizer", "pre_tokenizer")
-    theirs = [files.steps(part) for part in parts]
-    own = [flat_steps(ours[part], part) for part in parts]
-    alike = zip(tokenizer.same_steps(*theirs), tokenizer.same_steps(*own), strict=True)
-    for i, (found, expected) in enumerate(alike):
-        if found != expected:
-            raise files.mismatch(
-                f"{parts[i]} is {describe_steps(theirs[i])}", describe_steps(own[i])
-            )
-    kind = ours["model"]["type"]
-    found, expected = (
-        tokenizer.same_model(model_settings(model, kind))
-        for model in (files.part("model"), ours["model"])
-    )
-    for field, value in found.items():
-        if value != expected[field]:
-            of_token = f" for unk_token {tokenizer.unknown_token!r}" * (field == "unk_id")
-            raise files.mismatch(
-                f"model.{field} is {shown(value)}", f"{expected[field]!r}{of_token}"
-            )
-    _compare_processors(files, tokenizer, flat_steps(ours["post_processor"], "post_processor"))
-
-
-def _compare_processors(
-    files: TokenizerFiles, tokenizer: Tokenizer, expected: Sequence[Mapping]
-) -> None:
-    """Compare what is put around texts, and how spans are trimmed."""
-    found = files.steps("post_processor")
-    template = files.template()
-    if template is None and not files.names_class:
-        raise ValueError(
-            f"{files.json_path}: post_processor is {describe_steps(found)}, which puts no special "
-            f"tokens around texts. Write one that does, such as {tokenizer.start_token} $A "
-            f"{tokenizer.end_token}, or name a tokenizer_class in tokenizer_config.json, such as "
-            f"{type(tokenizer).__name__}."
-        )
-    for token, token_id in template_ids(found):
-        if tokenizer.token_to_id(token) != token_id:
-            raise files.mismatch(
-                f"post_processor puts {shown(token)} as {token_id}",
-                f"the id {tokenizer.token_to_id(token)} for it",
-            )
-    if not found or _trimming(found) == _trimming(expected):
-        return
-    # Of tokens with spaces at their ends the spans differ, and never the ids.
-    differing = set(filter(_has_space, tokenizer.get_vocabulary()))
-    added = differing & {token["content"] for token in tokenizer.added_tokens}
-    if differing - added:
-        raise files.mismatch(f"post_processor is {describe_steps(found)}", describe_steps(expected))
-    if added:
-        logger.warning(
-            "%s: post_processor is %s; this kind of tokenizer has %s. Ids are equal; spans of the "
-            "added tokens %s differ by the spaces at their ends.",
-            files.json_path,
-            describe_steps(found),
-            describe_steps(expected),
-            shown(sorted(added)),
-        )
-
-
-def _trimming(steps: Sequence[Mapping]) -> list[tuple[int, bool]]:
-    """Return position and add_prefix_space of the post-processors that take spaces off spans."""
-    return [
-        (i, step.get("add_prefix_space") is True)
-        for i, step in enumerate(steps)
-        if step.get("trim_offsets") is True
-    ]
-
-
-def _has_space(token: str) -> bool:
-    """Return whether a token has what trimming takes off: white space, or its byte's letter."""
-    return token.strip() != token or token.strip("Ġ") != token

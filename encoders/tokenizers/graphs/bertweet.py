@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 
-from encoder_zoo.encoders.tokenizers.files.reading import WORD_END
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
@@ -18,67 +17,75 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.steps import (
+    PYTHON_SPACE,
+    TWEET_WORDS,
+    WORD_END,
+    without_interpreter,
+)
 from encoder_zoo.encoders.tokenizers.text.characters import SPECIALS, Characters, CodePointTable
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords, character_numbers
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, shift_left, shift_right
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+    from encoder_zoo.encoders.tokenizers.steps import Model, Steps
+
+
+MAX_WORD = MAX_SYMBOLS + len(WORD_END)  # of a symbol in the table
 
 
 class BertweetGraph(TokenizerGraph):
-    """The graph of a `BertweetTokenizer`.
+    """The graph of words between white space, and of BPE with an ending on the last character.
 
     Args:
-        tokenizer: whose arguments describe the rules.
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
     """
 
-    def __init__(self, tokenizer: BertweetTokenizer):
-        super().__init__(tokenizer)
+    def __init__(self, steps: Steps, model: Model):
+        super().__init__(steps, model)
+        if steps.normalizer or steps.pre_tokenizer != [TWEET_WORDS]:
+            raise without_interpreter("pre_tokenizer", [*steps.normalizer, *steps.pre_tokenizer][0])
         spaces = np.zeros(SPECIALS.stop, np.int32)
-        spaces[[ord(space) for space in tokenizer.white_space]] = 1
+        spaces[[*map(ord, PYTHON_SPACE)]] = 1
         self._spaces = CodePointTable(spaces)
-        numbers = _numbered_characters(tokenizer.vocabulary, tokenizer.merges)
+        symbols = model.settings["vocab"]
+        special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(self.special_ids)]])
+        letters = [symbol for symbol in symbols if len(symbol) == 1]
+        numbers = character_numbers(PackedWords.from_texts(letters).concatenate(special))
         self._numbers = CodePointTable(numbers)
         self._num_characters = int(numbers.max()) + 1
-        self._make_bpe(tokenizer, numbers)
-        self._word_table = WordTable(*self._single_tokens(tokenizer.vocabulary, numbers))
-        self._index_added_tokens(tokenizer.added_tokens)
-
-    def _make_bpe(self, tokenizer: BertweetTokenizer, numbers: np.ndarray) -> None:
-        """Build the BPE, whose symbols have ids of their own since some are no tokens."""
-        ids = tokenizer.symbols()
         symbol_ids = np.zeros(2 * self._num_characters, np.int32)
-        for code in np.flatnonzero(numbers[: SPECIALS.start] > 1):
-            symbol_ids[numbers[code]] = ids.get(chr(code), 0)
-            last = ids.get(chr(code) + WORD_END, 0)
-            symbol_ids[numbers[code] + self._num_characters] = last
-        inner, last = tokenizer.ids_of_symbols()
-        self._inner_ids = tf.constant(inner, tf.int32)
-        self._last_ids = tf.constant(last, tf.int32)
-        self._model = BPE(symbol_ids.tolist(), tokenizer.merges, ids)
+        for letter in letters:
+            number = numbers[ord(letter)]
+            symbol_ids[number] = symbols[letter]
+            symbol_ids[number + self._num_characters] = symbols[letter + WORD_END]
+        self._token_ids = tf.constant(model.ids, tf.int32)
+        merges = [" ".join(pair) for pair in model.settings["merges"]]
+        self._model = BPE(symbol_ids.tolist(), merges, symbols)
+        words = {
+            symbol.removesuffix(WORD_END): model.ids[number]
+            for symbol, number in symbols.items()
+            if symbol.endswith(WORD_END) and len(WORD_END) < len(symbol) <= MAX_WORD
+        }
+        self._word_table = WordTable(*self._single_tokens(words, numbers, special))
+        self._index_added_tokens(steps)
 
     def _single_tokens(
-        self, tokens: Sequence[str], numbers: np.ndarray
+        self, words: Mapping[str, int], numbers: np.ndarray, special: PackedWords
     ) -> tuple[PackedWords, np.ndarray]:
         """Return the words that the merges make one token, as numbers, and their ids."""
-        special = set(self.special_token_ids)
-        ids = {
-            token: i
-            for i, token in enumerate(tokens)
-            if 0 < len(token) <= MAX_SYMBOLS and i not in special
-        }
-        words, ids = PackedWords.from_texts(list(ids)), np.array(list(ids.values()), np.int64)
+        words, ids = PackedWords.from_texts(list(words)), np.array(list(words.values()), np.int64)
         words = words._replace(symbols=numbers[words.symbols].astype(np.int64))
         is_made = are_single_tokens(
             lambda symbols, starts, ends: self._encode_words(symbols, ends, starts, ends),
             words,
             ids,
         )
-        of_special = PackedWords.from_symbols([[numbers[code]] for code in SPECIALS[:5]])
-        words = words.where(is_made).concatenate(of_special)
-        return words, np.array([*ids[is_made], *self.special_token_ids[:5]])
+        special = special._replace(symbols=numbers[special.symbols].astype(np.int64))
+        return words.where(is_made).concatenate(special), np.array(
+            [*ids[is_made], *self.special_ids]
+        )
 
     def _encode_words(
         self, numbers: tf.Tensor, all_ends: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor
@@ -87,9 +94,7 @@ class BertweetGraph(TokenizerGraph):
         ends_word = tf.cast(index_mask(all_ends - 1, tf.size(numbers)), tf.int32)
         symbols = numbers + self._num_characters * ends_word
         tokens = self._model.encode(symbols, starts, ends)
-        is_last = index_mask(tokens.splits[1:] - 1, tf.size(tokens.ids))
-        last, inner = tf.gather(self._last_ids, tokens.ids), tf.gather(self._inner_ids, tokens.ids)
-        return tokens._replace(ids=tf.where(is_last, last, inner))
+        return tokens._replace(ids=tf.gather(self._token_ids, tokens.ids))
 
     def _tokenize(self, chars: Characters) -> Tokens:
         starts, ends = self._word_bounds(chars)
@@ -113,10 +118,3 @@ class BertweetGraph(TokenizerGraph):
         lasts = tf.cast(tf.where(is_last)[:, 0], tf.int32)
         takes_break = shift_left(breaks, 1, False) & ~special
         return starts, lasts + 1 + tf.cast(tf.gather(takes_break, lasts), tf.int32)
-
-
-def _numbered_characters(tokens: Sequence[str], merges: Sequence[str]) -> np.ndarray:
-    """Number the characters of the vocabulary and the merges, and special tokens in texts."""
-    texts = PackedWords.from_texts([*tokens, "\n".join(merges)])
-    special = PackedWords.from_symbols([[code] for code in SPECIALS[:5]])
-    return character_numbers(texts.concatenate(special))

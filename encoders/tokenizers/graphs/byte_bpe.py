@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     surrounding_spaces,
 )
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizers
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
 from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import (
     LETTER,
@@ -31,6 +33,12 @@ from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     are_single_tokens,
 )
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import MAX_SYMBOLS, WordTable
+from encoder_zoo.encoders.tokenizers.steps import (
+    GPT2_WORDS,
+    LLAMA_WORDS,
+    split_at,
+    without_interpreter,
+)
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     Characters,
@@ -38,7 +46,6 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     encode_utf8,
     insert_spaces,
 )
-from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords
 from encoder_zoo.encoders.tokenizers.text.ragged import (
     row_ids,
@@ -48,74 +55,105 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 )
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer
+    from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
 
 class ByteBPEGraph(TokenizerGraph):
-    """The graph of a `RobertaTokenizer`.
+    """The graph of byte-level BPE, of GPT-2's words or Llama 3's.
 
     Args:
-        tokenizer: whose arguments describe the rules.
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
     """
 
-    def __init__(self, tokenizer: RobertaTokenizer):
-        super().__init__(tokenizer)
-        self.add_prefix_space = tokenizer.add_prefix_space
-        self._trims = tokenizer.trim_offsets
+    def __init__(self, steps: Steps, model: Model):
+        super().__init__(steps, model)
+        self._normalizers = make_normalizers(steps.normalizer)
+        self._find_words = find_word_starts(steps.pre_tokenizer)
+        self._inserts_space, self._trims_after = steps.inserts_space, steps.trims_after
         self._kinds = CodePointTable(byte_level_character_kinds())
-        vocabulary, added = tokenizer.vocabulary, tokenizer.added_tokens
-        spaces = np.zeros([tokenizer.vocabulary_size, 2], np.int32)  # none for added tokens
+        vocabulary = model.settings["vocab"]
+        spaces = np.zeros([len(model.spelling), 2], np.int32)  # none for added tokens
         for token, spaces_around in zip(
             vocabulary, surrounding_spaces(list(vocabulary)), strict=True
         ):
             spaces[vocabulary[token]] = spaces_around
-        spaces[[token["id"] for token in added]] = 0
+        spaces[[token["id"] for token in steps.added_tokens]] = 0
         self._spaces = tf.constant(spaces)
         byte_ids = [vocabulary.get(c, self.unknown_token_id) for c in byte_alphabet()]
-        symbol_ids = [*byte_ids, *self.special_token_ids]
-        self._model = BPE(symbol_ids, tokenizer.merges, vocabulary)
-        self._word_table = WordTable(*self._single_tokens(vocabulary))
-        self._index_added_tokens(added)
+        merges = [" ".join(pair) for pair in model.settings["merges"]]
+        self._model = BPE([*byte_ids, *self.special_ids], merges, vocabulary)
+        self._long = None
+        self._word_table = WordTable(
+            *self._single_tokens(vocabulary, model.settings["ignore_merges"])
+        )
+        self._index_added_tokens(steps)
 
-    def _span_options(self) -> dict[str, bool]:
-        return {"trim_offsets": self._trims, "keep_first_space": self.add_prefix_space}
+    def _single_tokens(
+        self, vocabulary: Mapping[str, int], ignore_merges: bool
+    ) -> tuple[PackedWords, np.ndarray]:
+        """Return the words that are one token, as 1 + symbols, and their ids.
 
-    def _single_tokens(self, vocabulary: dict[str, int]) -> tuple[PackedWords, np.ndarray]:
-        """Return the words that the merges make one token, as 1 + symbols, and their ids."""
+        They are those that the merges make one token, or with `ignore_merges` all tokens; of these
+        the table has no long ones.
+        """
         byte_of = alphabet_bytes()
         ids = {
             bytes(map(byte_of.get, token)): token_id
             for token, token_id in vocabulary.items()
-            if 0 < len(token) <= MAX_SYMBOLS and all(c in byte_of for c in token)
+            if token and all(c in byte_of for c in token)
         }
         words, ids = PackedWords.from_symbols(list(ids)), np.array(list(ids.values()), np.int64)
-        is_made = self._are_whole(words, ids)
-        special_ids = self.special_token_ids[:256]
-        special = PackedWords.from_symbols([[256 + i] for i in range(len(special_ids))])
-        words = words.where(is_made).concatenate(special)
-        return words._replace(symbols=1 + words.symbols), np.array([*ids[is_made], *special_ids])
+        is_short = words.lengths <= MAX_SYMBOLS
+        if ignore_merges:
+            self._long = self._long_tokens(words.where(~is_short), ids[~is_short])
+        words, ids = words.where(is_short), ids[is_short]
+        if not ignore_merges:
+            is_made = are_single_tokens(self._model.encode, words, ids)
+            words, ids = words.where(is_made), ids[is_made]
+        special = PackedWords.from_symbols([[256 + i] for i in range(len(self.special_ids))])
+        words = words.concatenate(special)
+        return words._replace(symbols=1 + words.symbols), np.array([*ids, *self.special_ids])
 
-    def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
-        """Return which words, boolean (W,), are one token."""
-        return are_single_tokens(self._model.encode, words, ids)
+    def _long_tokens(self, words: PackedWords, ids: np.ndarray) -> tf.lookup.StaticHashTable | None:
+        """Return {bytes: id} of the tokens too long for the table that no merges make."""
+        if not len(ids):
+            return None
+        left = ~are_single_tokens(self._model.encode, words, ids)
+        if not left.any():
+            return None
+        words = words.where(left)
+        texts = np.split(words.symbols.astype(np.uint8), words.starts[1:])
+        keys = tf.constant([text.tobytes() for text in texts])
+        pairs = tf.lookup.KeyValueTensorInitializer(keys, tf.constant(ids[left], tf.int32))
+        return tf.lookup.StaticHashTable(pairs, default_value=-1)
 
     def _encode_words(self, symbols, starts, ends) -> WordTokens:
         """Return the tokens of words (W,) that are not in the table."""
-        return self._model.encode(symbols, starts, ends)
+        tokens = self._model.encode(symbols, starts, ends)
+        if self._long is None:
+            return tokens
+        long = tf.where(ends - starts > MAX_SYMBOLS)
+        words = tf.gather(starts, long[:, 0]), tf.gather(ends, long[:, 0])
+        indices, _, splits = span_indices(*words)
+        characters = tf.gather(BYTES, tf.minimum(tf.gather(symbols, indices), 255))
+        texts = tf.RaggedTensor.from_row_splits(characters, splits, validate=False)
+        found = self._long.lookup(tf.strings.reduce_join(texts, axis=1))
+        ids = tf.tensor_scatter_nd_update(tf.fill(tf.shape(starts), -1), long, found)
+        return _replace_whole(tokens, ids)
 
-    def _word_starts(self, chars: Characters) -> tf.Tensor:
-        """Return the first characters (W,) of the words."""
-        return byte_level_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
+    def _normalize(self, chars: Characters) -> Characters:
+        return functools.reduce(lambda chars, normalize: normalize(chars), self._normalizers, chars)
 
     def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
-        if not (self.add_prefix_space or as_words):
+        if not (self._inserts_space or as_words):
             return chars
         special = chars.codes >= SPECIALS.start
         first = chars.row_starts() | shift_right(special, 1, False)
         return insert_spaces(chars, first & ~special & (chars.codes != ord(" ")))
 
     def _tokenize(self, chars: Characters) -> Tokens:
-        starts = self._word_starts(chars)
+        starts = self._find_words(chars.codes, self._kinds(chars.codes), chars.row_starts())
         symbols, splits, owners = encode_utf8(chars.codes)  # (S,), (N + 1,), (S,)
         begins = tf.gather(splits, starts)
         ends = shift_left(begins, 1, tf.size(symbols))
@@ -129,11 +167,11 @@ class ByteBPEGraph(TokenizerGraph):
 
     def _trim_spans(self, tokens: Tokens) -> Tokens:
         """Remove the spaces around tokens from their spans, as RobertaProcessing does."""
-        if not self._trims:
+        if self._trims_after is None:
             return tokens
         ids, starts, ends, rows = tokens
         leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
-        if self.add_prefix_space:  # the only space before a text counts as the added one
+        if self._trims_after:  # the only space before a text counts as the added one
             first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
             ones = tf.cast(tf.gather(leading, first) == 1, tf.int32)
             leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
@@ -141,60 +179,21 @@ class ByteBPEGraph(TokenizerGraph):
         return Tokens(ids, starts, tf.maximum(ends - trailing, starts), rows)
 
 
-class ModernBPEGraph(ByteBPEGraph):
-    """The graph of a `ModernBertTokenizer`, which normalizes by NFC."""
+def find_word_starts(pre_tokenizer: Sequence[Mapping]) -> Callable[..., tf.Tensor]:
+    """Return the function that finds the first characters of a pre-tokenizer's words.
 
-    def __init__(self, tokenizer: RobertaTokenizer):
-        self._normalizer = NFCNormalizer()  # which the base applies to added tokens
-        super().__init__(tokenizer)
-
-    def _normalize(self, chars: Characters) -> Characters:
-        return self._normalizer(chars)
-
-
-class LlamaBPEGraph(ByteBPEGraph):
-    """The graph of a `EuroBertTokenizer`: its words, and tokens that no merges make."""
-
-    def __init__(self, tokenizer: RobertaTokenizer):
-        super().__init__(tokenizer)
-        self._long = self._long_tokens(tokenizer.vocabulary)
-
-    def _word_starts(self, chars: Characters) -> tf.Tensor:
-        return llama_word_starts(chars.codes, self._kinds(chars.codes), chars.row_starts())
-
-    def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
-        return np.ones(len(ids), bool)
-
-    def _long_tokens(self, vocabulary: dict[str, int]) -> tf.lookup.StaticHashTable | None:
-        """Return {bytes: id} of the tokens too long for the table that no merges make."""
-        byte_of = alphabet_bytes()
-        long = {
-            bytes(map(byte_of.get, token)): token_id
-            for token, token_id in vocabulary.items()
-            if len(token) > MAX_SYMBOLS and all(c in byte_of for c in token)
-        }
-        if not long:
-            return None
-        words, ids = PackedWords.from_symbols(list(long)), np.array(list(long.values()))
-        left = ~are_single_tokens(self._model.encode, words, ids)
-        if not left.any():
-            return None
-        texts = [text for text, is_left in zip(long, left, strict=True) if is_left]
-        pairs = tf.lookup.KeyValueTensorInitializer(texts, tf.constant(ids[left], tf.int32))
-        return tf.lookup.StaticHashTable(pairs, default_value=-1)
-
-    def _encode_words(self, symbols, starts, ends) -> WordTokens:
-        tokens = super()._encode_words(symbols, starts, ends)
-        if self._long is None:
-            return tokens
-        long = tf.where(ends - starts > MAX_SYMBOLS)
-        words = tf.gather(starts, long[:, 0]), tf.gather(ends, long[:, 0])
-        indices, _, splits = span_indices(*words)
-        characters = tf.gather(BYTES, tf.minimum(tf.gather(symbols, indices), 255))
-        texts = tf.RaggedTensor.from_row_splits(characters, splits, validate=False)
-        found = self._long.lookup(tf.strings.reduce_join(texts, axis=1))
-        ids = tf.tensor_scatter_nd_update(tf.fill(tf.shape(starts), -1), long, found)
-        return _replace_whole(tokens, ids)
+    Raises:
+        ValueError: If the pre-tokenizer is not ByteLevel or a split by a known expression.
+    """
+    *splits, last = pre_tokenizer
+    if last["type"] != "ByteLevel" or (splits and last["add_prefix_space"]):
+        raise without_interpreter("pre_tokenizer", last)
+    if last["use_regex"] and not splits:
+        return byte_level_word_starts
+    for words, function in ((GPT2_WORDS, byte_level_word_starts), (LLAMA_WORDS, llama_word_starts)):
+        if splits == [split_at(words)] and not last["use_regex"]:
+            return function
+    raise without_interpreter("pre_tokenizer", [*splits, last][0])
 
 
 BYTES = [bytes([byte]) for byte in range(256)]
@@ -214,8 +213,7 @@ def _replace_whole(tokens: WordTokens, ids: tf.Tensor) -> WordTokens:
 
 
 def llama_word_starts(codes: tf.Tensor, kinds: tf.Tensor, row_starts: tf.Tensor) -> tf.Tensor:
-    r"""Return the first characters (W,) of the words that Llama 3's pattern finds, see
-    `EuroBertTokenizer`.
+    r"""Return the first characters (W,) of the words that Llama 3's pattern finds, `LLAMA_WORDS`.
 
     It depends on runs of one kind alone. A run of letters takes in one character before it, which
     is no line break, unless that belongs to a longer run of others or follows a space. A run of

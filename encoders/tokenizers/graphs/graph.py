@@ -16,7 +16,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 from encoder_zoo.encoders.tokenizers.text.text_input import join_spelling
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
 
 class TokenizerGraph(tf.Module):
@@ -26,36 +26,39 @@ class TokenizerGraph(tf.Module):
     end.
 
     Args:
-        tokenizer: whose arguments describe the rules.
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, steps: Steps, model: Model):
         super().__init__()
-        self.words_are_independent = tokenizer.words_are_independent
-        self.special_token_ids = tokenizer.special_token_ids
-        self.unknown_token_id = tokenizer.unknown_token_id
-        self._special_finder = None
-        if tokenizer.special_tokens_in_text:
-            lstrip = tokenizer.mask_token if tokenizer.lstrip_mask else None
-            self._special_finder = SpecialTokenFinder(tokenizer.special_tokens, lstrip)
+        self.words_are_independent = steps.words_are_independent
+        self.unknown_token_id = steps.unknown_id
+        self._skipped_ids = steps.skipped_ids
+        self._special_finder, special = None, steps.special_tokens
+        self.special_ids = [token["id"] for token in special]  # of those found in texts
+        if special:
+            lstrip = next((token["content"] for token in special if token["lstrip"]), None)
+            self._special_finder = SpecialTokenFinder([t["content"] for t in special], lstrip)
         texts = tf.TensorSpec([None], tf.string)
         words = tf.RaggedTensorSpec([None, None], tf.string)
         self.ids_of_texts = graph_of_method(self._ids_of_texts, [texts])
         self.tokens_of_texts = graph_of_method(self._tokens_of_texts, [texts])
         self.ids_of_words = graph_of_method(self._ids_of_words, [words])
-        self._spelling = tf.constant(tokenizer.spelling(), tf.string)
+        self._spelling = tf.constant(model.spelling, tf.string)
         self._spelled = tf.function(join_spelling, autograph=False, reduce_retracing=True)
 
     def texts_of_ids(self, rows: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
         """Return the texts (B,) of ids."""
-        skipped = self.special_token_ids if skip_special_tokens else ()
+        skipped = self._skipped_ids if skip_special_tokens else ()
         return self._spelled(rows, self._spelling, skipped)
 
-    def _index_added_tokens(self, added: Sequence[dict]) -> None:
+    def _index_added_tokens(self, steps: Steps) -> None:
         """Build the finders of added tokens, which need the subclass's normalizer."""
-        raw = [token for token in added if not token["normalized"]]
-        normalized = [token for token in added if token["normalized"]]
-        options = self._span_options()
+        prefix = steps.trims_after
+        options = {"trim_offsets": prefix is not None, "keep_first_space": bool(prefix)}
+        raw = [token for token in steps.added_tokens if not token["normalized"]]
+        normalized = [token for token in steps.added_tokens if token["normalized"]]
         contents = [[ord(c) for c in token["content"]] for token in raw]
         self._raw_finder = make_finder(raw, contents, **options)
         self._normalized_finder = None
@@ -63,10 +66,6 @@ class TokenizerGraph(tf.Module):
             chars = self._normalize(characters(tf.constant([t["content"] for t in normalized])))
             contents = tf.RaggedTensor.from_row_splits(self._code_points(chars), chars.row_splits)
             self._normalized_finder = make_finder(normalized, contents.to_list(), **options)
-
-    def _span_options(self) -> dict[str, bool]:
-        """Return arguments of `AddedTokenFinder` for its spans."""
-        return {}
 
     def _ids_of_texts(self, texts: tf.Tensor) -> tf.RaggedTensor:
         with tf.device("CPU"):

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+from encoder_zoo.encoders.tokenizers.graphs.normalizers import make_normalizers
 from encoder_zoo.encoders.tokenizers.segmentation.bpe import BPE
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import (
     Tokens,
@@ -22,6 +23,14 @@ from encoder_zoo.encoders.tokenizers.segmentation.word_table import (
     WhitespaceWordLookup,
     WordTable,
 )
+from encoder_zoo.encoders.tokenizers.steps import (
+    BYTE_TOKENS,
+    KEPT_WORDS,
+    METASPACE,
+    QUOTES,
+    SPACE,
+    without_interpreter,
+)
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     Characters,
@@ -30,15 +39,9 @@ from encoder_zoo.encoders.tokenizers.text.characters import (
     insert_spaces,
     members,
 )
-from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
-from encoder_zoo.encoders.tokenizers.text.normalization import (
-    folding_map,
-    is_special_token,
-    normalize_quotation_marks,
-    normalize_white_space,
-)
+from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
+from encoder_zoo.encoders.tokenizers.text.normalization import folding_map, is_special_token
 from encoder_zoo.encoders.tokenizers.text.packed_words import PackedWords, character_numbers
-from encoder_zoo.encoders.tokenizers.text.precompiled import CharacterMap, PrecompiledNormalizer
 from encoder_zoo.encoders.tokenizers.text.ragged import (
     index_mask,
     row_ids,
@@ -48,83 +51,74 @@ from encoder_zoo.encoders.tokenizers.text.ragged import (
 )
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.sentencepiece import AlbertTokenizer
-    from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
+    from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
-SPACE = "▁"
 WHITE = 0  # the number of white space, which separates words
 
 
 class SentencePieceGraph(TokenizerGraph):
-    """The graph of a `SentencePieceTokenizer`.
+    """The graph of words that begin with "▁", and of a Unigram model or BPE of characters.
 
     Args:
-        tokenizer: whose arguments describe the rules.
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
     """
 
-    def __init__(self, tokenizer: SentencePieceTokenizer):
-        super().__init__(tokenizer)
-        self.remove_extra_whitespaces = tokenizer.remove_extra_whitespaces
-        self._only_spaces = tokenizer.only_spaces
-        self._fuses = tokenizer.merges is None or not tokenizer.byte_fallback
-        rules = tokenizer.normalization_rules()
-        self._normalizer = PrecompiledNormalizer(rules)
-        self._bytes = tf.constant(tokenizer.byte_ids) if tokenizer.byte_fallback else None
-        words = self._make_model(tokenizer)
-        mapping, lowers = self._mapping(tokenizer), self._lowers(tokenizer)
-        self._word_lookup = WhitespaceWordLookup(words, rules, mapping, lowers)
-        self._index_added_tokens(tokenizer.added_tokens)
+    def __init__(self, steps: Steps, model: Model):
+        super().__init__(steps, model)
+        check_words(steps)
+        self._normalizers = make_normalizers(steps.normalizer)
+        self._keeps_spaces, self._inserts_space = steps.keeps_spaces, steps.inserts_space
+        self._words_depend = steps.words_depend
+        self._splits_at_all_space = "WhitespaceSplit" in steps.types("pre_tokenizer")
+        byte_fallback, is_bpe = model.settings["byte_fallback"], model.settings["type"] == "BPE"
+        self._fuses = not (is_bpe and byte_fallback)
+        ids = token_ids(model.settings)
+        self._bytes = tf.constant([ids[token] for token in BYTE_TOKENS]) if byte_fallback else None
+        words = self._make_model(steps, model.settings, ids)
+        rules = lookup_rules(steps.normalizer) if self._splits_at_all_space else None
+        self._word_lookup = WhitespaceWordLookup(words, *rules) if rules else None
+        self._index_added_tokens(steps)
 
-    def _mapping(self, tokenizer: SentencePieceTokenizer) -> Mapping[int, Sequence[int]]:
-        """Return {code point: code points} to apply before the model's own normalizer."""
-        return {}
-
-    def _lowers(self, tokenizer: SentencePieceTokenizer) -> bool:
-        """Return whether texts are lower-cased first."""
-        return False
-
-    def _make_model(self, tokenizer: SentencePieceTokenizer) -> dict[str, int]:
+    def _make_model(self, steps: Steps, model: dict, all_ids: dict[str, int]) -> dict[str, int]:
         """Build the model and its tables; return {word: id} of the words that are one token."""
-        ids, tokens = tokenizer.ids_in_texts, tokenizer.vocabulary
-        in_text = self.special_token_ids[: len(SPECIALS)]
-        codes = PackedWords.from_symbols([[code] for code in SPECIALS[: len(in_text)]])
-        words = PackedWords.from_texts([tokens[i] for i in ids]).concatenate(codes)
-        ids = np.array([*ids, *in_text])
+        codes = PackedWords.from_symbols([[code] for code in SPECIALS[: len(self.special_ids)]])
+        found = {token: i for token, i in all_ids.items() if token and " " not in token}
+        words = PackedWords.from_texts(list(found)).concatenate(codes)
+        ids = np.array([*found.values(), *self.special_ids])
         numbers = character_numbers(words.concatenate(PackedWords.from_symbols([[ord(SPACE)]])))
         self._space_number = int(numbers[ord(SPACE)])
-        numbers[ord(" ") if self._only_spaces else members("white_space")] = WHITE
+        numbers[members("white_space") if self._splits_at_all_space else ord(" ")] = WHITE
         words = words._replace(symbols=numbers[words.symbols])
         in_words = np.logical_and.reduceat(words.symbols != WHITE, words.starts)
         words, ids = words.where(in_words), ids[in_words]
-        self._model = self._make_splitter(tokenizer, words, ids, int(numbers.max()) + 1)
+        self._model = self._make_splitter(model, all_ids, words, ids, int(numbers.max()) + 1)
         self._splits_words = self._tokens_stay_in_words(words)
-        self.words_are_independent &= self.remove_extra_whitespaces or self._splits_words
-        if not self.remove_extra_whitespaces:
+        self.words_are_independent &= not self._keeps_spaces or self._splits_words
+        if self._keeps_spaces:
             numbers[ord(" ")] = self._space_number
         self._numbers = CodePointTable(numbers)
         whole = self._are_whole(words, ids)
         self._word_table = WordTable(words.where(whole), ids[whole])
-        special = set(self.special_token_ids)
-        return {tokens[i].removeprefix(SPACE): i for i in ids[whole] if i not in special}
+        names, special = dict(zip(found.values(), found, strict=True)), set(steps.skipped_ids)
+        return {names[i].removeprefix(SPACE): i for i in ids[whole] if i not in special}
 
     def _make_splitter(
         self,
-        tokenizer: SentencePieceTokenizer,
+        model: dict,
+        all_ids: dict[str, int],
         words: PackedWords,
         ids: np.ndarray,
         num_symbols: int,
     ) -> tf.Module:
         """Return the Unigram or BPE model of the tokens that are found in texts."""
-        if tokenizer.merges is None:
-            scores = np.zeros(tokenizer.vocabulary_size)
-            known = tokenizer.scores
-            scores[: len(known)] = [score or 0.0 for score in known]
+        if model["type"] == "Unigram":
+            scores = [score for _, score in model["vocab"]]
             return Unigram(words, ids, scores, self.unknown_token_id)
         single = words.lengths == 1
         symbol_ids = np.full(num_symbols, self.unknown_token_id)
         symbol_ids[words.symbols[words.starts[single]]] = ids[single]
-        all_ids = {token: i for i, token in enumerate(tokenizer.vocabulary)}
-        return BPE(symbol_ids, tokenizer.merges_in_texts, all_ids)
+        return BPE(symbol_ids, [" ".join(pair) for pair in model["merges"]], all_ids)
 
     def _tokens_stay_in_words(self, words: PackedWords) -> bool:
         """Return whether no token spans several words."""
@@ -138,7 +132,7 @@ class SentencePieceGraph(TokenizerGraph):
     def _are_whole(self, words: PackedWords, ids: np.ndarray) -> np.ndarray:
         """Return, boolean (W,), which short words are one token of their own."""
         first = words.symbols[words.starts]
-        is_whole = np.isin(ids, self.special_token_ids) | (first == self._space_number)
+        is_whole = np.isin(ids, self.special_ids) | (first == self._space_number)
         is_whole &= words.lengths <= MAX_SYMBOLS
         few = words.where(is_whole)
         is_whole[is_whole] = are_single_tokens(self._split, few, ids[is_whole])
@@ -151,7 +145,7 @@ class SentencePieceGraph(TokenizerGraph):
         return tokens.fuse(self.unknown_token_id) if self._fuses else tokens
 
     def _ids(self, texts: tf.Tensor, as_words: bool) -> tf.RaggedTensor:
-        if self._only_spaces or not self.words_are_independent:
+        if self._word_lookup is None or not self.words_are_independent:
             return super()._ids(texts, as_words)
         return self._word_lookup.ids(texts, lambda parts: self._encode(parts, as_words)[0])
 
@@ -181,8 +175,12 @@ class SentencePieceGraph(TokenizerGraph):
         return Tokens(ids, starts, tf.gather(chars.ends, tf.gather(owner, ends - 1)), rows)
 
     def _normalize(self, chars: Characters) -> Characters:
-        """Apply the model's own normalizer."""
-        return self._normalizer(chars)
+        return functools.reduce(lambda chars, normalize: normalize(chars), self._normalizers, chars)
+
+    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
+        if self._inserts_space or not as_words:
+            return chars
+        return insert_spaces(chars, chars.row_starts() & ~is_special_token(chars.codes))
 
     def _word_starts(
         self, chars: Characters, numbers: tf.Tensor
@@ -191,17 +189,20 @@ class SentencePieceGraph(TokenizerGraph):
         special = is_special_token(chars.codes)
         solid = numbers != WHITE
         is_sign = numbers == self._space_number
-        if not self.remove_extra_whitespaces:
+        if self._keeps_spaces:
             begins = chars.row_starts() | special | shift_right(special, 1, False)
             first = (
                 begins | (is_sign & ~shift_right(is_sign, 1, False))
                 if self._splits_words
                 else begins
             )
-            return solid, first, begins & ~special
+            return solid, first, begins & ~special & self._inserts_space
         gap = shift_right(~solid | special, 1, True) | chars.row_starts() | special | is_sign
         first = solid & gap
-        return solid, first, first & ~is_sign & ~special
+        spaced = first & ~is_sign & ~special
+        if self._words_depend:  # a "▁" of the text itself gets another one before it
+            spaced |= first & shift_right(~solid, 1, False) & ~chars.row_starts() & ~special
+        return solid, first, spaced
 
     def _with_bytes(
         self, codes: tf.Tensor, ids: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor, rows: tf.Tensor
@@ -224,53 +225,36 @@ class SentencePieceGraph(TokenizerGraph):
         return ids, tf.gather(begins, owner), tf.gather(ends, owner), tf.gather(splits, rows)
 
 
-class AlbertGraph(SentencePieceGraph):
-    """The graph of an `AlbertTokenizer`: quotation marks, accents and case, then the charsmap."""
-
-    def __init__(self, tokenizer: AlbertTokenizer):
-        self._map = CharacterMap(self._mapping(tokenizer))
-        super().__init__(tokenizer)
-
-    def _mapping(self, tokenizer: AlbertTokenizer) -> Mapping[int, Sequence[int]]:
-        return folding_map(tokenizer.lowercase, tokenizer.keep_accents)
-
-    def _lowers(self, tokenizer: AlbertTokenizer) -> bool:
-        return tokenizer.lowercase
-
-    def _normalize(self, chars: Characters) -> Characters:
-        return super()._normalize(self._map(normalize_quotation_marks(chars)))
+def token_ids(model: Mapping) -> dict[str, int]:
+    """Return {token: id} of a Unigram or BPE model of tokenizer.json."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        return vocabulary
+    return {token: i for i, (token, _) in enumerate(vocabulary)}
 
 
-class ComposingGraph(SentencePieceGraph):
-    """The graph of a `DebertaV2Tokenizer` with `normalize_nfc`."""
-
-    def __init__(self, tokenizer: SentencePieceTokenizer):
-        self._nfc = NFCNormalizer()
-        super().__init__(tokenizer)
-
-    def _normalize(self, chars: Characters) -> Characters:
-        return self._nfc(normalize_white_space(chars))
-
-    def _word_starts(
-        self, chars: Characters, numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        solid, first, spaced = super()._word_starts(chars, numbers)
-        # A "▁" of the text itself gets another one before it.
-        behind_space = shift_right(~solid, 1, False) & ~chars.row_starts()
-        spaced |= first & behind_space & ~is_special_token(chars.codes)
-        return solid, first, spaced
+def lookup_rules(
+    normalizer: Sequence[Mapping],
+) -> tuple[dict[str, str], Mapping[int, Sequence[int]], bool] | None:
+    """Return rules, mapping and lower-casing for `WhitespaceWordLookup`; None for other steps."""
+    types = [step["type"] for step in normalizer if step not in QUOTES]
+    charsmaps = [s["precompiled_charsmap"] for s in normalizer if s["type"] == "Precompiled"]
+    lowers, strips = "Lowercase" in types, "StripAccents" in types
+    accents = ["NFKD", "StripAccents"] * strips
+    if types != [*accents, *["Lowercase"] * lowers, *["Precompiled"] * len(charsmaps)]:
+        return None
+    mapping = folding_map(lowers, not strips) if lowers or strips else {}
+    return charsmap_rules(charsmaps[0] if charsmaps else None), mapping, lowers
 
 
-class GemmaGraph(SentencePieceGraph):
-    """The graph of a `GemmaTokenizer`, which adds no space before a text."""
-
-    def _add_prefix_space(self, chars: Characters, as_words: bool) -> Characters:
-        if not as_words:
-            return chars
-        return insert_spaces(chars, chars.row_starts() & ~is_special_token(chars.codes))
-
-    def _word_starts(
-        self, chars: Characters, numbers: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        solid, first, _ = super()._word_starts(chars, numbers)
-        return solid, first, tf.zeros_like(first)
+def check_words(steps: Steps) -> None:
+    """Raise an error if the words are not those that begin with "▁"."""
+    if steps.keeps_spaces:
+        expected = [[], [KEPT_WORDS]]
+    elif steps.words_depend:
+        expected = [[METASPACE]]
+    else:
+        expected = [[{"type": "WhitespaceSplit"}, METASPACE]]
+    if steps.pre_tokenizer not in expected:
+        step = next((s for s in steps.pre_tokenizer if s not in expected[-1]), None)
+        raise without_interpreter("pre_tokenizer", step or (steps.pre_tokenizer or [{}])[0])

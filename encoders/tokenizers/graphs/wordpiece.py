@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +14,7 @@ from encoder_zoo.encoders.tokenizers.segmentation.pre_tokenization import bert_w
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import Tokens, WordTokens
 from encoder_zoo.encoders.tokenizers.segmentation.unigram import Trie
 from encoder_zoo.encoders.tokenizers.segmentation.word_table import WholeWordLookup, WordTable
+from encoder_zoo.encoders.tokenizers.steps import without_interpreter
 from encoder_zoo.encoders.tokenizers.text.characters import (
     SPECIALS,
     Characters,
@@ -36,8 +37,7 @@ from encoder_zoo.encoders.tokenizers.text.packed_words import (
 from encoder_zoo.encoders.tokenizers.text.ragged import index_mask, row_ids, span_indices
 
 if TYPE_CHECKING:
-    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-    from encoder_zoo.encoders.tokenizers.wordpiece import BertTokenizer
+    from encoder_zoo.encoders.tokenizers.steps import Model, Steps
 
 MAX_WORD_CHARACTERS = 100
 START, CONTINUATION = 1, 2  # roots of the trie
@@ -123,29 +123,30 @@ def reachable_positions(begins: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
 
 
 class WordPieceGraph(TokenizerGraph):
-    """The graph of a `BertTokenizer`.
+    """The graph of BERT's normalizer and words and of a WordPiece model.
 
     Args:
-        tokenizer: whose arguments describe the rules.
+        steps: `Steps` to execute.
+        model: `Model` of the steps.
     """
 
-    def __init__(self, tokenizer: BertTokenizer):
-        super().__init__(tokenizer)
-        strips, chinese = tokenizer.strips_accents, tokenizer.split_chinese_characters
-        self._options = (tokenizer.lowercase, strips, chinese, tokenizer.clean_text)
-        tokens, continues, ids = _tokens_in_texts(tokenizer)
+    def __init__(self, steps: Steps, model: Model):
+        super().__init__(steps, model)
+        if steps.pre_tokenizer != [{"type": "BertPreTokenizer"}]:
+            raise without_interpreter("pre_tokenizer", *steps.pre_tokenizer[:1])
+        self._options = bert_options(steps.normalizer)
+        lowercase, _, _, clean_text = self._options
+        vocabulary, added = model.settings["vocab"], steps.added_tokens
+        tokens, continues, ids = _tokens_in_texts(vocabulary, self.special_ids)
         numbers = character_numbers(tokens)
-        added = tokenizer.added_tokens
         self._make_normalizers(numbers, added)
         tokens = tokens._replace(symbols=numbers[tokens.symbols])
         self._model = WordPiece(tokens, continues, ids, self.unknown_token_id)
         unknown = PackedWords.from_symbols([[UNKNOWN_SYMBOL]])
         words, word_ids = tokens.where(~continues).concatenate(unknown), ids[~continues]
         self._word_table = WordTable(words, [*word_ids, self.unknown_token_id])
-        vocabulary = {token: i for i, token in enumerate(tokenizer.vocabulary)}
-        words = self._whole_words(vocabulary)
-        self._word_lookup = WholeWordLookup(words, tokenizer.lowercase, tokenizer.clean_text)
-        self._index_added_tokens(added)
+        self._word_lookup = WholeWordLookup(self._whole_words(vocabulary), lowercase, clean_text)
+        self._index_added_tokens(steps)
 
     def _make_normalizers(self, numbers: np.ndarray, added: list[dict]) -> None:
         """Build the normalizer to character numbers, and that to code points if needed."""
@@ -213,20 +214,32 @@ class WordPieceGraph(TokenizerGraph):
         )
 
 
-def _tokens_in_texts(tokenizer: BertTokenizer) -> tuple[PackedWords, np.ndarray, np.ndarray]:
+def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]:
+    """Return whether the case, accents, Chinese characters and control characters are changed.
+
+    Raises:
+        ValueError: If a step is not a BertNormalizer.
+    """
+    if not normalizer:
+        return False, False, False, False
+    step, *others = normalizer
+    if others or step["type"] != "BertNormalizer":
+        raise without_interpreter("normalizer", (others or [step])[0])
+    lowercase, strips = step["lowercase"], step["strip_accents"]
+    strips = lowercase if strips is None else strips
+    return lowercase, strips, step["handle_chinese_chars"], step["clean_text"]
+
+
+def _tokens_in_texts(
+    vocabulary: Mapping[str, int], special_ids: Sequence[int]
+) -> tuple[PackedWords, np.ndarray, np.ndarray]:
     """Return the tokens that texts can hold, whether they continue a word, and their ids."""
-    known = {token: i for i, token in enumerate(tokenizer.vocabulary)}
-    tokens = [token for token in known if token]
-    special_ids = tokenizer.special_token_ids[: len(SPECIALS)]
+    tokens = [token for token in vocabulary if token]
     special = PackedWords.from_symbols([[code] for code in SPECIALS[: len(special_ids)]])
     texts = [token[2:] if _continues(token) else token for token in tokens]
     continues = [*map(_continues, tokens), *[False] * len(special_ids)]
-    ids = [*map(known.get, tokens), *special_ids]
-    return (
-        PackedWords.from_texts(texts).concatenate(special),
-        np.array(continues),
-        np.array(ids),
-    )
+    ids = [*map(vocabulary.get, tokens), *special_ids]
+    return PackedWords.from_texts(texts).concatenate(special), np.array(continues), np.array(ids)
 
 
 def _continues(token: str) -> bool:

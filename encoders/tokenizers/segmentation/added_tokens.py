@@ -45,7 +45,7 @@ class AddedTokenFinder(tf.Module):
     """Finds added tokens in texts: leftmost-longest matches, as in the library `tokenizers`.
 
     Args:
-        tokens: entries of tokenizer.json, see `files.steps.complete_added_tokens`.
+        tokens: entries of tokenizer.json, see `files.special_tokens.complete_added_tokens`.
         contents: code points of each token, normalized if the texts are; of equal ones the first
             token is found.
         trim_offsets: whether spans leave out white space at their ends.
@@ -54,7 +54,7 @@ class AddedTokenFinder(tf.Module):
     Source: `AddedVocabulary` of the library `tokenizers`, a leftmost-longest Aho-Corasick search.
 
     Example:
-        >>> from encoder_zoo.encoders.tokenizers.files.steps import complete_added_tokens
+        >>> from encoder_zoo.encoders.tokenizers.files.special_tokens import complete_added_tokens
         >>> from encoder_zoo.encoders.tokenizers.text.characters import characters
         >>> tokens = complete_added_tokens(["ab", "abc"], {})
         >>> finder = AddedTokenFinder(tokens, [[97, 98], [97, 98, 99]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 
 import numpy as np
@@ -16,6 +17,13 @@ LABELS = np.arange(1, 256)
 
 
 LABEL_MASK = 1 << 31 | 0xFF
+
+
+def charsmap_rules(charsmap: str | None) -> dict[str, str]:
+    """Return {text: replacement} of a charsmap in base64, as tokenizer.json holds it."""
+    if not charsmap:
+        return {}
+    return read_charsmap(base64.b64decode(charsmap, validate=True), "precompiled_charsmap")
 
 
 def read_charsmap(content: bytes, name: str) -> dict[str, str]:

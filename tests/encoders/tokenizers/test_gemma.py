@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Library
 
 from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import BYTE_TOKENS
+from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS
 
 pytestmark = pytest.mark.eager
 

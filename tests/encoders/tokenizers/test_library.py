@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import encoder_zoo as ez
 from encoder_zoo.encoders.tokenizers import tokenizer as engine_choice
 from encoder_zoo.encoders.tokenizers.files.reading import byte_alphabet
-from encoder_zoo.encoders.tokenizers.sentencepiece_tokenizer import BYTE_TOKENS
+from encoder_zoo.encoders.tokenizers.steps import BYTE_TOKENS
 from encoder_zoo.encoders.tokenizers.text.characters import unicode_data
 
 SENTENCEPIECE = paths.GOLDEN / "sentencepiece"
