@@ -88,8 +88,11 @@ def opens_training(cls: type[M]) -> type[M]:
         step = getattr(self, f"{kind}_step")
 
         def make() -> Callable:
+            ours = getattr(self, attribute)
             getattr(super(cls, self), f"make_{attribute}")(True)
-            return getattr(self, attribute)
+            keras_own = getattr(self, attribute)
+            setattr(self, attribute, ours)  # for the executions that follow
+            return keras_own
 
         if own_on_jax:
             function = _function_on_jax(self, step, STATES_OF_JAX[kind])

@@ -111,8 +111,7 @@ def test_train_on_batch_holds_the_peak_before_and_after_a_fit():
 # -- numbers of steps --------------------------------------------------------------------------
 
 
-@pytest.mark.matrix
-@pytest.mark.slow
+@pytest.mark.slow(except_for="None-texts")
 @pytest.mark.parametrize("data", ["texts", "dataset", "prepared"])
 @pytest.mark.parametrize("accumulated", [None, 3])
 def test_executions_that_do_not_divide_an_epoch(data, accumulated):
