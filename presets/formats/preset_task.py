@@ -149,7 +149,7 @@ class TaskRecord:
             does not train it compiled by XLA, which would have to know how many steps there are.
 
     Example:
-        >>> from encoder_zoo import Preprocessor
+        >>> from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
         >>> TaskRecord("scorer", Preprocessor, text_method="score").head
         'Model'
     """

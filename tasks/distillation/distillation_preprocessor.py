@@ -215,9 +215,13 @@ def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None
 def check_same_strategy(student: Task | Backbone) -> None:
     """Raise a ValueError if a student was not built under the strategy of `tf.distribute` here."""
     here = current_strategy()
-    if here is not None and isinstance(here, tf.distribute.OneDeviceStrategy):
-        here = None  # its variables are as all others
-    if getattr(student.weights[0].value, "distribute_strategy", None) is not here:
+    if hasattr(student, "distribution"):
+        built = student.distribution.strategy
+    else:
+        built = getattr(student.weights[0].value, "distribute_strategy", None)
+        if here is not None and isinstance(here, tf.distribute.OneDeviceStrategy):
+            here = None  # its variables are as all others
+    if built is not here:
         raise ValueError(
             "The student and its Distillation have different strategies of tf.distribute. Build "
             "both in the scope of one."

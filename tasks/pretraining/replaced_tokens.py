@@ -327,7 +327,7 @@ def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
         weights: (B, L) of the texts of the tokens, or None.
     """
     token_ids = ops.cast(x["token_ids"], "int32")
-    replaced = ops.cast(y_pred["token_ids"] != token_ids, "float32")
+    replaced = ops.cast(ops.cast(y_pred["token_ids"], "int32") != token_ids, "float32")
     real = x.get("padding_mask")
     real = ops.ones_like(replaced) if real is None else ops.cast(real, "float32")
     return replaced, real if weights is None else real * ops.cast(weights, "float32")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from encoder_zoo.common.weights_lock import (
     uses_metrics,
     weights_lock,
 )
+from encoder_zoo.common.wording import unknown_argument
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
 from encoder_zoo.encoders.inputs import check_inputs
@@ -628,7 +630,9 @@ class TextModel(ConfigFromSignature, keras.Model):
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
         if of_keras:
-            raise TypeError(f"evaluate() has no argument {', '.join(of_keras)}.")
+            names = set(inspect.signature(type(self).evaluate).parameters) - {"self", "of_keras"}
+            called = f"{type(self).__name__}.evaluate"
+            raise TypeError(unknown_argument(called, next(iter(of_keras)), names))
         self._check_answers()
         given, (x, y) = x, sources.read(self, x, y)
         self._adapt_evaluation(x, y)

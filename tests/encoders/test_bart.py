@@ -38,10 +38,10 @@ def test_the_decoder_reads_the_tokens_before_and_the_whole_text(tiny):
     ids = np.array([[0, 5, 6, 7, 2], [0, 5, 6, 9, 2]])
     first, second = ops.convert_to_numpy(backbone({"token_ids": ids})["sequence_output"])
     assert (np.abs(first - second).max(axis=1) > 1e-3).all()
-    before = ops.convert_to_numpy(backbone._tokens_before({"token_ids": ids}))
+    before = ops.convert_to_numpy(backbone._shift_tokens({"token_ids": ids}))
     assert before.tolist() == [[2, 0, 5, 6, 7], [2, 0, 5, 6, 9]]
     packed = {"token_ids": ids, "text_starts": np.array([[0, 3], [0, 9]])}
-    before = ops.convert_to_numpy(backbone._tokens_before(packed))
+    before = ops.convert_to_numpy(backbone._shift_tokens(packed))
     assert before.tolist() == [[2, 0, 5, 2, 7], [2, 0, 5, 6, 9]]
 
 

@@ -419,14 +419,14 @@ print(memory() - before)
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, "takes 4 bytes"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, "has 4 bytes"),
         ({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}, "invalid shape"),
         ({"a": {"dtype": "X", "shape": [2], "data_offsets": [0, 8]}}, "has the dtype 'X'"),
         ({"a": {"shape": [2]}}, "malformed"),
         ({"a": 3}, "malformed"),
         (
             {n: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for n in "ab"},
-            "begins at byte 0, expected 8",
+            "starts at byte 0, expected 8",
         ),
     ],
 )

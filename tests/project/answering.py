@@ -81,7 +81,7 @@ def all_words(inputs):
     return one_hot(inputs["token_ids"], len(TOKENS))
 
 
-with in_numpy():
+def answer_all() -> None:
     kind = "single_label_classification"
     of_classes = ClassAnswers, ez.SequenceClassifierPreprocessor, first_words
     classifier = answers_of(*of_classes, TOKENS, kind)
@@ -113,4 +113,8 @@ with in_numpy():
     late = answers_of(TokenAnswers, ez.LateInteractionPreprocessor, all_words, size)
     assert CAT in late.embed("a cat").argmax(axis=1)
 
-assert not sys.modules.keys() & {"keras", "tensorflow", "jax", "torch"}
+
+if __name__ == "__main__":
+    with in_numpy():
+        answer_all()
+    assert not sys.modules.keys() & {"keras", "tensorflow", "jax", "torch"}
