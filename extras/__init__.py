@@ -1,1 +1,1 @@
-"""What most readers skip: each room is found by the name that users know, or by a registry."""
+"""Rooms that most readers skip. Each is found by the name that users know, or by a registry."""

@@ -487,7 +487,7 @@ def _crossentropy() -> keras.losses.Loss:
 
 
 class Relevance(Objective):
-    """What a `Reranker` learns: one number for each pair of texts, or for each text of a list."""
+    """Objective of a `Reranker`: one number for each pair of texts, or for each text of a list."""
 
     def resolve_loss(self, loss):
         found = loss_inputs.find_loss(loss)

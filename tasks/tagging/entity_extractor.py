@@ -90,7 +90,7 @@ class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
 
 
 class Spans(Objective):
-    """What an `EntityExtractor` learns: whether each span of words is of each label."""
+    """Objective of an `EntityExtractor`: whether each span of words is of each label."""
 
     def resolve_loss(self, loss):
         loss = super().resolve_loss(loss)

@@ -145,7 +145,7 @@ def weights_of_metrics(real, y_pred, sample_weight):
 
 
 class GraphCache:
-    """What a task has traced and compiled, kept from call to call.
+    """Keeps what a task has traced and compiled from call to call.
 
     Attributes:
         lengths: Tuple of the lengths that batches are padded to if every shape is compiled, or

@@ -1,4 +1,4 @@
-"""What a task learns: its loss, its metrics, and what those of a user get of the outputs."""
+"""Objective of a task: its loss, its metrics, and the outputs that a user's own receive."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class WeightState(NamedTuple):
-    """What an optimizer keeps of a weight.
+    """Properties of a weight for an optimizer.
 
     Attributes:
         share: of the learning rate.

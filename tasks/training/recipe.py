@@ -37,7 +37,7 @@ DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "ji
 
 
 class TaskSettings(NamedTuple):
-    """What of a task the optimizer depends on, beside the arguments of `compile`.
+    """Properties of a task that the optimizer depends on, besides the arguments of `compile`.
 
     Attributes:
         learning_rate: at the peak.

@@ -205,6 +205,7 @@ def test_so_it_does_on_other_backends(backend):
     run(NOISE_SHAPE, KERAS_BACKEND=backend)
 
 
+@pytest.mark.slow
 def test_calls_that_are_not_compiled_keep_nothing_on_jax():
     """JAX's own function of attention keeps its traces of every one."""
     code = """

@@ -211,6 +211,7 @@ def right(new, inputs, known, tmp_path_factory):
     return right
 
 
+@pytest.mark.slow(except_for="^fresh")
 @pytest.mark.parametrize("state", STATES)
 def test_the_formula_over_every_state(state, new, inputs, right, tmp_path):
     """Each file after another state, and after another file."""
@@ -222,6 +223,7 @@ def test_the_formula_over_every_state(state, new, inputs, right, tmp_path):
         np.testing.assert_allclose(logits(model, inputs), expected, atol=2e-4, err_msg=case)
 
 
+@pytest.mark.slow
 def test_graphs_that_were_traced_before_are_forgotten(new, inputs, right):
     """Also where the shapes of all weights are the same, and only the scale is another."""
     model, data = new(), {name: np.asarray(values) for name, values in inputs.items()}

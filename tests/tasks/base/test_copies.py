@@ -134,6 +134,7 @@ def classifier(tiny, family="bert"):
     return tiny.moved(ez.SequenceClassifier(backbone, preprocessor, labels=["a", "b"]))
 
 
+@pytest.mark.slow(except_for="keras|freeze_all")
 @pytest.mark.parametrize("way", [*WHOLE, *WITHOUT_WEIGHTS])
 @pytest.mark.parametrize("change", LAYERS, ids=lambda change: change.__name__)
 def test_layers(tiny, tmp_path, change, way):
@@ -273,6 +274,7 @@ def compile_automatically(model):
     model.compile(learning_rate=1e-3, weight_decay=0.2, warmup=0.3, frozen_layers=1)
 
 
+@pytest.mark.slow(except_for="hand-keras")
 @pytest.mark.parametrize("way", WHOLE)
 @pytest.mark.parametrize("compiled", [compile_by_hand, compile_automatically])
 def test_the_optimizer(tiny, tmp_path, compiled, way):

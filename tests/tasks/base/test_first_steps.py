@@ -50,6 +50,7 @@ def test_fit_says_it(caplog):
 PREPARED = ["SequenceClassifier", "Reranker", "TextEmbedder", "MaskedLM", "SparseEncoder"]
 
 
+@pytest.mark.slow(except_for="^SequenceClassifier")
 @pytest.mark.parametrize("name", PREPARED)
 def test_a_preprocessor_in_a_dataset_prints_nothing(name, capsys, caplog):
     """AutoGraph would print the lines of this package that it cannot convert."""

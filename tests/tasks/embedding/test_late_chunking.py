@@ -71,6 +71,7 @@ def test_a_chunk_is_the_mean_of_its_tokens_in_the_whole_text(build):
     np.testing.assert_allclose(found[alone], embedder.embed(NO_TOKENS), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_prompts_are_read_and_belong_to_no_chunk(build):
     embedder = build(prompts={"document": PROMPT})
     chunks = embedder.chunks(DOCUMENTS[:2], 3, late=True)

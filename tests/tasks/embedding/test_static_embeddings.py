@@ -184,6 +184,7 @@ def test_graphs_and_exports_have_the_same_vectors(tmp_path, keeps_unknown):
     np.testing.assert_allclose(embedder.predict(data, verbose=0), embedder.embed(texts), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_special_tokens_of_the_file_are_found_in_graphs(tmp_path):
     static = ez.TextEmbedder.from_preset("bert_nano_en_uncased").distil_static(dim=4)
     tokenizer = static.preprocessor.tokenizer

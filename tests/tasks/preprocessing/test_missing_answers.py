@@ -126,6 +126,7 @@ def test_the_table_has_every_method(tasks):
     assert sorted(tasks) == sorted(NAMES)
 
 
+@pytest.mark.slow(only="fill_mask|SpanQA|ReplacedToken|EntityExtractor")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * n.endswith("explain")) for n in NAMES]
 )

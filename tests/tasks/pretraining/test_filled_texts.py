@@ -27,7 +27,7 @@ FRAMES = [
 ]
 
 
-@pytest.mark.slow(except_for="^(Bert|Roberta|Albert)_", every=True)
+@pytest.mark.slow(except_for="^Bert_", every=True)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_text_has_the_tokens_that_were_scored(family):
     model = ez.MaskedLM.from_preset(CHECKPOINTS / family)

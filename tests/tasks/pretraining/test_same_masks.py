@@ -22,6 +22,7 @@ def model():
     return model
 
 
+@pytest.mark.slow
 def test_loss_and_metrics_do_not_depend_on_the_batch_size(model):
     found = [
         model.evaluate(x, batch_size=size, verbose=0)

@@ -184,6 +184,7 @@ class TestAnswersOfTensorFlowAlone:
             np.testing.assert_allclose(found["score"][i][: len(entities)], scores, atol=1e-5)
             assert not any(found["text"][i][len(entities) :])
 
+    @pytest.mark.slow
     @pytest.mark.matrix
     def test_answer(self, tasks, answers, family):
         name = f"{family} SpanQA"

@@ -117,6 +117,7 @@ SOME = ["german", "chinese", "thai"]
 ALL = pytest.param(LANGUAGES, marks=pytest.mark.slow, id="all")
 
 
+@pytest.mark.slow(except_for="^bert-some")
 @pytest.mark.parametrize("languages", [pytest.param(SOME, id="some"), ALL])
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_what_is_learned_is_measured_and_answered(family, languages, caplog):
@@ -169,6 +170,7 @@ def test_every_scheme_and_strategy(scheme, crf):
     assert {label[-3:] for row in found_by(model, x) for label, *_ in row} == {"PER"}
 
 
+@pytest.mark.slow(except_for="-5")
 @pytest.mark.parametrize("doc_stride", [0, 5])
 @pytest.mark.parametrize("kind", ["spans", "words"])
 def test_long_texts(kind, doc_stride):
@@ -186,6 +188,7 @@ def test_long_texts(kind, doc_stride):
     assert scores(model, x, y) == (1.0, 1.0)
 
 
+@pytest.mark.slow(except_for="^spans-True-True|^words-False-False")
 @pytest.mark.parametrize("crf", [False, True])
 @pytest.mark.parametrize("valid_tags", [False, True])
 @pytest.mark.parametrize("kind", ["spans", "words"])
@@ -216,6 +219,7 @@ def test_the_validation_of_fit_is_the_same():
 EDGES = ["Anna lives in Rome \u200bnow.", "Hi,\u00a0Zoë\n", "I \u2764\ufe0f Paris\ufe0f!", "Bob"]
 
 
+@pytest.mark.slow(except_for="^bert")
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_blanks_at_the_edges_of_spans(family, caplog):
     selected = [
@@ -257,6 +261,7 @@ def test_the_resolution_is_chosen_before_the_training(caplog):
     assert (plain.strategy, plain.preprocessor.label_all_tokens) == ("first", False)
 
 
+@pytest.mark.slow
 def test_a_dataset_has_the_same_resolution():
     x, y = with_spans("turkish")
     columns = {

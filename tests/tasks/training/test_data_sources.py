@@ -123,6 +123,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.slow(except_for="^batches-fit|^rows-predict")
 @methods
 @pytest.mark.parametrize("source", ENDLESS)
 def test_endless_sources_end_after_their_steps(task, source, method):

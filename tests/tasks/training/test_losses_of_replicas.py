@@ -107,6 +107,7 @@ def compared(*cases):
     return found
 
 
+@pytest.mark.slow
 def test_a_crf_on_two_replicas_learns_as_on_one():
     compared("crf")
 

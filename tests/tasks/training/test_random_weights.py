@@ -39,6 +39,7 @@ def test_a_rate_that_is_given_is_meant(arguments, caplog):
     assert lines(make(**arguments), caplog) == 0
 
 
+@pytest.mark.slow
 def test_weights_of_files_are_not_random(caplog, tmp_path):
     model = make()
     model.save(tmp_path / "model.keras")
