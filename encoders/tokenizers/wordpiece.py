@@ -80,6 +80,11 @@ class BertTokenizer(WritesFiles, Tokenizer):
         """Return the text of each id."""
         return [f" {t}" if self.starts_word(t) else t[2:] for t in self.get_vocabulary()]
 
+    @property
+    def strips_accents(self) -> bool:
+        """Return whether accents are removed."""
+        return self.lowercase if self.strip_accents is None else self.strip_accents
+
     def starts_word(self, token: str) -> bool:
         """Return whether a token begins a word."""
         return not token.startswith("##")

@@ -220,7 +220,8 @@ def checked(task, x):
     """
     if is_prepared(x):
         return checked_arrays(task, x)
-    if isinstance(x, tf.data.Dataset) and is_prepared(inputs_of(x.element_spec)):
+    in_dataset = is_dataset(x) and not isinstance(x, Stream)
+    if in_dataset and is_prepared(inputs_of(x.element_spec)):
         return checked_dataset(task, x)
     check_preprocessor(task, x)
     return x
