@@ -640,7 +640,8 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         def run(texts):
             return self.head(embed(*texts)["embedding"])
 
-        return {"serving_default": self._class_answers.trace_classes(run)}
+        answer = self._class_answers.trace_classes(run)
+        return {"serving_default": lambda text: answer(text)}
 
 
 def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:

@@ -395,7 +395,9 @@ class FusedAdamW(ScheduledAdamW):
     def update_all(self, gradients, variables):
         replicas = tf.distribute.get_replica_context()
         if replicas.num_replicas_in_sync > 1:
+            own = self._factor, self._size, self._finite
             gradients = replicas.all_reduce("SUM", gradients)
+            self._factor, self._size, self._finite = own  # others have set theirs meanwhile
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
             gradients = self.mean_gradients(gradients, variables)

@@ -47,6 +47,7 @@ class TokenCache:
 
     Example:
         >>> import tempfile
+        >>> import keras
         >>> from encoder_zoo import SequenceClassifier, TokenCache
         >>> class Reviews(keras.utils.PyDataset):
         ...     def __len__(self):

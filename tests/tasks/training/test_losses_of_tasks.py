@@ -568,7 +568,8 @@ WEIGHED += ["mean_squared_error", "hinge"]
 @pytest.mark.parametrize("case", ["classes", slow("two classes"), slow("tokens")])
 def test_class_weights_weigh_the_examples_of_each_class(case, name):
     task, rows = CASES[case], len(CASES[case].y)
-    model = task.task(ez.BertBackbone(30, **sizes(dropout=0.0)), **task.arguments)
+    backbone = ez.BertBackbone(30, **sizes(dropout=0.0), pooler=case != "tokens")
+    model = task.task(backbone, **task.arguments)
     x = {"token_ids": rng.integers(5, 30, (rows, 5)).astype("int32")}
     weights = {0: 3.0, 1: 0.5}
     arguments = {"loss": name, "weighted_metrics": [name], "metrics": [], "run_eagerly": True}
