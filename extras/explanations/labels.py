@@ -119,4 +119,4 @@ def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> fl
     """Return the probability of a class; of a regression its number."""
     if classifier.problem_type == "regression":
         return float(logits[index])
-    return float(classifier._answers.probabilities(logits)[index])
+    return float(classifier._class_answers.probabilities(logits)[index])

@@ -25,7 +25,6 @@ from encoder_zoo.tasks.base.confidence import (
     threshold_of_each,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.classification.class_scores import best_only
 from encoder_zoo.tasks.preprocessing.columns import is_doc
 
 
@@ -174,6 +173,16 @@ class ClassAnswers(Answers):
                 f"None with problem_type={self.problem_type!r}, {count} classes and "
                 f"top_k={top_k}. To leave out an uncertain answer, use abstain_below",
             )
+
+
+def best_only(scores: np.ndarray) -> np.ndarray:
+    """Return True for the best class of each text, (N, C) bool.
+
+    Example:
+        >>> best_only(np.array([[0.25, 0.75]])).tolist()
+        [[False, True]]
+    """
+    return np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]
 
 
 def labels_in_order(

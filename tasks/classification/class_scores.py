@@ -19,6 +19,7 @@ from encoder_zoo.common.validation import (
 )
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import ForeignName
+from encoder_zoo.tasks.classification.class_answers import ClassAnswers
 
 _PROBABILITY = rule_of(Probability)
 Levels = Annotated[
@@ -159,10 +160,10 @@ def coverage_at(scores: np.ndarray, right: np.ndarray, levels: Sequence[float]) 
 class ScoresClasses:
     """Evaluation of a classifier class by class, and by the score of its answers.
 
-    A classifier has `class_names`, `_scores_and_classes` and `_answered`.
+    A classifier has `_class_answers`, its text side, and `_scores_and_classes`.
     """
 
-    class_names: Sequence
+    _class_answers: ClassAnswers
     if not TYPE_CHECKING:  # so that editors do not offer it
         classification_report = ForeignName("evaluate_classes(x, y)")
 
@@ -196,7 +197,9 @@ class ScoresClasses:
             1.0
         """
         scores, true = self._scores_and_classes("evaluate_classes", x, y, batch_size)
-        return class_report(self.class_names, self._answered(scores), true, self._gives_several)
+        answers = self._class_answers
+        answered, several = answers.answered(scores), answers.is_multi_label
+        return class_report(answers.class_names, answered, true, several)
 
     @validate_arguments
     @reads_weights
@@ -235,7 +238,7 @@ class ScoresClasses:
 
     def _scores_of_best(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores of the best classes (N,), and whether each is right (N,)."""
-        if self._gives_several:
+        if self._class_answers.is_multi_label:
             raise ValueError(
                 "Coverage needs one class for each text, and this classifier gives several. "
                 "See tune_thresholds and ez.display.thresholds."
@@ -244,11 +247,6 @@ class ScoresClasses:
         best = scores.argmax(axis=1)[:, None]
         return tuple(np.take_along_axis(values, best, axis=1)[:, 0] for values in (scores, true))
 
-    @property
-    def _gives_several(self) -> bool:
-        """Return whether a text may have several classes."""
-        raise NotImplementedError
-
     def _scores_and_classes(self, method: str, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         """Return the probabilities and the true classes of texts, both (N, C); the second is bool.
 
@@ -256,17 +254,3 @@ class ScoresClasses:
             method: Name of the method for errors.
         """
         raise NotImplementedError
-
-    def _answered(self, scores: np.ndarray) -> np.ndarray:
-        """Return the classes that the model answers for scores (N, C), (N, C) bool."""
-        raise NotImplementedError
-
-
-def best_only(scores: np.ndarray) -> np.ndarray:
-    """Return True for the best class of each text, (N, C) bool.
-
-    Example:
-        >>> best_only(np.array([[0.25, 0.75]])).tolist()
-        [[False, True]]
-    """
-    return np.arange(scores.shape[1]) == scores.argmax(axis=1)[:, None]

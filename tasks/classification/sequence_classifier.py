@@ -53,6 +53,7 @@ from encoder_zoo.tasks.classification.class_answers import (
     OTHER_ANSWERS,
     ClassAnswers,
     LabelScore,
+    best_only,
     is_single,
 )
 from encoder_zoo.tasks.classification.class_labels import (
@@ -62,7 +63,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     learn_classes,
     multi_label_targets,
 )
-from encoder_zoo.tasks.classification.class_scores import ScoresClasses, best_only
+from encoder_zoo.tasks.classification.class_scores import ScoresClasses
 from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
     SequenceClassifierPreprocessor,
 )
@@ -257,7 +258,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 "'regression' or, for yes or no, 'multi_label_classification' with a single class",
             )
         if thresholds is not None and self.num_classes is not None:
-            self._answers.least_scores(thresholds)
+            self._class_answers.least_scores(thresholds)
 
     @classmethod
     def from_preset(
@@ -391,7 +392,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     # -- answers -----------------------------------------------------------------------------------
 
     @property
-    def _answers(self) -> ClassAnswers:
+    def _class_answers(self) -> ClassAnswers:
         self._check_labels_known()
         names = ("class_names", "problem_type", "temperature", "thresholds", "abstain_below")
         settings = {name: getattr(self, name) for name in names}
@@ -419,7 +420,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         Raises:
             ValueError: If the classifier predicts numbers.
         """
-        return self._answers.predict_proba(texts, batch_size, missing)
+        return self._class_answers.predict_proba(texts, batch_size, missing)
 
     @overload
     def classify(
@@ -501,20 +502,13 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             (['label', 'score'], 2)
         """
         options = (batch_size, top_k, threshold, abstain_below, missing)
-        return self._answers.classify(texts, *options)
-
-    def _answered(self, scores: np.ndarray) -> np.ndarray:
-        return self._answers.answered(scores)
+        return self._class_answers.classify(texts, *options)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         self._check_classes_to_tune(method, x)
         logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
         true = targets > 0.5 if self._is_multi_label() else best_only(targets)
-        return self._answers.probabilities(logits), true
-
-    @property
-    def _gives_several(self) -> bool:
-        return self._is_multi_label()
+        return self._class_answers.probabilities(logits), true
 
     def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
@@ -529,7 +523,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return logits, targets
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
-        answers = self._answers
+        answers = self._class_answers
         least = answers.least_scores(self.thresholds)
         logits, targets = self._held_out_logits(x, y, batch_size)
         scores = answers.probabilities(logits)[:, -len(least) :]
@@ -579,7 +573,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             for regression "score" alone. A class without a name is called by its number. Of a
             model with `abstain_below` also "abstains" (N,), whether the best score is lower.
         """
-        answer = self._answers.trace_classes(self._logits_in_graph)
+        answer = self._class_answers.trace_classes(self._logits_in_graph)
         return {
             "serving_default": lambda text: answer(text),
             "pairs": lambda first, second: answer(first, second),

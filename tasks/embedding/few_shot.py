@@ -615,17 +615,10 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         options = (batch_size, top_k, threshold, abstain_below, missing)
         return self._class_answers.classify(texts, *options)
 
-    def _answered(self, scores: np.ndarray) -> np.ndarray:
-        return self._class_answers.answered(scores)
-
     def _scores_and_classes(self, method, x, y, batch_size):
         texts, labels = self._labelled(x, y)
         scores = self.predict_proba(texts, batch_size)
         return scores, self._hot(len(scores), labels, self.labels, self.num_classes) > 0.5
-
-    @property
-    def _gives_several(self) -> bool:
-        return self._takes_several
 
     def signatures(self) -> dict[str, Callable]:
         """Return `classify` of all classes for exports.
