@@ -45,7 +45,7 @@ from encoder_zoo.tasks.embedding.pooling import (
 )
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import Part, TextEmbedderPreprocessor
 from encoder_zoo.tasks.embedding.vector_answers import StaticAnswers, VectorAnswers, check_dim
-from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
+from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, in_graph_batches
 from encoder_zoo.tasks.retrieval.documents import Documents
 from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
@@ -386,11 +386,9 @@ class TextEmbedder(Embedder[VectorIndex]):
         self, examples: dict, batch_size: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield indices of examples (B,), the longest first, and their tokens' (B, L, D)."""
-        order = np.argsort(-examples["token_ids"].row_lengths().numpy(), kind="stable")
         collate = self.batch_maker.collate()
         with weights_lock(self).shared():
-            for start in range(0, len(order), batch_size):
-                indices = order[start : start + batch_size]
+            for indices in batches_by_length(examples, batch_size):
                 inputs = backbone_inputs(collate(take_examples(examples, indices)))
                 inputs = {name: np.asarray(values) for name, values in inputs.items()}
                 outputs = self.backbone.predict_on_batch(inputs)

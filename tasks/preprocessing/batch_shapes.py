@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import collections
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated
 
 import numpy as np
@@ -265,6 +265,22 @@ def take_examples(examples: Mapping, indices) -> dict:
         [7, 5]
     """
     return array_ops.nest.map_structure(lambda values: array_ops.gather(values, indices), examples)
+
+
+def batches_by_length(examples: Mapping, batch_size: int) -> Iterator[np.ndarray]:
+    """Yield the indices of the examples of each batch, the longest examples first.
+
+    A batch that does not fit into memory then fails at once.
+
+    Example:
+        >>> from encoder_zoo.common.ragged_array import RaggedArray
+        >>> ids = RaggedArray.from_row_lengths(np.arange(6), np.array([1, 3, 2]))
+        >>> [indices.tolist() for indices in batches_by_length({"token_ids": ids}, 2)]
+        [[1, 2], [0]]
+    """
+    order = np.argsort(-np.asarray(examples["token_ids"].row_lengths()), kind="stable")
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
 
 
 def with_candidates(

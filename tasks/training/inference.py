@@ -17,7 +17,7 @@ from encoder_zoo.common.lazy import array_ops, in_numpy
 from encoder_zoo.common.ragged_array import as_array
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.weights_lock import weights_lock
-from encoder_zoo.tasks.preprocessing.batch_shapes import take_examples
+from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE, Plan, in_graph_batches
 from encoder_zoo.tasks.preprocessing.tracing import ShapePolymorphicFunction
 from encoder_zoo.tasks.training.data import own_errors
@@ -188,11 +188,8 @@ def example_outputs(
     Yields:
         Indices of the batch's examples (B,), and their outputs.
     """
-    lengths = examples["token_ids"].row_lengths().numpy()
-    order, size = np.argsort(-lengths, kind="stable"), batch_size or BATCH_SIZE
     with weights_lock(task).shared():
-        for start in range(0, len(order), size):
-            indices = order[start : start + size]
+        for indices in batches_by_length(examples, batch_size or BATCH_SIZE):
             yield indices, predict_chosen(task, examples, indices)
 
 
