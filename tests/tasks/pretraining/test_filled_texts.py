@@ -78,3 +78,19 @@ def test_targets_are_the_same_tokens_with_the_same_scores():
     for targets in (["unbelievablylong"], "good", [], [3]):
         with pytest.raises(ValueError, match=r"^targets"):
             model.fill_mask("A [MASK] film.", targets=targets)
+
+
+def test_the_tokens_are_those_of_the_preprocessor_of_now():
+    """What the spellings of a vocabulary are kept for is another after another tokenizer."""
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    backbone = ez.BertBackbone(7, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    model, found = None, []
+    for words in (["cat", "dog"], ["sun", "sea"]):
+        preprocessor = ez.MaskedLMPreprocessor(ez.BertTokenizer([*names, *words]))
+        model = model or ez.MaskedLM(backbone, preprocessor)
+        model.preprocessor = preprocessor
+        answers = model.fill_mask("[MASK]", top_k=7)
+        found.append([answer["token"] for answer in answers if answer["token"] not in names])
+    first, second = found
+    assert sorted(first) == ["cat", "dog"]
+    assert second == [{"cat": "sun", "dog": "sea"}[word] for word in first]  # the same ids
