@@ -111,7 +111,7 @@ def for_graphs() -> Iterator[None]:
 
 
 def in_tensorflow() -> bool:
-    """Whether tensors belong to TensorFlow, either because of the backend or inside its graphs.
+    """Return whether tensors belong to TensorFlow, by the backend or inside its graphs.
 
     On JAX and PyTorch, they are NumPy arrays, and TensorFlow does not need to be installed.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value is missing.
+    """Return whether a value is missing.
 
     Example:
         >>> [is_missing(value) for value in (None, float("nan"), np.datetime64("NaT"), "", 0.0)]
@@ -23,7 +23,7 @@ def is_missing(value: object) -> bool:
 
 
 def is_blank(value: object) -> bool:
-    """Whether a value is an empty text or only contains whitespace.
+    """Return whether a value is an empty text or only contains whitespace.
 
     Example:
         >>> is_blank(""), is_blank(b" "), is_blank("a"), is_blank(None)

@@ -75,7 +75,7 @@ class TensorShape(tuple):
         return len(self)
 
     def is_compatible_with(self, other) -> bool:
-        """Whether the sizes are equal, as far as they are known."""
+        """Return whether the sizes are equal, as far as they are known."""
         pairs = zip(self, other, strict=False)
         return len(self) == len(other) and all(None in (a, b) or a == b for a, b in pairs)
 

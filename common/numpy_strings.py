@@ -73,7 +73,7 @@ def regex_replace(texts, pattern: str, rewrite: str) -> Array:
 
 
 def regex_full_match(texts, pattern: str) -> Array:
-    """Whether a pattern matches each whole string."""
+    """Return whether a pattern matches each whole string."""
     compiled = compile_re2(pattern)
     return each(lambda text: compiled.fullmatch(decoded(text)) is not None, texts, dtype=bool)
 

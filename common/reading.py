@@ -194,12 +194,12 @@ _WORDS = {
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether an error is a panic in a Rust library, which is not an `Exception`."""
+    """Return whether an error is a panic in a Rust library, which is not an `Exception`."""
     return type(error).__name__ == "PanicException"
 
 
 def _stops_program(error: BaseException) -> bool:
-    """Whether an error stops the program, for example KeyboardInterrupt."""
+    """Return whether an error stops the program, for example KeyboardInterrupt."""
     return not isinstance(error, Exception) and not is_panic(error)
 
 
@@ -216,6 +216,6 @@ def _statement(error: BaseException) -> tuple[str, str]:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Whether an error comes from a `raise` statement in this package."""
+    """Return whether an error comes from a `raise` statement in this package."""
     module, statement = _statement(error)
     return module.partition(".")[0] == _PACKAGE and statement == "RAISE_VARARGS"

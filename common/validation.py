@@ -64,7 +64,7 @@ SMALLEST, LARGEST = 1e-30, 1e30  # products of such numbers still fit into float
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number that fits into float32, and not a boolean.
+    """Return whether a value is a number that fits into float32, and not a boolean.
 
     Example:
         >>> [is_number(value) for value in (0, -2.5, float("nan"), 1e-300, 10**400, True)]

@@ -190,7 +190,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether the weights were never loaded, set or trained."""
+        """Return whether the weights were never loaded, set or trained."""
         return self.origin is None and not self._was_loaded and not self.weights_version
 
     def load_own_variables(self, store) -> None:
@@ -444,7 +444,7 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
 
     @property
     def trainable(self) -> bool:
-        """Whether the weights are trained. The weights of a new pooler are always trained.
+        """Return whether the weights are trained. The weights of a new pooler are always trained.
 
         A frozen layer with random weights would destroy most of the information from the encoder.
         """

@@ -87,7 +87,7 @@ def _hold_gradients(graph) -> None:
 
 
 def is_active(training: bool | None) -> bool:
-    """Whether manual gradients are used, which is the case for training on TensorFlow."""
+    """Return whether manual gradients are used, which is the case for training on TensorFlow."""
     return bool(training) and keras.config.backend() == "tensorflow"
 
 

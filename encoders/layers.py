@@ -190,7 +190,7 @@ class CalledDirectly:
             return call(inputs, *others, **options)
 
     def _is_right(self, inputs, training: bool | None = False, **others) -> bool:
-        """Whether `call` can run without building the layer or converting its inputs."""
+        """Return whether `call` can run without building the layer or converting its inputs."""
         if training is None or not self.built or not ops.is_tensor(inputs):
             return False
         policy = self.dtype_policy

@@ -256,7 +256,7 @@ class EuroBertBackbone(MakesRMSNorms, ScaledRotation, Backbone):
 
     @property
     def pools_logits(self) -> bool:
-        """Whether a classifier averages the logits of all tokens."""
+        """Return whether a classifier averages the logits of all tokens."""
         return self.pooling == "late"
 
     def make_embeddings(self) -> TokenEmbeddings:

@@ -127,7 +127,7 @@ def _attend_heads(layer, query, key, value, mask, training):
 
 
 def _has_jax_kernel():
-    """Whether the backend is JAX on a GPU.
+    """Return whether the backend is JAX on a GPU.
 
     On other devices, the JAX function has no advantage over the layer. Without compilation, it is
     traced again in every call and keeps the traces. The TPU function of Keras uses the mask of the
@@ -141,7 +141,7 @@ def _has_jax_kernel():
 
 
 def _has_efficient_kernel(query):
-    """Whether the kernel of the backend does not store the probabilities of all pairs."""
+    """Return whether the kernel of the backend does not store the probabilities of all pairs."""
     half = keras.backend.standardize_dtype(query.dtype) in ("float16", "bfloat16")
     cudnn = half and query.shape[-1] % 8 == 0
     return keras.config.backend() == "torch" or (_has_jax_kernel() and cudnn)

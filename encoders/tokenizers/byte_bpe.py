@@ -95,7 +95,7 @@ class RobertaTokenizer(WritesFiles, Tokenizer):
 
     @property
     def unknown_bytes(self) -> bool:
-        """Whether a byte has no token."""
+        """Return whether a byte has no token."""
         return not set(byte_alphabet()) <= set(self._vocabulary.tokens)
 
     @property

@@ -81,18 +81,18 @@ class Steps(NamedTuple):
 
     @property
     def trims_after(self) -> bool | None:
-        """Whether spans were trimmed after a space was inserted; None if they are not trimmed."""
+        """Return whether spans were trimmed after a space was inserted, or None if untrimmed."""
         trimming = [step for step in self.post_processor if step.get("trim_offsets")]
         return trimming[0]["add_prefix_space"] if trimming else None
 
     @property
     def keeps_spaces(self) -> bool:
-        """Whether every space becomes "▁", so that tokens may span words."""
+        """Return whether every space becomes "▁", so that tokens may span words."""
         return REPLACED_SPACE in self.normalizer
 
     @property
     def inserts_space(self) -> bool:
-        """Whether a space is inserted before a text."""
+        """Return whether a space is inserted before a text."""
         steps = [*self.normalizer, *self.pre_tokenizer]
         return any(
             step.get("add_prefix_space") or step["type"] in ("Prepend", "Metaspace")
@@ -101,18 +101,18 @@ class Steps(NamedTuple):
 
     @property
     def words_depend(self) -> bool:
-        """Whether words depend on the white space around them, as after DeBERTa's NFC."""
+        """Return whether words depend on the white space around them, as after DeBERTa's NFC."""
         composes = "NFC" in self.types("normalizer")
         return composes and "Metaspace" in self.types("pre_tokenizer")
 
     @property
     def words_are_independent(self) -> bool:
-        """Whether words can be tokenized apart: special and added tokens may span several."""
+        """Return whether words can be tokenized apart. Added tokens may span several words."""
         return not (self.special_tokens or self.added_tokens or self.words_depend)
 
     @property
     def library_is_equal(self) -> bool:
-        """Whether the library gives the graph's ids and offsets for all texts.
+        """Return whether the library gives the graph's ids and offsets for all texts.
 
         Where spaces are kept, the library wants one before some added tokens. After DeBERTa's NFC
         it gives composed characters other spans.

@@ -421,7 +421,7 @@ class Tokenizer(TokenizerArguments):
 
     @property
     def library_is_equal(self) -> bool:
-        """Whether the library gives the graph's ids and offsets for all texts."""
+        """Return whether the library gives the graph's ids and offsets for all texts."""
         return self.steps.library_is_equal
 
     def tokenize_words(

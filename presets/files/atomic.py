@@ -369,12 +369,12 @@ def remove_temporary(folder: pathlib.Path, names: str) -> None:
 
 
 def _is_temporary(path: pathlib.Path) -> bool:
-    """Whether a folder was created as a temporary folder. A user's folder can have such a name."""
+    """Return whether a folder is a temporary one. A user's folder can have such a name."""
     return not path.is_symlink() and (path / _TEMPORARY).is_file()
 
 
 def _process_has_ended(name: str) -> bool:
-    """Whether the process in a folder name (...-HOST-PROCESS-RANDOM) has ended."""
+    """Return whether the process in a folder name (...-HOST-PROCESS-RANDOM) has ended."""
     mine = re.search(rf"\.saving-{re.escape(platform.node())}-(\d+)-\w+$", name)
     if mine is None or os.name != "posix":  # unknown for other hosts and on Windows
         return False

@@ -187,7 +187,7 @@ class Subfolder(FolderFiles):
 
 
 def is_plain(name: object) -> bool:
-    """Whether a name refers to a file directly in a folder.
+    """Return whether a name refers to a file directly in a folder.
 
     Example:
         >>> [is_plain(name) for name in ("vocab.txt", "../vocab.txt", "a/b", "C:x", "a\\0")]

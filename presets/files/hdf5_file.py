@@ -108,5 +108,5 @@ class Hdf5File:
 
 
 def _is_bfloat16(array: h5py.Dataset) -> bool:
-    """Whether an array has the type bfloat16, which Keras stores as two opaque bytes."""
+    """Return whether an array has the type bfloat16, which Keras stores as two opaque bytes."""
     return array.dtype == np.dtype("V2") and array.attrs.get("dtype") == "bfloat16"

@@ -96,7 +96,7 @@ def _check_schema(manifest: Mapping, path: pathlib.Path) -> None:
 
 
 def _is_plain(settings: object) -> bool:
-    """Whether all values are plain data: None, numbers, strings, booleans, lists or dicts."""
+    """Return whether values are plain data: None, numbers, strings, booleans, lists, dicts."""
     plain = (bool, int, float, str, type(None))
 
     def parts(value: object) -> list:

@@ -105,7 +105,7 @@ class PyTorchFile:
 
 
 def _is_plain_data(value: object, seen: set[int]) -> bool:
-    """Whether a value only contains strings, numbers and containers. `seen` values are skipped."""
+    """Return whether a value only holds strings, numbers, containers. `seen` are skipped."""
     stack = [value]
     while stack:
         value = stack.pop()

@@ -244,7 +244,7 @@ class TensorView:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements are stored as a C-contiguous array without gaps."""
+        """Return whether the elements are stored as a C-contiguous array without gaps."""
         expected = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n > 1 and stride != expected:

@@ -113,7 +113,7 @@ def reshape_scores(loss: keras.losses.Loss, y_true, y_pred) -> keras.KerasTensor
 
 
 def differ(a: int | None, b: int | None) -> bool:
-    """Whether two sizes are known and different. None means unknown.
+    """Return whether two sizes are known and different. None means unknown.
 
     Example:
         >>> differ(2, 3), differ(None, 3)

@@ -87,7 +87,7 @@ class TokenizerFiles:
 
     @property
     def names_class(self) -> bool:
-        """Whether tokenizer_config.json names a class of one kind, not a generic one."""
+        """Return whether tokenizer_config.json names a class of one kind, not a generic one."""
         return self.tokenizer_class not in (None, *GENERIC_CLASSES)
 
     def setting(self, name: str, field: str, *parts: str) -> bool | None:
