@@ -23,7 +23,7 @@ yaml = pytest.importorskip("yaml")
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Methods that check their arguments, and that authors of tasks call or override.
-HOOKS = {"signatures"}
+HOOKS = {"signatures", "run_texts", "run_examples"}
 MODULES = ("display", "losses", "sklearn", "testing", "typing")
 
 
