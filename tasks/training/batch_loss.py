@@ -19,6 +19,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.replicas import counting, replica_context
 from encoder_zoo.tasks.training.loss_inputs import (
+    REDUCTIONS,
     function_of,
     inputs_of_function,
     name_of,
@@ -81,8 +82,8 @@ class BatchLoss:
     @property
     def reduces_itself(self) -> bool:
         """Return whether the loss has a `__call__` of its own, which weighs and averages."""
-        call = keras.losses.Loss.__call__
-        return isinstance(self.loss, keras.losses.Loss) and type(self.loss).__call__ is not call
+        is_loss = isinstance(self.loss, keras.losses.Loss)
+        return is_loss and type(self.loss).__call__ not in REDUCTIONS
 
     def check_adds_up(self) -> None:
         """Raise a ValueError for a loss that cannot be added up over replicas.

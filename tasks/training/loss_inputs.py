@@ -25,16 +25,10 @@ FUNCTIONS = {
 WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
 # Of margins, which logits are: a probability cannot reach the margin.
 OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
-OF_INDICES = {
-    losses.sparse_categorical_crossentropy,
-    losses.categorical_generalized_cross_entropy,
-}
-OF_ONE_CLASS = {
-    *OF_INDICES,
-    losses.categorical_crossentropy,
-    losses.categorical_focal_crossentropy,
-    losses.categorical_hinge,
-}
+# Keras's names tell what a loss is of, also of those that a later Keras adds.
+OF_ONE_CLASS = {f for f in FUNCTIONS if "categorical" in f.__name__}
+OF_INDICES = {f for f in OF_ONE_CLASS if f.__name__.startswith("sparse_")}
+OF_INDICES |= {losses.categorical_generalized_cross_entropy}
 # Without a meaning for numbers, which may be below 0 and above 1.
 OF_PROBABILITIES = {
     *WITH_LOGITS,
@@ -52,13 +46,7 @@ OF_OTHER_THINGS = {
     losses.circle: "embeddings of unit length",
 }
 # The cross-entropies of a task's own activation, which are computed from the logits.
-OF_ACTIVATION = {
-    losses.sparse_categorical_crossentropy: "softmax",
-    losses.categorical_crossentropy: "softmax",
-    losses.categorical_focal_crossentropy: "softmax",
-    losses.binary_crossentropy: "sigmoid",
-    losses.binary_focal_crossentropy: "sigmoid",
-}
+OF_ACTIVATION = {f: "softmax" if f in OF_ONE_CLASS else "sigmoid" for f in WITH_LOGITS}
 # The base of Keras's losses that compute a function, and that of its metrics.
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
@@ -92,6 +80,9 @@ CLASSES = {
     for cls in vars(losses).values()
     if inspect.isclass(cls) and cls is not losses.Loss
 }
+# The methods of Keras's losses: a loss with others computes or reduces in its own way.
+CALLS = {cls.call for cls in CLASSES.values()}
+REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *CLASSES.values())}
 
 
 def function_of(loss):
@@ -324,7 +315,7 @@ def computes_rows(loss) -> bool:
 
     It is one of Keras's, or says so by `leaves_out_rows`.
     """
-    if isinstance(loss, losses.Loss) and type(loss).call is not losses.MeanSquaredError.call:
+    if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
         return getattr(type(loss).call, "leaves_out_rows", False)
     whole = (losses.dice, losses.tversky, *OF_OTHER_THINGS)
     function = function_of(loss)

@@ -96,7 +96,6 @@ def test_lora_trains_the_attention_updates_alone_and_starts_from_the_same_number
     np.testing.assert_allclose(numbers(loaded(INPUTS))["sequence_output"], changed, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_int8_quantization_is_close():
     backbone = ez.BertBackbone(**SIZES)
     before = numbers(backbone(INPUTS))

@@ -451,7 +451,6 @@ def test_updates_that_peft_cannot_hold_are_not_left_out(tiny, tmp_path):
         model.save_adapters(tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "int8"])
 def test_precisions(dtype, golden, inputs, tmp_path):
     """The base in fewer bits: what the adapters add is what they add to float32."""

@@ -241,7 +241,6 @@ QUANTIZED = [
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.filterwarnings("ignore:Invalid quantization mode")  # float8, of embeddings
 @pytest.mark.parametrize(("name", "mode"), QUANTIZED)
 def test_quantized_tasks_open_with_equal_outputs(tiny, name, mode, tmp_path):
@@ -257,7 +256,6 @@ def test_quantized_tasks_open_with_equal_outputs(tiny, name, mode, tmp_path):
 
 @pytest.mark.matrix
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_quantized_backbones_open_with_equal_outputs(tiny, family):
     backbone = tiny.moved(tiny.backbone(get_family(family)))

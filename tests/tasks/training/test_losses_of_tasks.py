@@ -82,6 +82,7 @@ OF_ONE_CLASS = {
     "categorical_crossentropy": crossentropy,
     "categorical_focal_crossentropy": focal,
     "sparse_categorical_crossentropy": crossentropy,
+    "sparse_categorical_focal_crossentropy": focal,
     "categorical_generalized_cross_entropy": lambda y, p: 2 * (1 - np.sum(y * p, -1) ** 0.5),
 }
 OF_MARGINS = {
@@ -99,6 +100,7 @@ WHOLE = {
 }
 OTHERS = ("circle", "ctc")
 FORMULAS = {**OF_PROBABILITIES, **OF_ONE_CLASS, **OF_MARGINS, **WHOLE}
+FORMULAS = {name: formula for name, formula in FORMULAS.items() if hasattr(losses, name)}
 ALIASES = {
     "kl_divergence": ["kld", "KLD", "KLDivergence"],
     "mean_squared_error": ["mse", "MSE", "MeanSquaredError"],
@@ -274,10 +276,8 @@ def refused(case: str, name: str) -> bool:
     """Whether a loss has no meaning for a task."""
     if name in OTHERS:
         return True
-    if CASES[case].probabilities is not softmax and name in (
-        "sparse_categorical_crossentropy",
-        "categorical_generalized_cross_entropy",
-    ):
+    of_indices = name.startswith("sparse_") or name == "categorical_generalized_cross_entropy"
+    if CASES[case].probabilities is not softmax and of_indices:
         return True
     if case == "numbers":
         probabilities = {*OF_ONE_CLASS, *WHOLE, "categorical_hinge", "kl_divergence", "poisson"}
