@@ -305,13 +305,13 @@ class House:
         return [cls for cls in models if cls.name not in ("Task", "Embedder")]
 
     def overridden(self, bases: tuple[str, ...] = AUTHORS) -> dict[str, list[str]]:
-        """Return {member of the bases: names of the classes below that have it, too}."""
+        """Return {member of the bases: names of the classes that override it}."""
         own = [cls for cls in self.classes.values() if cls.name in bases]
-        members = set().union(*(cls.members for cls in own))
         found = collections.defaultdict(list)
         for cls in self.classes.values():
-            if cls not in own and any(base in own for base in self.ancestors(cls)):
-                for name in sorted(cls.members & members):
+            above = [base for base in self.ancestors(cls) if base in own]
+            if cls not in own and above:
+                for name in sorted(cls.members & set().union(*(base.members for base in above))):
                     found[name].append(cls.name)
         return dict(sorted(found.items()))
 

@@ -134,12 +134,17 @@ class TaskRecord:
             of such a task `for_cpu` converts the backbone alone, to "sequence_output".
         file_advice: the end of an error for a path in place of texts.
         folder: layout of its presets. Defaults to transformers'.
+        learning_rate: Float. Peak of the default learning rate. Defaults to that of the family.
         warmup: share of the steps in which the learning rate rises. Defaults to None: as usual.
+        of_pairs: Boolean. Whether the head of the family also tells pairs of segments apart, where
+            families have heads of both kinds under the name.
         has_classes: whether the outputs are of classes, with `labels` and `num_classes`.
         labels_tokens: whether there is an answer, and a label, for each token.
         pretrains: whether the labels are made of the texts.
         learns_soft_labels: whether `Distillation` trains it on a teacher's outputs.
         predicts_lists: whether `predict` returns a list of the outputs for each text.
+        predicts_tokens: Boolean. Whether it reads the stream of predictions, in families that
+            have one.
         group_lengths: whether `fit` makes batches of examples of like length.
         packs_batches: whether the texts of a batch may be packed on JAX, see
             `choose_sequence_counts`. Only for outputs that `logits_of` makes of those of
@@ -169,12 +174,15 @@ class TaskRecord:
     only_saved_model: str | None = None
     file_advice: str = "ez.read_annotations({!r}) reads files of annotations."
     folder: FolderFormat = TRANSFORMERS_FOLDER
+    learning_rate: float | None = None
     warmup: float | None = None
+    of_pairs: bool | None = None
     has_classes: bool = False
     labels_tokens: bool = False
     pretrains: bool = False
     learns_soft_labels: bool = False
     predicts_lists: bool = False
+    predicts_tokens: bool = False
     group_lengths: bool = True
     packs_batches: bool = False
     goes_step_by_step: str | None = None

@@ -340,9 +340,10 @@ class LabelledTask(Task):
         names = labels_from_config(config)
         if not self._is_head_of(config) or not self._renames(names):
             return None
-        if any_shared(self.labels, names):
+        takes_some = not self.head_record.has_crf  # whose scores are of pairs of tags
+        if takes_some and any_shared(self.labels, names):
             return None
-        if len(self.labels) == len(names):
+        if takes_some and len(self.labels) == len(names):
             logger.warning(
                 "The head of %s is kept, and its classes %s get the names %s.",
                 type(self).__name__,
@@ -353,7 +354,8 @@ class LabelledTask(Task):
         return f"its labels are {names}, not {self.labels}"
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        if self.given_head is not None or not self._is_head_of(config):
+        has_own = self.given_head is not None or self.head_record.has_crf
+        if has_own or not self._is_head_of(config):
             return None
         names = labels_from_config(config)
         if not (self._renames(names) and any_shared(self.labels, names)):

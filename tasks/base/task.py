@@ -65,11 +65,14 @@ class TinyData(NamedTuple):
         arguments: of the task's constructor, in addition to backbone and preprocessor.
         x: raw inputs, of the letters a to p.
         y: labels, or None.
+        questions: Function of the task that returns the arguments of `record.text_method` for as
+            many texts. Defaults to the columns of `x`.
     """
 
     arguments: dict
     x: object
     y: object = None
+    questions: Callable[[Task], tuple] | None = None
 
 
 class Task(TextModel, metaclass=NamesVariablesAlike):
@@ -90,7 +93,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     """
 
     problem_type: str | None = None
-    fixed_settings = ("dropout", "num_classes")
+    fixed_settings = ("dropout", "num_classes", "crf")
     if not TYPE_CHECKING:  # so that editors do not offer them
         from_pretrained = ForeignName("from_preset(source)")
         from_transformers = ForeignName("from_preset(source)")
@@ -165,6 +168,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
         """Return the backbone's outputs for those inputs that it reads."""
+        if self.record.predicts_tokens and self.backbone.predicts_in_order:
+            return {"predictions": self.backbone.predictions(inputs, training)}
         given = backbone_inputs(inputs)
         if PACKED_TOKENS in inputs:
             return encode_packed(self.backbone, given, inputs[PACKED_TOKENS], training)
@@ -199,8 +204,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     @classmethod
     def supports(cls, family: Family) -> bool:
         """Return whether the family has the head that the task needs."""
-        record = cls.record
-        return record.head in ("Model", *family.heads) or record.default_head is not None
+        record, head = cls.record, family.heads.get(cls.record.head)
+        if head is None:
+            return record.head == "Model" or record.default_head is not None
+        return record.of_pairs in (None, head.pair is not None)
 
     @property
     def head_record(self) -> Head:
@@ -222,8 +229,10 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     def tiny_questions(self) -> tuple:
         """Return the arguments of `record.text_method` for as many texts as `tiny_data` has."""
-        x = self.tiny_data().x
-        return x if isinstance(x, tuple) else (x,)
+        data = self.tiny_data()
+        if data.questions is not None:
+            return data.questions(self)
+        return data.x if isinstance(data.x, tuple) else (data.x,)
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:

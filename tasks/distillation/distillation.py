@@ -189,7 +189,11 @@ class Distillation(TextModel):
         """Return the student's, whose answers loss and metrics are of; if none are learned, one
         with an unused loss."""
         if self._learns_answers:
-            return dataclasses.replace(self.student.objective, fills_batches=False)
+            return dataclasses.replace(
+                self.student.objective,
+                fills_batches=False,
+                inputs_of_metrics=self._inputs_of_metrics,
+            )
         activation = "softmax" if self.record.pretrains else None
         return Objective(
             keras.losses.MeanSquaredError,
@@ -328,13 +332,13 @@ class Distillation(TextModel):
             counted = counted * ops.cast(given, "float32")[:, None]
         return counted
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if not self._learns_answers:
-            return self.get_metrics_result()
+    def _inputs_of_metrics(self, x, y, y_pred, sample_weight) -> tuple:
+        """Return labels, or the teacher's answers for them, the student's answers and weights."""
+        objective = self.student.objective
         if y is None:
-            y = learned.as_labels(y_pred["teacher"], self.objective.activation)
+            y = learned.as_labels(y_pred["teacher"], objective.activation)
             sample_weight = x.get("soft_weights")
-        return super().compute_metrics(x, y, y_pred["logits"], sample_weight)
+        return objective.inputs_of_metrics(x, y, y_pred["logits"], sample_weight)
 
     @validate_arguments
     def predict(

@@ -113,7 +113,7 @@ class Embedder(Task, Generic[IndexKind]):
     index_class: type[IndexKind]
     vector_mask = "pooling_mask"
     chunk_size: int | None = None
-    _form = PAIRS  # of the data
+    compile_settings = ("chunk_size",)
     if not TYPE_CHECKING:  # so that editors do not offer them
         encode = ForeignName("embed(texts)")
         encode_query = ForeignName('embed(texts, prompt="query")')
@@ -220,17 +220,9 @@ class Embedder(Task, Generic[IndexKind]):
         if (self.recipe.arguments["gradient_accumulation_steps"] or 1) > 1:
             logger.warning(NO_NEGATIVES)
 
-    def get_compile_config(self) -> dict | None:
-        config = super().get_compile_config()
-        return config and {**config, "chunk_size": self.chunk_size}
-
-    @property
-    def traced_settings(self) -> tuple:
-        return (self.chunk_size, self._form)
-
     @property
     def objective(self) -> Objective:
-        return Objective(self.default_losses[self._form])
+        return Objective(self.default_losses[self.form or PAIRS])
 
     def _separate(self, x, y) -> tuple:
         """Return the columns of texts, checked; texts without anything else twice."""
@@ -249,11 +241,10 @@ class Embedder(Task, Generic[IndexKind]):
             x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         of_pairs = PAIRS if y is None else SCORES
         form = of_pairs if isinstance(x, tuple) else VECTORS
-        if form != self._form:
-            self._form = form
+        if form != (self.form or PAIRS):
+            self.form = form
             if self.compiled:
-                settings = {**self.recipe.arguments, **self.recipe.options}
-                self.compile(**settings, chunk_size=self.chunk_size)
+                self.compile(**self.recipe.arguments, **self.recipe.options)
 
     def _adapt_evaluation(self, x, y) -> None:
         if not self.compiled:

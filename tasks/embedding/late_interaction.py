@@ -394,10 +394,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
     @classmethod
     def tiny_data(cls) -> TinyData:
         x = ["a b ab", "c", "c d e a b", "p"], ["d e", "a b", "p", "a b c"], ["c", "f", "a", "d e"]
-        return TinyData({"dim": 4}, x)
-
-    def tiny_questions(self) -> tuple:
-        return (self.tiny_data().x[0],)
+        return TinyData({"dim": 4}, x, questions=lambda task: x[:1])
 
 
 def pad_to_length(x: keras.KerasTensor, length) -> keras.KerasTensor:

@@ -210,6 +210,7 @@ class SparseEncoder(Embedder[SparseIndex]):
     )
     index_class = SparseIndex
     query_learning_rate: float | None = None
+    compile_settings = ("chunk_size", "query_learning_rate")
 
     @validate_arguments
     def __init__(
@@ -392,15 +393,6 @@ class SparseEncoder(Embedder[SparseIndex]):
                 raise ValueError("The model has no query_encoder. Leave out query_learning_rate.")
             self.query_learning_rate = query_learning_rate
         super().compile(optimizer, loss, metrics, **options)
-
-    def get_compile_config(self) -> dict | None:
-        config = super().get_compile_config()
-        return config and {**config, "query_learning_rate": self.query_learning_rate}
-
-    @property
-    def traced_settings(self) -> tuple:
-        rates = self.query_learning_rate and (self.query_learning_rate, self.learning_rate)
-        return (*super().traced_settings, rates)
 
     def learning_rate_shares(self) -> dict[int, float]:
         if self.query_learning_rate is None:
@@ -630,7 +622,5 @@ class SparseEncoder(Embedder[SparseIndex]):
     @classmethod
     def tiny_data(cls) -> TinyData:
         x = ["a b ab", "c", "c d e a b", "p"]
-        return TinyData({"pooling": "max", "activation": "log1p_relu"}, x)
-
-    def tiny_questions(self) -> tuple:
-        return (np.array(self.tiny_data().x),)
+        arguments = {"pooling": "max", "activation": "log1p_relu"}
+        return TinyData(arguments, x, questions=lambda task: (np.array(x),))

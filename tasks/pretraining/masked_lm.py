@@ -25,7 +25,7 @@ from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
 from encoder_zoo.tasks.base.missing_answers import Missing
-from encoder_zoo.tasks.base.task import Task, TaskPresetArguments
+from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.pretraining.mask_answers import FilledMask, MaskAnswers
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
@@ -265,6 +265,7 @@ class MaskedLM(Task):
         labels_tokens=True,
         pretrains=True,
         learns_soft_labels=True,
+        predicts_tokens=True,
     )
     objective = Objective(
         masked_lm_loss,
@@ -311,13 +312,14 @@ class MaskedLM(Task):
         """
         return super().from_preset(source, **arguments)
 
-    def tiny_questions(self) -> tuple:
-        return ([f"{text} {self.served_tokenizer.mask_token}" for text in self.tiny_data().x],)
+    @classmethod
+    def tiny_data(cls) -> TinyData:
+        x = super().tiny_data().x
 
-    def encoded(self, inputs, training=None):
-        if not self._in_order:
-            return super().encoded(inputs, training)
-        return {"predictions": self.backbone.predictions(inputs, training)}
+        def questions(task: MaskedLM) -> tuple:
+            return ([f"{text} {task.served_tokenizer.mask_token}" for text in x],)
+
+        return TinyData({}, x, questions=questions)
 
     def logits_of(self, encoded, inputs, training=None):
         name = "predictions" if self._in_order else "sequence_output"

@@ -17,7 +17,6 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import NonNegativeInt, Rate, SequenceLength, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Family
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.head import TaskHead, head_dropout
 from encoder_zoo.tasks.base.task import Task, TinyData
@@ -237,13 +236,10 @@ class Pretraining(Task):
         pipeline_tag="fill-mask",
         instead_of_predict="save_to_preset, and MaskedLM.from_preset for fill_mask",
         pretrains=True,
+        learning_rate=LEARNING_RATE,
         warmup=WARMUP,
+        of_pairs=True,
     )
-    default_learning_rate = LEARNING_RATE
-
-    @classmethod
-    def supports(cls, family: Family) -> bool:
-        return super().supports(family) and cls.head_of(family).pair is not None
 
     @classmethod
     def tiny_data(cls) -> TinyData:

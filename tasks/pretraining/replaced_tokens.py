@@ -18,7 +18,6 @@ from encoder_zoo.common.validation import NonNegativeFloat, PositiveInt, Ratio, 
 from encoder_zoo.common.weights_lock import share_weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import Family
 from encoder_zoo.encoders.positions import first_of_texts
 from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.head import make_head
@@ -118,11 +117,8 @@ class ReplacedTokenDetection(Task):
         instead_of_predict="detect(texts)",
         folder=_Folder(),
         pretrains=True,
+        of_pairs=False,
     )
-
-    @classmethod
-    def supports(cls, family: Family) -> bool:
-        return super().supports(family) and cls.head_of(family).pair is None
 
     @validate_arguments
     def __init__(

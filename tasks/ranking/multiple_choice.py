@@ -160,11 +160,9 @@ class MultipleChoice(ListScores):
     @classmethod
     def tiny_data(cls) -> TinyData:
         choices = [["a", "b"], ["c d", "a b ab", "e"], ["p"], ["d", "e", "f g"]]
-        return TinyData({}, (["a b ab", "c", "c d e a b", "p"], choices), [1, 0, 0, 2])
-
-    def tiny_questions(self) -> tuple:
-        questions, choices = self.tiny_data().x
-        return questions, [[row[0], "b c"] for row in choices]
+        questions = ["a b ab", "c", "c d e a b", "p"]
+        of_one_length = questions, [[row[0], "b c"] for row in choices]
+        return TinyData({}, (questions, choices), [1, 0, 0, 2], lambda task: of_one_length)
 
     # -- answers -----------------------------------------------------------------------------------
 

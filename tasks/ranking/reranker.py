@@ -135,6 +135,7 @@ class RerankerPresetArguments(TaskPresetArguments, total=False):
 
 Activation = Literal["sigmoid", "linear"]
 
+LISTS = "lists"  # form of the data of `fit` that are not pairs
 MEASURES = ("ndcg@10", "mrr@10", "map@100")
 
 
@@ -198,7 +199,6 @@ class Reranker(ListScores):
         folder=CrossEncoderFolder(),
         packs_batches=True,
     )
-    num_classes = 1  # of the head, in config.json
 
     @validate_arguments
     def __init__(
@@ -210,8 +210,8 @@ class Reranker(ListScores):
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        self.num_classes = 1  # of the head, in config.json
         self.activation = activation
-        self._learns_lists = False
         self._add_head("reranker", dropout)
 
     @classmethod
@@ -234,13 +234,9 @@ class Reranker(ListScores):
 
     @property
     def objective(self) -> Relevance:
-        if self._learns_lists:
+        if self.form == LISTS:
             return Relevance(LambdaLoss, lambda: [NDCG()], self.activation)
         return Relevance(_crossentropy, activation=self.activation)
-
-    @property
-    def traced_settings(self) -> tuple:
-        return (self._learns_lists,)
 
     @validate_arguments
     def compile(
@@ -275,8 +271,9 @@ class Reranker(ListScores):
         x = inputs_of(x.element_spec) if is_dataset(x) else x
         of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
         self._check_loss(of_lists)
-        if of_lists != self._learns_lists:
-            self._learns_lists = of_lists
+        form = LISTS if of_lists else None
+        if form != self.form:
+            self.form = form
             if self.compiled:
                 self.compile(**self.recipe.arguments, **self.recipe.options)
 

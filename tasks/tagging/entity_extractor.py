@@ -508,10 +508,8 @@ class EntityExtractor(Task):
     def tiny_data(cls) -> TinyData:
         spans = [[(0, 3, "a"), (2, 3, "c")], [], [(2, 5, "c")], []]
         arguments = {"labels": ["a", "c"], "max_width": 3, "span_dim": 6}
-        return TinyData(arguments, super().tiny_data().x, spans)
-
-    def tiny_questions(self) -> tuple:
-        return self.tiny_data().x, [["a", "c"]] * 4
+        x = super().tiny_data().x
+        return TinyData(arguments, x, spans, lambda task: (x, [["a", "c"]] * 4))
 
 
 def _triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:

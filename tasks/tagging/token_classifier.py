@@ -31,7 +31,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import CRF, Head
 from encoder_zoo.presets.formats.checkpoint import default_labels
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.tasks.base.classes import count_and_names, labels_from_config
+from encoder_zoo.tasks.base.classes import count_and_names
 from encoder_zoo.tasks.base.confidence import (
     ScoredLabels,
     Thresholds,
@@ -174,7 +174,6 @@ class TokenClassifier(LabelledTask):
     _logged_notation: str | None = None
     if not TYPE_CHECKING:  # so that editors do not offer it
         classification_report = ForeignName("evaluate_entities(x, y)")
-    fixed_settings = (*LabelledTask.fixed_settings, "crf")
 
     @validate_arguments
     def __init__(
@@ -242,15 +241,6 @@ class TokenClassifier(LabelledTask):
         record = super().head_record
         # Under names of its own: who does not know the transitions must not take the logits alone.
         return dataclasses.replace(record, output=CRF, has_crf=True) if self.crf else record
-
-    def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        names = labels_from_config(config)
-        if self.crf and self.labels and self._is_head_of(config) and self._renames(names):
-            return f"its labels are {names}, not {self.labels}"
-        return super().head_misfit(config, arguments)
-
-    def kept_classes(self, config: dict) -> list[int | None] | None:
-        return None if self.crf else super().kept_classes(config)
 
     def learning_rate_shares(self) -> dict[int, float]:
         weights = self.transitions.weights if self.transitions else ()

@@ -112,12 +112,14 @@ class TextModel(ConfigFromSignature, keras.Model):
         graphs: the graphs that were traced.
         recipe: the settings of `compile`.
         objective: loss, metrics, and what they take the outputs for.
-        traced_settings: the settings of a task that its training graphs depend on.
+        compile_settings: Names of the task's own arguments of `compile`, which are its attributes.
+        form: Form of the data that the objective is for, of a task that learns from several.
     """
 
     record: TaskRecord
     objective: Objective
-    traced_settings: tuple = ()
+    compile_settings: tuple[str, ...] = ()
+    form: str | None = None
     _counted = types.SimpleNamespace(steps=None, done=0)
     compiled_with = CompiledMetrics()
     _held_out: object = None  # what Keras's `fit` evaluates after an epoch
@@ -126,7 +128,7 @@ class TextModel(ConfigFromSignature, keras.Model):
     @property
     def default_learning_rate(self) -> float:
         """Return the peak, if neither `compile` nor a preset gives another."""
-        return self.backbone.family.learning_rate
+        return self.record.learning_rate or self.backbone.family.learning_rate
 
     def _reset_training_state(self) -> None:
         """Set the state of a task before its first `compile`."""
@@ -356,7 +358,11 @@ class TextModel(ConfigFromSignature, keras.Model):
         """Return the state that training graphs depend on, except the arguments of `compile`."""
         trained = tuple(id(variable) for variable in self.trainable_variables)
         of_backbone = self.backbone._checkpoints_gradients, self.backbone.layers_version
-        return trained, *of_backbone, self.traced_settings
+        rates = tuple(self.learning_rate_shares().values())
+        return trained, *of_backbone, self.form, self._own_settings(), rates
+
+    def _own_settings(self) -> dict:
+        return {name: getattr(self, name) for name in self.compile_settings}
 
     def _is_as_traced(self) -> bool:
         return self.compiled and self._traced_with == self._traced_state()
@@ -392,7 +398,10 @@ class TextModel(ConfigFromSignature, keras.Model):
     def get_compile_config(self) -> dict | None:
         """Return the arguments of `compile`."""
         config = super().get_compile_config()
-        return config and self.recipe.to_config(config, self.loss, self.learning_rate)
+        if config is None:
+            return None
+        config = self.recipe.to_config(config, self.loss, self.learning_rate)
+        return {**config, **self._own_settings()}
 
     def compile_from_config(self, config: dict) -> None:
         """Compile as `get_compile_config` says."""
