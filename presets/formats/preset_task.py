@@ -127,6 +127,8 @@ class TaskRecord:
         answer_type: TypedDict of its answers, where these may be lists that are empty.
         answer_settings: constructor arguments that decide how it answers, saved in
             `encoder_zoo.json` among the preprocessor's.
+        tuned_settings: Mapping from those of the settings that belong to the weights to their value
+            before they are tuned, which `fit` sets again, and the method that tunes them.
         distilled_settings: arguments, of the task and its preprocessor, that a student takes over
             from its teacher.
         instead_of_predict: for raw texts, of a task that takes only prepared inputs in `predict`.
@@ -169,6 +171,7 @@ class TaskRecord:
     text_method: str | None = None
     answer_type: type | None = None
     answer_settings: tuple[str, ...] = ()
+    tuned_settings: Mapping[str, tuple[object, str]] = dataclasses.field(default_factory=dict)
     distilled_settings: tuple[str, ...] = ()
     instead_of_predict: str | None = None
     only_saved_model: str | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -35,13 +36,29 @@ from encoder_zoo.tasks.base.confidence import (
 from encoder_zoo.tasks.base.head import CustomHead, make_head
 from encoder_zoo.tasks.base.task import Task
 from encoder_zoo.tasks.preprocessing.checks import check_no_iterator
-from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import log_odd_labels
 from encoder_zoo.tasks.training.data import Source
-from encoder_zoo.tasks.training.sources import check_inputs, check_not_empty, is_dataset
+from encoder_zoo.tasks.training.objective import Objective
+from encoder_zoo.tasks.training.sources import (
+    check_inputs,
+    check_labels,
+    check_not_empty,
+    is_dataset,
+)
 from encoder_zoo.tasks.training.streams import check_no_stream
 
 logger = logging.getLogger("encoder_zoo")
+
+
+TUNED_SETTINGS = {"temperature": (1.0, "calibrate"), "thresholds": (None, "tune_thresholds")}
+
+
+class ClassObjective(Objective):
+    """Objective of a task with classes."""
+
+    def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
+        weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
+        return data.weighted(weighted, weights)
 
 
 class LabelledTask(Task):
@@ -141,20 +158,13 @@ class LabelledTask(Task):
     def _check_answers(self, x=None) -> None:
         self._check_labels_known()
 
-    def _separate(self, x, y) -> tuple:
-        """Return texts and labels of rows that hold both, see `read_annotations`."""
-        several = getattr(self, "problem_type", None) == "multi_label_classification"
-        return texts_and_labels(x, y, self.labels, several)
+    def _learn_labels(self, x, y, labels_in: Callable[[Any, Any], list[str] | int]) -> None:
+        """Build the head for the labels of `fit`, unless they are known.
 
-    def _before_training(self, x, y) -> None:
-        if self.temperature != 1 or self.thresholds:
-            self.temperature, self.thresholds = 1.0, None
-            logger.warning(
-                "The temperature and the thresholds belong to the weights before this training. "
-                "Call calibrate and tune_thresholds again."
-            )
-
-    def _adapt(self, x, y) -> None:
+        Args:
+            x, y: Inputs and labels.
+            labels_in: Function of them that returns the names of the classes, or their number.
+        """
         if self.objective.activation != "linear":  # numbers
             log_odd_labels(y)
         if self.num_classes is not None:
@@ -165,25 +175,13 @@ class LabelledTask(Task):
             check_no_iterator(y, "y")
         elif int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
             raise ValueError("The dataset is endless. Give the labels: labels=[...].")
-        self._learn_labels(x, y)
-
-    def _learn_labels(self, x, y) -> None:
-        """Build the head for the labels that occur."""
-        self._set_classes(*count_and_names(self._labels_in(x, y)))
+        self._set_classes(*count_and_names(labels_in(x, y)))
         for name, weight, transposed in named_weights(self, self.head_record.tensors):
             if name in self.kept_weights:
                 value = self.kept_weights[name]
                 weight.assign(value.T if transposed else value)
         if self.compiled:  # the metrics know the labels now
             self.compile(**self.recipe.arguments, **self.recipe.options)
-
-    def _labels_in(self, x, y) -> list[str] | int:
-        """Return the classes that occur in the data of `fit` by name, or their number."""
-        raise NotImplementedError
-
-    def _weigh_classes(self, data: Source, class_weight: Mapping | str) -> Source:
-        weights = class_weights(class_weight, self.labels, self.num_classes, data.one_pass())
-        return data.weighted(weighted, weights)
 
     # -- confidence ----------------------------------------------------------------------------
 
@@ -277,8 +275,8 @@ class LabelledTask(Task):
     def _held_out(self, x, y) -> tuple:
         """Return the examples and labels, checked."""
         check_inputs(self, x, y)
-        x, y = self._separate(x, y)
-        self._check_labels(x, y)
+        x, y = self.batch_maker.separate(x, y)
+        check_labels(self, x, y)
         return x, y
 
     def _held_out_logits(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:

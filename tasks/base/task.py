@@ -33,10 +33,8 @@ from encoder_zoo.encoders.packed_batch import encode_packed
 from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
-from encoder_zoo.tasks.preprocessing.columns import columns_advice
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.sources import is_dataset
 from encoder_zoo.tasks.training.text_model import TextModel
 
 if TYPE_CHECKING:
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
     from encoder_zoo.tasks.serving.cpu_model import CpuModel
+    from encoder_zoo.tasks.training.data import Source
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -282,16 +281,18 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 f"random. Use {self.record.instead_of_predict}, or evaluate(texts)",
             )
 
-    def _check_labels(self, x, y) -> None:
-        """Raise a ValueError if there are none, though the preprocessor declares some."""
-        values = self.record.preprocessor_class.label_values
-        if values is None:
-            return
-        if is_dataset(x) and y is None:
-            y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
-        if y is None:
-            raise ValueError(
-                f"The {values.name}s are missing. Expected y: {values.expected}.{columns_advice(x)}"
+    def _before_training(self, x, y, data: Source) -> None:
+        settings = self.record.tuned_settings
+        changed = [name for name, (value, _) in settings.items() if getattr(self, name) != value]
+        for name in changed:
+            setattr(self, name, settings[name][0])
+        if changed:
+            logger.warning(
+                "The %s of this %s belong to its weights before this training, and are reset. Call "
+                "%s again.",
+                " and the ".join(changed),
+                type(self).__name__,
+                " and ".join(settings[name][1] for name in changed),
             )
 
     @reads_weights

@@ -46,7 +46,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.explanation import Attributions, Method
 from encoder_zoo.tasks.base.head import check_pooler, head_dropout, text_logits
-from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, ClassObjective, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.class_answers import (
@@ -117,14 +117,67 @@ def _mean_of_label_weights(x, y, y_pred, sample_weight) -> tuple:
     return y, y_pred, sample_weight
 
 
+UNLIKELY = 0.05
+
+
+class OneLabel(ClassObjective):
+    """Objective of a classifier with one class for each text."""
+
+    several = False
+
+    def report_split(self, examples: dict, held_out: dict) -> None:
+        if "labels" not in examples:
+            return
+        parts = [part["labels"].numpy() for part in (examples, held_out)]
+        seen, wanted = (classes_among(part, self.several) for part in parts)
+        first, last = map(len, parts)
+        names = self.labels or range(self.num_classes)
+        unseen = [repr(names[i]) for i in wanted - seen]
+        if unseen:
+            logger.warning(
+                "validation_split holds out the last %d of %d texts, and with them every text of "
+                "%s, which training never sees. Shuffle texts and labels before `fit`.",
+                last,
+                first + last,
+                ", ".join(sorted(unseen)),
+            )
+        elif not self.several and len(wanted) == 1 < len(seen):
+            [only] = wanted
+            share = np.mean(np.concatenate([*map(_indices, parts)]) == only)
+            if share**last < UNLIKELY:  # by chance, of shuffled texts
+                logger.warning(
+                    "validation_split holds out the last %d of %d texts, and all of them are %r. "
+                    "Shuffle texts and labels before `fit`.",
+                    last,
+                    first + last,
+                    names[only],
+                )
+
+
+class SeveralLabels(OneLabel):
+    """Objective of a classifier with any number of classes for each text."""
+
+    several = True
+
+    def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
+        if not isinstance(loss, LabelCrossentropy):
+            raise invalid(
+                "class_weight",
+                class_weight,
+                "None, as only loss='auto' weighs several labels a text. Use it, or sample_weight",
+            )
+        weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
+        return data.weighted(weighted_labels, weights)
+
+
 OBJECTIVES = {
-    "single_label_classification": Objective(
+    "single_label_classification": OneLabel(
         functools.partial(ClassCrossentropy, from_logits=True),
         lambda: [ClassAccuracy(name="accuracy")],
         "softmax",
         inputs_of_metrics=_mean_of_label_weights,
     ),
-    "multi_label_classification": Objective(
+    "multi_label_classification": SeveralLabels(
         functools.partial(LabelCrossentropy, from_logits=True),
         # Of rare labels the accuracy is high without finding any.
         lambda: [
@@ -217,6 +270,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         text_method="classify",
         answer_type=LabelScore,
         answer_settings=("window_pooling", "temperature", "thresholds", "abstain_below"),
+        tuned_settings=TUNED_SETTINGS,
         has_classes=True,
         packs_batches=True,
         learns_soft_labels=True,
@@ -324,9 +378,14 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     @property
     def objective(self) -> Objective:
-        return dataclasses.replace(OBJECTIVES[self.problem_type], num_classes=self.num_classes)
+        classes = {"num_classes": self.num_classes, "labels": self.labels}
+        return dataclasses.replace(OBJECTIVES[self.problem_type], **classes)
 
-    def _labels_in(self, x, y) -> list[str] | int:
+    def _adapt(self, x, y, training=True) -> None:
+        if training:
+            self._learn_labels(x, y, self._labels_in_data)
+
+    def _labels_in_data(self, x, y) -> list[str] | int:
         if is_dataset(x):
             y = labels_of_dataset(x, self.preprocessor)
         learned = learn_classes(y, self._is_multi_label())
@@ -340,54 +399,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 "num_classes",
             )
         return learned
-
-    def _weigh_classes(self, data: Source, class_weight: Mapping | str) -> Source:
-        if self.problem_type == "regression":
-            raise invalid(
-                "class_weight",
-                class_weight,
-                "None, as this classifier predicts numbers. Use sample_weight",
-            )
-        if not self._is_multi_label():
-            return super()._weigh_classes(data, class_weight)
-        if not isinstance(getattr(self, "loss", None), LabelCrossentropy):
-            raise invalid(
-                "class_weight",
-                class_weight,
-                "None, as only loss='auto' weighs several labels a text. Use it, or sample_weight",
-            )
-        weights = label_weights(class_weight, self.labels, self.num_classes, data.one_pass())
-        return data.weighted(weighted_labels, weights)
-
-    def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
-        if "labels" not in examples or self.problem_type == "regression":
-            return
-        seen, wanted = (
-            classes_among(part["labels"].numpy(), self._is_multi_label())
-            for part in (examples, held_out)
-        )
-        unseen = [repr(self.class_names[i]) for i in wanted - seen]
-        if unseen:
-            count = len(held_out["labels"])
-            logger.warning(
-                "validation_split holds out the last %d of %d texts, and with them every text of "
-                "%s, which training never sees. Shuffle texts and labels before `fit`.",
-                count,
-                count + len(examples["labels"]),
-                ", ".join(sorted(unseen)),
-            )
-        elif not self._is_multi_label() and len(wanted) == 1 < len(seen):
-            [only] = wanted
-            parts = [_indices(part["labels"].numpy()) for part in (examples, held_out)]
-            share = np.mean(np.concatenate(parts) == only)
-            if share ** len(parts[1]) < UNLIKELY:  # by chance, of shuffled texts
-                logger.warning(
-                    "validation_split holds out the last %d of %d texts, and all of them are %r. "
-                    "Shuffle texts and labels before `fit`.",
-                    len(parts[1]),
-                    len(parts[0]) + len(parts[1]),
-                    self.class_names[only],
-                )
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -649,9 +660,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             texts = tuple([part] for part in texts) if isinstance(texts, tuple) else [texts]
             return explain(self, texts, label, method, batch_size)[0]
         return explain(self, texts, label, method, batch_size)
-
-
-UNLIKELY = 0.05
 
 
 def _indices(labels: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from encoder_zoo.tasks.classification.class_labels import (
     regression_targets,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, pad_candidates, with_candidates
+from encoder_zoo.tasks.preprocessing.columns import texts_and_labels
 from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 from encoder_zoo.tasks.preprocessing.packing import begin_of_kept
@@ -132,6 +133,10 @@ class SequenceClassifierPreprocessor(Preprocessor):
             return "Shorten it, or take longer windows."
         length = self.max_sequence_length
         return f"from_preset(..., window_length={length}) reads all of a text, in windows."
+
+    def separate(self, x, y) -> tuple:
+        several = self.problem_type == "multi_label_classification"
+        return texts_and_labels(x, y, self.labels, several)
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         if not self.pools_windows:

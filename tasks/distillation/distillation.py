@@ -282,24 +282,18 @@ class Distillation(TextModel):
             "soft_weights": (0, 1),
         }
 
-    def _weigh_classes(self, data, class_weight):
-        return self.student._weigh_classes(data, class_weight)
-
-    def _adapt(self, x, y) -> None:
-        if y is not None and "soft_labels" not in self.objectives:
+    def _adapt(self, x, y, training=True) -> None:
+        if training and y is not None and "soft_labels" not in self.objectives:
             raise invalid(
                 "objectives",
                 self.objectives,
                 "'soft_labels' among them to learn from y; or leave out y",
             )
 
-    def _before_training(self, x, y) -> None:
+    def _before_training(self, x, y, data) -> None:
         labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
         if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
-            self.student._before_training(x, y)
-
-    def _separate(self, x, y) -> tuple:
-        return self.student._separate(x, y) if isinstance(self.student, Task) else (x, y)
+            self.student._before_training(x, y, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Return the sum of the objectives' means and of the weighted loss of the labels."""

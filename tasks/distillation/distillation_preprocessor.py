@@ -369,6 +369,9 @@ class DistillationPreprocessor(Preprocessor):
     def text_columns(self) -> Sequence[str] | None:
         return self.student.text_columns
 
+    def separate(self, x, y) -> tuple:
+        return self.student.separate(x, y)
+
     def batched(self, dataset: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         return self.student.batched(dataset, batch_size)
 

@@ -224,18 +224,9 @@ class Embedder(Task, Generic[IndexKind]):
     def objective(self) -> Objective:
         return Objective(self.default_losses[self.form or PAIRS])
 
-    def _separate(self, x, y) -> tuple:
-        """Return the columns of texts, checked; texts without anything else twice."""
-        if is_dataset(x) or is_prepared(x):
-            return x, y
-        columns = COLUMNS.read(x)
-        if len(columns) == 1 and y is not None:
-            return columns[0], y
-        return tuple(columns if len(columns) > 1 else columns * 2), y
-
-    def _adapt(self, x, y) -> None:
+    def _adapt(self, x, y, training=True) -> None:
         """Choose the default loss for the form of the data."""
-        if is_prepared(x):
+        if is_prepared(x) or (self.compiled and not training):
             return
         if is_dataset(x):
             x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
@@ -245,10 +236,6 @@ class Embedder(Task, Generic[IndexKind]):
             self.form = form
             if self.compiled:
                 self.compile(**self.recipe.arguments, **self.recipe.options)
-
-    def _adapt_evaluation(self, x, y) -> None:
-        if not self.compiled:
-            self._adapt(x, y)
 
     # -- vectors compared ----------------------------------------------------------------------
 

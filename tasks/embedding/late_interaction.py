@@ -36,8 +36,7 @@ from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
 from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
-from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -217,21 +216,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         expands = prepares and prepares.expand_queries and not prepares.attend_to_expansion
         own = ["scored_mask", *(["attended_mask"] if expands else [])]
         return [*Task.prepared_inputs(self), *own]
-
-    # -- training ------------------------------------------------------------------------------
-
-    def _separate(self, x, y) -> tuple:
-        if is_dataset(x) or is_prepared(x):
-            return x, y
-        columns = COLUMNS.read(x)
-        if len(columns) < 2:
-            raise ValueError("x has one column of texts. Expected x=(queries, documents).")
-        if y is not None and len(columns) < 3:
-            raise ValueError(
-                "y has scores, but each query has one document. Expected x=(queries, lists of "
-                "documents), and a list of scores for each query."
-            )
-        return tuple(columns), y
 
     # -- answers -------------------------------------------------------------------------------
 

@@ -127,6 +127,16 @@ class LateInteractionPreprocessor(SeparateTexts):
             )
         return None if marker is None else known[marker]
 
+    def _rows(self, columns: tuple, y) -> tuple:
+        if len(columns) < 2:
+            raise ValueError("x has one column of texts. Expected x=(queries, documents).")
+        if y is not None and len(columns) < 3:
+            raise ValueError(
+                "y has scores, but each query has one document. Expected x=(queries, lists of "
+                "documents), and a list of scores for each query."
+            )
+        return tuple(columns), y
+
     def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return QUERY, DOCUMENT
 

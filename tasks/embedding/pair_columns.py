@@ -19,6 +19,7 @@ from encoder_zoo.tasks.preprocessing.preprocessor import (
     check_same_count,
 )
 from encoder_zoo.tasks.retrieval.documents import Documents
+from encoder_zoo.tasks.training.prepared import is_prepared
 
 TEXTS = Inputs(Text("texts", filled=True))
 # `fit` learns from texts alone, from pairs, and from further texts of each, which are negatives.
@@ -71,6 +72,17 @@ class SeparateTexts(Preprocessor):
             symmetric: whether the rows are pairs with a score, which may be of like texts.
         """
         return (prompt, prompt) if symmetric else ("query", "document")
+
+    def separate(self, x, y) -> tuple:
+        if hasattr(x, "element_spec") or is_prepared(x):
+            return x, y
+        return self._rows(COLUMNS.read(x), y)
+
+    def _rows(self, columns: tuple, y) -> tuple:
+        """Return the inputs of `fit` and labels; texts without anything else are there twice."""
+        if len(columns) == 1 and y is not None:
+            return columns[0], y
+        return tuple(columns if len(columns) > 1 else columns * 2), y
 
     def encode(self, x, y=None, sample_weight=None, prompt: str | None = None) -> dict:
         """Return examples of token ids, not padded.

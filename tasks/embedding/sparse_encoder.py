@@ -54,9 +54,7 @@ from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
-from encoder_zoo.tasks.training.batch_loss import BatchLoss
-from encoder_zoo.tasks.training.prepared import is_prepared
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -106,6 +104,14 @@ class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
         if self.sequence_length:
             examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]
         return examples
+
+    def _rows(self, columns: tuple, y) -> tuple:
+        if len(columns) == 1 and y is not None:
+            raise ValueError(
+                "x has one column of texts, and y is of pairs. Expected x=(queries, documents), "
+                "or (queries, documents, negatives) and a teacher's scores."
+            )
+        return super()._rows(columns, y)
 
     def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
         return "query", "document"
@@ -416,11 +422,12 @@ class SparseEncoder(Embedder[SparseIndex]):
             self.schedule.assign(self.schedule + np.array([1, 0], "float32"))
         return super().call(inputs, training)
 
-    def current_batch_loss(self, training: bool) -> BatchLoss:
-        """Return the loss, in training with the weights of `SPLADE` as they are now."""
-        if not (training and isinstance(self.loss, losses.SPLADE)):
-            return self.batch_loss
-        return self.objective.batch_loss(self.loss.scaled(self._share()))
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Compute the loss, in training with the weights of `SPLADE` as they are now."""
+        batch_loss = None
+        if training and isinstance(self.loss, losses.SPLADE):
+            batch_loss = self.objective.batch_loss(self.loss.scaled(self._share()))
+        return super().compute_loss(x, y, y_pred, sample_weight, training, batch_loss)
 
     def _share(self):
         """Return the share of the weights of `SPLADE` in this step: the square of its number."""
@@ -428,18 +435,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)
 
-    def _fit(self, data, *args):
+    def _before_training(self, x, y, data) -> None:
+        super()._before_training(x, y, data)
         self.schedule.assign([0, data.total_steps // RISING])
-        return super()._fit(data, *args)
-
-    def _adapt(self, x, y) -> None:
-        alone = y is not None and not isinstance(x, tuple)
-        if alone and not is_dataset(x) and not is_prepared(x):
-            raise ValueError(
-                "x has one column of texts, and y is of pairs. Expected x=(queries, documents), "
-                "or (queries, documents, negatives) and a teacher's scores."
-            )
-        super()._adapt(x, y)
 
     @property
     def _answers(self) -> TermAnswers:

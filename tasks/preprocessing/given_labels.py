@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -50,10 +50,14 @@ class Labels(NamedTuple):
 
     Attributes:
         expected, name: as of `LabelValues`.
+        none_is_answer: Boolean. Whether the label of a row may be None.
+        are_in: Function of inputs that returns whether these hold their labels.
     """
 
     expected: str
     name: str = "label"
+    none_is_answer: bool = False
+    are_in: Callable[[object], bool] = lambda x: False
 
     def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
         """Return labels as they are given, as a tensor."""

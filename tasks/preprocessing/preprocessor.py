@@ -165,6 +165,10 @@ class Preprocessor(ConfigFromSignature):
         single = len(keras.tree.flatten(x)[0].shape) == 0
         return dataset.batch(batch_size) if single else dataset
 
+    def separate(self, x, y) -> tuple:
+        """Return inputs and labels, of rows that hold both too."""
+        return x, y
+
     def encode(
         self, x, y=None, sample_weight=None
     ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:

@@ -21,10 +21,23 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text
 
 COLUMNS = 4  # of a candidate: its start and end position, and the log-probabilities of both
 IMPOSSIBLE = -1e9  # logit of positions that cannot be an answer
+
+
+def holds_answers(x) -> bool:
+    """Return whether examples hold their answers, as those of a dataset may."""
+    if hasattr(x, "element_spec"):
+        return True
+    x = plain(x)
+    rows = x if isinstance(x, list) else [x]
+    return any(isinstance(row, dict) and "answers" in row for row in rows)
+
+
 ANSWERS = Labels(
     "for each question its answers, of which one without an answer has an empty list; or examples "
     "with 'answers'",
     "answer",
+    none_is_answer=True,
+    are_in=holds_answers,
 )
 NO_LABELS = f"The answers are missing. Expected y: {ANSWERS.expected}."
 NullThreshold = Annotated[
@@ -160,13 +173,6 @@ def split_examples(x, y) -> tuple:
                 )
         y = [example["answers"] for example in x]
     return (*texts, y)
-
-
-def holds_answers(x) -> bool:
-    """Return whether examples hold their answers."""
-    x = plain(x)
-    rows = x if isinstance(x, list) else [x]
-    return any(isinstance(row, dict) and "answers" in row for row in rows)
 
 
 def answer_lists(y) -> list[list[dict]]:

@@ -32,7 +32,6 @@ from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.columns import plain, text_of
-from encoder_zoo.tasks.preprocessing.given_labels import check_given
 from encoder_zoo.tasks.question_answering import answer_ranking, squad
 from encoder_zoo.tasks.question_answering.answer_ranking import (
     Answer,
@@ -44,7 +43,6 @@ from encoder_zoo.tasks.question_answering.answers import (
     NO_LABELS,
     NullThreshold,
     answer_lists,
-    holds_answers,
     split_examples,
 )
 from encoder_zoo.tasks.question_answering.beam import NO_START, Beam, make_span_beam
@@ -54,7 +52,7 @@ from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_sc
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.inference import token_outputs_in_graph
 from encoder_zoo.tasks.training.objective import Objective
-from encoder_zoo.tasks.training.sources import check_preprocessor, is_dataset
+from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
     from typing import Self
@@ -130,6 +128,7 @@ class SpanQA(Task):
         pipeline_tag="question-answering",
         text_method="answer",
         answer_settings=("null_threshold",),
+        tuned_settings={"null_threshold": (None, "evaluate_answers")},
         file_advice="Of SQuAD's files: fit(ez.read_squad({!r})).",
         predicts_lists=True,
     )
@@ -251,16 +250,6 @@ class SpanQA(Task):
             fills_batches=not self.beam,  # whose loss is a sum of two
             inputs_of_metrics=squad.of_bounds,
         )
-
-    def _before_training(self, x, y) -> None:
-        self.null_threshold = None  # it belongs to the weights before training
-
-    def _check_given(self, y, x) -> None:
-        check_given(y, x, none_is_answer=True)
-
-    def _check_labels(self, x, y) -> None:
-        if not (is_dataset(x) or holds_answers(x)):
-            super()._check_labels(x, y)
 
     # -- answers -----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
 from encoder_zoo.tasks.preprocessing.batch_shapes import Bucketed, with_candidates
 from encoder_zoo.tasks.preprocessing.given_labels import Index
 from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 
 
 class ChoicePairs(NamedTuple):
@@ -142,6 +143,8 @@ class MultipleChoicePreprocessor(SequenceClassifierPreprocessor):
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = self.inputs.columns(x, self.text_columns)[0].shape.rank == 0
         return dataset.ragged_batch(batch_size) if single else dataset
+
+    separate = Preprocessor.separate
 
     def encode(self, x, y=None, sample_weight=None) -> dict:
         """Return examples of token ids, not padded.

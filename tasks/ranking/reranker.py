@@ -266,7 +266,7 @@ class Reranker(ListScores):
             return "probabilities"
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
-    def _adapt(self, x, y) -> None:
+    def _adapt(self, x, y, training=True) -> None:
         """Choose between the default losses and metrics of pairs and of lists."""
         x = inputs_of(x.element_spec) if is_dataset(x) else x
         of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
@@ -292,9 +292,6 @@ class Reranker(ListScores):
                 f"The loss {name} is of pairs, and x has a list of texts for each query. Use "
                 "loss='auto' or a loss of lists, such as ez.losses.LambdaLoss()."
             )
-
-    def _adapt_evaluation(self, x, y) -> None:
-        self._adapt(x, y)
 
     # -- checkpoints ---------------------------------------------------------------------------
 

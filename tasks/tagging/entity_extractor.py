@@ -61,6 +61,7 @@ from encoder_zoo.tasks.training.loss_inputs import function_of, name_of
 from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import (
     check_inputs,
+    check_labels,
     check_not_empty,
     check_preprocessor,
 )
@@ -168,6 +169,7 @@ class EntityExtractor(Task):
         text_method="extract_entities",
         answer_type=Entity,
         answer_settings=("labels", "thresholds"),
+        tuned_settings={"thresholds": (None, "tune_thresholds")},
         folder=gliner.GlinerFolder(),
         only_saved_model="words of several tokens, and an LSTM over them",
         predicts_lists=True,
@@ -277,21 +279,8 @@ class EntityExtractor(Task):
 
     # -- training ------------------------------------------------------------------------------
 
-    def _separate(self, x, y) -> tuple:
-        if isinstance(x, tuple):
-            return x, y
-        return token_labels.separated(x, y)
-
-    def _before_training(self, x, y) -> None:
-        if self.thresholds:
-            self.thresholds = None
-            logger.warning(
-                "The thresholds belong to the weights before this training. Call tune_thresholds "
-                "again."
-            )
-
-    def _adapt(self, x, y) -> None:
-        if isinstance(x, dict) or self.labels is not None:
+    def _adapt(self, x, y, training=True) -> None:
+        if not training or isinstance(x, dict) or self.labels is not None:
             return
         check_no_stream(x)
         spans = token_labels.span_lists(token_labels.labels_of_dataset(x) if y is None else y)
@@ -490,9 +479,9 @@ class EntityExtractor(Task):
     def _true_entities(self, x, y, labels) -> tuple:
         """Return texts, their entities (label, start, end), and the labels to look for."""
         check_inputs(self, x, y)
-        x, y = self._separate(x, y)
+        x, y = self.batch_maker.separate(x, y)
         texts = as_column(plain(x))
-        self._check_labels(x, y)
+        check_labels(self, x, y)
         rows = token_labels.span_lists(check_given(y, x))
         rows = [[{**span, "label": class_name(span["label"])} for span in row] for row in rows]
         names = sorted({span["label"] for row in rows for span in row})

@@ -34,7 +34,13 @@ from encoder_zoo.tasks.preprocessing.inputs import Inputs, Text, Texts
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor, as_weights
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, keys, previous, row_begins
 from encoder_zoo.tasks.preprocessing.windows import Windows, check_stride, make_windows, take
-from encoder_zoo.tasks.tagging.token_labels import SPAN, label_lists, located_spans, span_lists
+from encoder_zoo.tasks.tagging.token_labels import (
+    SPAN,
+    label_lists,
+    located_spans,
+    separated,
+    span_lists,
+)
 
 if TYPE_CHECKING:
     from encoder_zoo.tasks.tagging.entity_extractor import EntityExtractor
@@ -257,6 +263,9 @@ class EntityExtractorPreprocessor(Preprocessor):
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
 
     # -- examples ------------------------------------------------------------------------------
+
+    def separate(self, x, y) -> tuple:
+        return (x, y) if isinstance(x, tuple) else separated(x, y)
 
     def encode(self, x, y=None, sample_weight=None, labels: Sequence[str] | None = None) -> dict:
         """Return examples of windows, see `Preprocessor.encode`.

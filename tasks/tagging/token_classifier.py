@@ -39,7 +39,7 @@ from encoder_zoo.tasks.base.confidence import (
 )
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout
-from encoder_zoo.tasks.base.labelled_task import LabelledTask
+from encoder_zoo.tasks.base.labelled_task import TUNED_SETTINGS, ClassObjective, LabelledTask
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
@@ -59,7 +59,6 @@ from encoder_zoo.tasks.tagging.tag_answers import TagAnswers
 from encoder_zoo.tasks.tagging.tags import notation_line, outside_index, parse_tags, spans_of_tags
 from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
 from encoder_zoo.tasks.training.inference import token_outputs_in_graph
-from encoder_zoo.tasks.training.objective import Objective
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -165,6 +164,7 @@ class TokenClassifier(LabelledTask):
             "thresholds",
             "crf",
         ),
+        tuned_settings=TUNED_SETTINGS,
         distilled_settings=("strategy", "valid_tags", "split_symbols", "label_all_tokens"),
         has_classes=True,
         labels_tokens=True,
@@ -257,7 +257,7 @@ class TokenClassifier(LabelledTask):
         return {**super().input_ranges(length), SPAN_MARKS: (0, 2**16)}
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> ClassObjective:
         # Over labelled tokens: examples have different numbers of them.
         loss = functools.partial(
             keras.losses.SparseCategoricalCrossentropy,
@@ -269,40 +269,37 @@ class TokenClassifier(LabelledTask):
         own = {"accuracy": functools.partial(entity_metrics.TokenAccuracy, name="accuracy")}
         if self._marks_entities:
             own["f1"] = functools.partial(entity_metrics.EntityF1, self.labels)
-        return Objective(
+        return ClassObjective(
             loss,
             lambda: [make() for make in own.values()],
             "softmax",
             self.num_classes,
+            self.labels,
             own,
             of_tokens=True,
         )
-
-    def _before_evaluation(self) -> None:
-        for metric in self.compiled_with.given:
-            if isinstance(metric, entity_metrics.EntityF1) and metric.labels == self.labels:
-                entity_metrics.set_transitions(metric, self._answers.allowed_tags())
 
     @property
     def _marks_entities(self) -> bool:
         return self.labels is not None and outside_index(self.labels) is not None
 
-    def _adapt(self, x, y) -> None:
-        super()._adapt(x, y)
+    def _adapt(self, x, y, training=True) -> None:
+        if not training:
+            return
+        self._learn_labels(x, y, labels_in_data)
         line = notation_line(self.labels) if self.labels else None
         if line and line != self._logged_notation:
             logger.warning(line)
             self._logged_notation = line
 
-    def _before_training(self, x, y) -> None:
-        super()._before_training(x, y)
+    def _before_training(self, x, y, data) -> None:
+        super()._before_training(x, y, data)
         if self.preprocessor is None or isinstance(x, dict):
             return
         self.split_symbols = True if token_labels.has_spans(x) else "outer"
         self._set_resolution(x, y)
         if self.valid_tags is None:
             self.valid_tags = self._are_valid(x, y)
-        self._before_evaluation()
 
     def _set_resolution(self, x, y) -> None:
         """Set whether all tokens are labelled, and the strategy, such that the answers have the
@@ -350,19 +347,6 @@ class TokenClassifier(LabelledTask):
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
         allowed = transitions(parse_tags(self.tag_names))
         return is_possible(tags.flat_values, tags.value_rowids(), allowed)
-
-    def _labels_in(self, x, y) -> list[str] | int:
-        if y is None:
-            return token_labels.learn_labels(token_labels.labels_of_dataset(x))
-        learned = token_labels.learn_labels(y)
-        if not isinstance(x, dict):
-            # Errors in them must be raised before the head is built for them.
-            count, names = count_and_names(learned)
-            token_labels.check_labels(x, y, names, count)
-        return learned
-
-    def _separate(self, x, y) -> tuple:
-        return token_labels.separated(x, y, self.labels)
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -565,7 +549,7 @@ class TokenClassifier(LabelledTask):
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
         """
         self._check_labels_known()
-        x, y = self._separate(x, y)
+        x, y = self.batch_maker.separate(x, y)
         if is_words(x):
             true, names = self._true_tags(x, y), self.tag_names
             return entity_metrics.score_tags(
@@ -622,3 +606,15 @@ class TokenClassifier(LabelledTask):
     def tag_names(self) -> list[str]:
         """Return the labels; LABEL_0, LABEL_1 and so on if they have no names."""
         return self.labels or default_labels(self.num_classes)
+
+
+def labels_in_data(x, y) -> list[str] | int:
+    """Return the tags that occur in the data of `fit` by name, or their number."""
+    if y is None:
+        return token_labels.learn_labels(token_labels.labels_of_dataset(x))
+    learned = token_labels.learn_labels(y)
+    if not isinstance(x, dict):
+        # Errors in them must be raised before the head is built for them.
+        count, names = count_and_names(learned)
+        token_labels.check_labels(x, y, names, count)
+    return learned

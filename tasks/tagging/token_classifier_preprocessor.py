@@ -132,8 +132,11 @@ class TokenClassifierPreprocessor(Preprocessor):
         """Return one example of token ids for every window."""
         return {**self.pack([take(tokens.ids, windows)]), "text_index": windows.example}
 
+    def separate(self, x, y) -> tuple:
+        return token_labels.separated(x, y, self.labels)
+
     def encode(self, x, y=None, sample_weight=None) -> dict:
-        x, y = token_labels.separated(x, y, self.labels)
+        x, y = self.separate(x, y)
         tokens = self.tokens(x)
         windows = self.windows(tokens)
         examples = self.examples(tokens, windows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -11,6 +12,9 @@ from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.training import logit_metrics
 from encoder_zoo.tasks.training.batch_loss import BatchLoss
 from encoder_zoo.tasks.training.loss_inputs import resolve_loss
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.training.data import Source
 
 
 def unchanged(x, y, y_pred, sample_weight) -> tuple:
@@ -30,6 +34,7 @@ class Objective:
             "linear" for numbers. Defaults to None, for which losses and metrics get the outputs as
             they are.
         num_classes: Number of classes, where metrics depend on it.
+        labels: List of the names of the classes, if they have names.
         own_metrics: Mapping from names to functions that return the task's own metrics.
         of_tokens: Boolean. Whether there is a label for each token. A loss is then a mean over the
             tokens with a weight, see `BatchLoss`.
@@ -53,6 +58,7 @@ class Objective:
     default_metrics: Callable[[], list | dict | None] = list
     activation: str | None = None
     num_classes: int | None = None
+    labels: list[str] | None = None
     own_metrics: Mapping[str, Callable[[], keras.metrics.Metric]] = field(default_factory=dict)
     of_tokens: bool = False
     of_examples: bool = False
@@ -76,6 +82,22 @@ class Objective:
             loss: Returned by `resolve_loss`.
         """
         return BatchLoss(loss, self.activation, self.of_tokens, self.of_examples)
+
+    def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
+        """Return the data with each class weighted.
+
+        Args:
+            data: `Source` of the training.
+            class_weight: Mapping from classes to their weights, or "balanced".
+            loss: The loss that is computed.
+
+        Raises:
+            ValueError: If there are no classes, or the loss does not weigh them.
+        """
+        raise invalid("class_weight", class_weight, "None without classes. Use sample_weight")
+
+    def report_split(self, examples: dict, held_out: dict) -> None:
+        """Log what `validation_split` keeps from training."""
 
     def metrics_for(self, loss) -> list | dict | None:
         """Return the default metrics beside a loss."""

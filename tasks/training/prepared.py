@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-import keras
 import numpy as np
 
-from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.lazy import array_ops, keras, tf
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import TRANSFORMERS_NAMES, check_inputs
 from encoder_zoo.tasks.preprocessing.batch_shapes import pack_batch

@@ -26,6 +26,7 @@ from encoder_zoo.tasks.preprocessing.batching import (
     megabatch_size,
 )
 from encoder_zoo.tasks.preprocessing.columns import columns_advice, materialize, table_columns
+from encoder_zoo.tasks.preprocessing.given_labels import Labels
 from encoder_zoo.tasks.preprocessing.preprocessor import logged_once, reported_by_datasets
 from encoder_zoo.tasks.training.data import BatchMaker, Source, check_dataset_alone
 from encoder_zoo.tasks.training.distribution import check_divisible, count_batches, count_to_end
@@ -229,13 +230,27 @@ def checked(task, x):
 
 def read(task, x, y) -> tuple:
     """Return the inputs and labels that `fit` or `evaluate` are given, checked by the task."""
-    x, y = as_stream(materialize(x), task.batch_maker), materialize(y)
+    maker = task.batch_maker
+    x, y = as_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
-    task._check_given(y, x)
+    maker.check_given(y, x)
     if not isinstance(x, Stream):  # which does so with each batch
-        x, y = task._separate(x, y)
-    task._check_labels(x, y)
+        x, y = maker.separate(x, y)
+    check_labels(task, x, y)
     return x, y
+
+
+def check_labels(task, x, y) -> None:
+    """Raise a ValueError if there are no labels, and the preprocessor of the task declares some."""
+    values = task.record.preprocessor_class.label_values
+    if values is None or (isinstance(values, Labels) and values.are_in(x)):
+        return
+    if is_dataset(x) and y is None:
+        y = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1]
+    if y is None:
+        raise ValueError(
+            f"The {values.name}s are missing. Expected y: {values.expected}.{columns_advice(x)}"
+        )
 
 
 def validation_of(task, data, y) -> tuple | None:
@@ -262,7 +277,7 @@ def validation_of(task, data, y) -> tuple | None:
             "what every epoch can read: lists, a keras.utils.PyDataset or a DataLoader",
         )
     if data[1:]:
-        task._check_given(data[1], data[0])
+        task.batch_maker.check_given(data[1], data[0])
     return keras.utils.unpack_x_y_sample_weight(data)
 
 

@@ -150,12 +150,14 @@ class TextModel(ConfigFromSignature, keras.Model):
         compiles = bool(jit_compile) or keras.config.backend() == "jax"
         fills = compiles and self.compiled and self.objective.fills_batches
         fills = fills and not self.distribution.strategy
+        values = self.record.preprocessor_class.label_values
+        none_is_answer = getattr(values, "none_is_answer", False)
         return BatchMaker(
             task=type(self).__name__,
             preprocessor=self.preprocessor,
             encode=self.preprocess,
-            separate=self._separate,
-            check_given=self._check_given,
+            separate=getattr(self.preprocessor, "separate", unchanged),
+            check_given=functools.partial(check_given, none_is_answer=none_is_answer),
             check=functools.partial(sources.checked, self),
             graphs=self.graphs,
             labels_tokens=self.record.labels_tokens,
@@ -176,38 +178,19 @@ class TextModel(ConfigFromSignature, keras.Model):
 
     # -- methods that tasks refine -------------------------------------------------------------
 
-    def _separate(self, x, y) -> tuple:
-        """Return inputs and labels, if a task takes both of them in one."""
-        return x, y
+    def _adapt(self, x, y, training: bool = True) -> None:
+        """Set the properties that the task learns from its data, such as labels.
 
-    def _check_given(self, y, x) -> None:
-        """Raise a ValueError for labels of which some are missing, as the user gives them."""
-        check_given(y, x)
-
-    def _check_labels(self, x, y) -> None:
-        """Raise a ValueError if a task that needs labels is given none."""
-
-    def _adapt(self, x, y) -> None:
-        """Set the properties of the task that it learns from the data of `fit`, such as labels."""
-
-    def _adapt_evaluation(self, x, y) -> None:
-        """Set the properties of the task that it learns from the data of `evaluate`."""
-
-    def _before_training(self, x, y) -> None:
-        """Set how the task will answer, and forget what belongs to its weights of now.
-
-        The data of `fit` is checked by then: what fails before leaves the answers as they are.
+        Args:
+            x, y: Inputs and labels.
+            training: Boolean. Whether they are given to `fit`, and not to `evaluate`.
         """
 
-    def _before_evaluation(self) -> None:
-        """Prepare the metrics for the weights and settings of now, also in validations of `fit`."""
+    def _before_training(self, x, y, data: Source) -> None:
+        """Set how the task will answer, and forget what belongs to its weights of now.
 
-    def _warn_unseen_classes(self, examples: dict, held_out: dict) -> None:
-        """Log which classes `validation_split` keeps from training."""
-
-    def _weigh_classes(self, data: Source, class_weight) -> Source:
-        """Return the data with each class weighted."""
-        raise ValueError(f"class_weight needs classes. {type(self).__name__} has none.")
+        The data of `fit` are checked by then: what fails before leaves the answers as they are.
+        """
 
     def _check_answers(self, x=None) -> None:
         """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
@@ -484,12 +467,14 @@ class TextModel(ConfigFromSignature, keras.Model):
                 held_out = *sources.read(self, *held_out[:2]), held_out[2]
                 held_out = self._evaluation_source(*held_out, held_out_size, validation_steps)
             data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
-        self._before_training(x, y)
         self._reserve_examples(data)
         if validation_split:
             data, held_out = data.split(validation_split, held_out_size)
-            self._warn_unseen_classes(data.examples, held_out.examples)
-        data = data if class_weight is None else self._weigh_classes(data, class_weight)
+            self.objective.report_split(data.examples, held_out.examples)
+        self._before_training(x, y, data)
+        self._prepare_metrics()
+        if class_weight is not None:
+            data = self.objective.weigh_classes(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
         options = {  # Keras does not use all of them, but what records its arguments does
             "batch_size": batch_size if sources.is_dataset(x) else size,
@@ -563,6 +548,12 @@ class TextModel(ConfigFromSignature, keras.Model):
         self._reserve_examples(data)
         return data
 
+    def _prepare_metrics(self) -> None:
+        """Tell metrics, such as `EntityF1`, of the weights and settings of now."""
+        for metric in self.compiled_with.given:
+            if hasattr(metric, "read_task"):
+                metric.read_task(self)
+
     def _reserve_examples(self, data: Source) -> None:
         """Make room for all examples in the metrics that keep them."""
         kept = [m for m in self.compiled_with.given if isinstance(m, ExactMetric)]
@@ -635,7 +626,7 @@ class TextModel(ConfigFromSignature, keras.Model):
             **of_keras,
         }
         if x is not None and x is self._held_out:  # by Keras's `fit`: they are prepared
-            self._before_evaluation()
+            self._prepare_metrics()
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
         if of_keras:
@@ -644,9 +635,9 @@ class TextModel(ConfigFromSignature, keras.Model):
             raise TypeError(unknown_argument(called, next(iter(of_keras)), names))
         self._check_answers()
         given, (x, y) = x, sources.read(self, x, y)
-        self._adapt_evaluation(x, y)
+        self._adapt(x, y, training=False)
         self._make_ready()
-        self._before_evaluation()
+        self._prepare_metrics()
         data = self._evaluation_source(x, y, sample_weight, batch_size or BATCH_SIZE, steps)
         batches = data.in_order()
         build_metrics(self, batches)
@@ -750,18 +741,25 @@ class TextModel(ConfigFromSignature, keras.Model):
         gradients.hold_gradients()
         return outputs
 
-    def current_batch_loss(self, training: bool) -> BatchLoss:
-        """Return the loss of a batch, in this step of `fit` or `evaluate`."""
-        return self.batch_loss
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x=None,
+        y=None,
+        y_pred=None,
+        sample_weight=None,
+        training=True,
+        batch_loss: BatchLoss | None = None,
+    ):
         """Compute the loss of the whole batch with `BatchLoss`, and add the losses of layers.
 
         Rows that only fill the batch do not count.
+
+        Args:
+            x, y, y_pred, sample_weight, training: As in Keras.
+            batch_loss: `BatchLoss` of this step. Defaults to that of `compile`.
         """
         penalties = self.penalties(y_pred)
-        batch_loss = self.current_batch_loss(training)
-        loss, size = batch_loss(y, y_pred, sample_weight, real_rows(x))
+        loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, real_rows(x))
         if training:
             self.recipe.weigh_batch(self.optimizer, size)
         self.compiled_with.weigh_next_loss(size)
@@ -888,6 +886,11 @@ class TextModel(ConfigFromSignature, keras.Model):
     def weights_version(self) -> int:
         """Return a number that grows whenever weights may have changed."""
         return weights_lock(self).version
+
+
+def unchanged(x, y) -> tuple:
+    """Return inputs and labels as they are."""
+    return x, y
 
 
 def _in_single_precision(outputs):

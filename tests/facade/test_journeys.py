@@ -297,7 +297,7 @@ class TestClassWeight:
             ({"O": 0.5, "B-PER": 2}, [0, 2, 0.5, 0.5, 1, 0]),
             ("balanced", [0, 4 / 3, 2 / 3, 2 / 3, 4 / 3, 0]),
         ):
-            [(_, _, weights)] = stream._weigh_classes(data, given).batches(0)
+            [(_, _, weights)] = stream.objective.weigh_classes(data, given, None).batches(0)
             np.testing.assert_allclose(weights.numpy(), [expected])
 
     @pytest.mark.matrix

@@ -64,7 +64,7 @@ def test_names_of_tags_are_read_from_features(make):
         task._begin_fit(*given)
         assert task.labels == ["O", "B-LOC", "B-PER"]
     task = tagger(labels=TAGS)
-    x, y = task._separate(dataset, None)
+    x, y = task.preprocessor.separate(dataset, None)
     _, y, _ = task.preprocessor(x, y)
     assert y.numpy().tolist() == [
         [0, 1, 0, 0, 3, 0, 0],
@@ -100,7 +100,7 @@ def test_rows_of_a_dataset_without_their_features_have_numbers():
 
 def test_other_names_of_as_many_classes_are_taken_by_number(caplog):
     task = tagger(labels=[tag.replace("PER", "P") for tag in TAGS])
-    assert task._separate(of_words(), None)[1] == NUMBERS
+    assert task.preprocessor.separate(of_words(), None)[1] == NUMBERS
     assert "numbers" in caplog.text
     with pytest.raises(ValueError, match="'B-PER'"):
         tagger(labels=TAGS[:1] + TAGS[3:]).fit(of_words())

@@ -484,7 +484,7 @@ class TestFit:
         tagger = build(labels=LABELS)
         rows = [OF_TAGGERS["doccano, JSONL"]] * 2
         for given in (rows, [OF_TAGGERS["Label Studio"]] * 2, ez.read_annotations(rows)):
-            _, y, _ = tagger.preprocessor(*tagger._separate(given, None))
+            _, y, _ = tagger.preprocessor(*tagger.preprocessor.separate(given, None))
             assert y.numpy().tolist() == [[0, 3, 0, 0, 1, 0, 0]] * 2
         history = tagger.fit(rows, validation_data=ez.read_annotations(rows), verbose=0).history
         assert "val_f1" in history
@@ -535,7 +535,7 @@ class TestFit:
         tags = [["B-PER", "M-PER", "E-PER", "O", "S-PER"]]
         for _ in range(2):
             tagger._adapt([["ann", "is", "in", "rome", "."]], tags)
-            tagger._before_training([["ann", "is", "in", "rome", "."]], tags)
+            tagger._before_training([["ann", "is", "in", "rome", "."]], tags, None)
         assert caplog.text.count("BMES") == 1
         assert tagger.labels == ["O", "B-PER", "M-PER", "E-PER", "S-PER"]
         assert tagger.valid_tags is True
@@ -545,11 +545,11 @@ class TestFit:
     def test_labels_of_texts(self, build):
         classifier = build("Sequence")
         rows = [{"text": TEXT, "label": ["pos"]}, {"text": TEXT, "label": ["neg"]}]
-        assert classifier._separate(rows, None) == ([TEXT] * 2, ["pos", "neg"])
-        classifier._adapt(*classifier._separate(rows, None))
+        assert classifier.preprocessor.separate(rows, None) == ([TEXT] * 2, ["pos", "neg"])
+        classifier._adapt(*classifier.preprocessor.separate(rows, None))
         assert classifier.labels == ["neg", "pos"]
         several = build("Sequence", problem_type="multi_label_classification")
-        assert several._separate(rows, None)[1] == [["pos"], ["neg"]]
+        assert several.preprocessor.separate(rows, None)[1] == [["pos"], ["neg"]]
         for labels, message in (([], "Row 1 .*no label"), (["a", "b"], r"Row 1 .*'a', 'b'")):
             with pytest.raises(ValueError, match=message):
                 classifier.fit([rows[0], {"text": TEXT, "label": labels}])

@@ -362,7 +362,7 @@ class TestFit:
         assert isinstance(embedder.loss, ez.losses.InfoNCE)
 
     def test_texts_alone_have_no_other_partners(self, shared):
-        x, y = shared._separate(TEXTS, None)
+        x, y = shared.preprocessor.separate(TEXTS, None)
         batch, labels = shared.preprocessor(x, y)
         np.testing.assert_array_equal(batch["token_ids"][:, None], batch["candidate_token_ids"])
         np.testing.assert_array_equal(labels[:, 0], labels[:, 1])
