@@ -381,8 +381,8 @@ class TextModel(ConfigFromSignature, keras.Model):
     def get_compile_config(self) -> dict | None:
         """Return the arguments of `compile`."""
         config = super().get_compile_config()
-        if config is None:
-            return None
+        if not config:  # of a model that is not compiled
+            return config
         config = self.recipe.to_config(config, self.loss, self.learning_rate)
         return {**config, **self._own_settings()}
 

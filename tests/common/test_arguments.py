@@ -25,7 +25,7 @@ from encoder_zoo.common.validation import (
 IN_GRAPHS = {
     "call", "build", "collate", "compute_loss", "compute_metrics", "compute_output_spec",
     "logits_of", "encoded", "input_ranges", "make_predict_function", "make_train_function",
-    "make_test_function", "current_batch_loss",
+    "make_test_function",
 }  # fmt: skip
 # Called by constructors, with arguments of theirs.
 IN_CONSTRUCTORS = {"make_dense", "make_norm", "make_table", "make_dropout", "make_layer"}

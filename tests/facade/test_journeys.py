@@ -50,7 +50,7 @@ def shared(problem_type="single_label_classification"):
 def learned(y, **arguments):
     """A classifier that knows the labels of y, without the wait for a training."""
     model = classifier(**arguments)
-    model._learn_labels(TEXTS[: len(y)], y)
+    model._adapt(TEXTS[: len(y)], y)
     return model
 
 
@@ -122,7 +122,7 @@ class TestLabelsLearnedFromY:
     def test_from_a_dataset(self):
         model = classifier()
         dataset = tf.data.Dataset.from_tensor_slices((TEXTS, ["b", "a", "c"] * 2))
-        model._learn_labels(dataset, None)
+        model._adapt(dataset, None)
         assert model.labels == ["a", "b", "c"]
         with pytest.raises(ValueError, match="endless"):
             classifier().fit(dataset.repeat())
