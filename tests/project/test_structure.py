@@ -50,6 +50,7 @@ FOLDERS = [
     "extras.explanations",
     "extras.formats",
     "encoder_zoo",
+    "serving",
     "testing",
 ]
 

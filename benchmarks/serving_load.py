@@ -1,0 +1,129 @@
+"""The HTTP service under load: one client beside many, answers compared, memory watched.
+
+    python benchmarks/serving_load.py
+    python benchmarks/serving_load.py TextEmbedder=bert_nano_en_uncased_embedder --minutes 60
+
+Starts `python -m encoder_zoo.serving SOURCE` in a process of its own and asks it for embeddings of
+review sentences: first one client, one request after the other, then `--clients` at once. Every
+vector is compared with `embed`, called directly. The source is the same as for the service; the
+default is all-MiniLM-L6-v2, which comes as a package. `--minutes` continues for that time, and
+prints the memory of the service every minute. Needs the extras `serve` and `test`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import csv
+import pathlib
+import random
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import numpy as np
+from sources import MINILM
+
+from encoder_zoo.serving import open_folders
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def read_sentences() -> list[str]:
+    """Review sentences, shuffled."""
+    path = ROOT / "guides" / "data" / "sentiment_sentences.tsv"
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = [row["sentence"] for row in csv.DictReader(file, delimiter="\t", quoting=3)]
+    random.Random(0).shuffle(rows)
+    return rows
+
+
+@contextlib.contextmanager
+def started_service(source: str):
+    """Start the service, and return its address when it is ready."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "encoder_zoo.serving", source, "--port", str(port)]
+    process = subprocess.Popen(command)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while not is_ready(url):
+            assert process.poll() is None, "the service has ended"
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def is_ready(url: str) -> bool:
+    """Whether the service has warmed up."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{url}/health").status_code == 200
+    return False
+
+
+def resident_megabytes(url: str) -> float:
+    """The memory of the service, as it reports it."""
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    [line] = [line for line in lines if line.startswith("process_resident_memory_bytes")]
+    return float(line.split()[1]) / 2**20
+
+
+async def ask(url: str, texts: list[str], clients: int, expected: np.ndarray) -> list[float]:
+    """Ask for each text, so many at once. Return the seconds of each request."""
+    seconds, left = [], list(enumerate(texts))
+
+    async def ask_on():
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            while left:
+                i, text = left.pop()
+                start = time.perf_counter()
+                response = await client.post("/v1/embeddings", json={"input": text})
+                seconds.append(time.perf_counter() - start)
+                vector = response.raise_for_status().json()["data"][0]["embedding"]
+                np.testing.assert_allclose(vector, expected[i], atol=1e-5)
+
+    await asyncio.gather(*[ask_on() for _ in range(clients)])
+    return seconds
+
+
+def measure(url: str, texts: list[str], clients: int, expected: np.ndarray) -> float:
+    """Print latencies, and return the requests in a second."""
+    start = time.perf_counter()
+    seconds = asyncio.run(ask(url, texts, clients, expected))
+    rate = len(texts) / (time.perf_counter() - start)
+    middle, slowest = (1000 * np.percentile(seconds, p) for p in (50, 99))
+    print(f"{clients:3} clients: {rate:6.1f}/s, p50 {middle:6.1f} ms, p99 {slowest:6.1f} ms")
+    return rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("source", nargs="?", default=f"TextEmbedder={MINILM}")
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--minutes", type=float, default=0)
+    given = parser.parse_args()
+    texts = (read_sentences() * (1 + given.requests // 1000))[: given.requests]
+    [embedder] = open_folders([given.source])[0].values()
+    expected = embedder.embed(texts)
+    with started_service(given.source) as url:
+        measure(url, texts[:100], given.clients, expected)  # unmeasured kernels of new shapes
+        few = max(50, given.requests // 5)
+        alone = measure(url, texts[:few], 1, expected)
+        joined = measure(url, texts, given.clients, expected)
+        print(f"{joined / alone:.1f} times the requests of one client (target: at least 5)")
+        end = time.monotonic() + 60 * given.minutes
+        while time.monotonic() < end:
+            minute = time.monotonic() + min(60, 60 * given.minutes)
+            while time.monotonic() < minute:
+                asyncio.run(ask(url, texts, given.clients, expected))
+            print(f"{resident_megabytes(url):.0f} MB")
+        print(f"{resident_megabytes(url):.0f} MB at the end")
+
+
+if __name__ == "__main__":
+    main()

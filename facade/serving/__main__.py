@@ -1,0 +1,52 @@
+"""Starts the service: `python -m encoder_zoo.serving FOLDER --port 8000`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+
+import uvicorn
+
+from encoder_zoo.serving import Limits, create_app, open_folders
+
+SECONDS_TO_STOP = 60  # for the requests that are accepted
+MAX_CONNECTIONS = 1000  # further ones are answered with 503
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        "python -m encoder_zoo.serving", description="Answer HTTP requests with models."
+    )
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="FOLDER",
+        help="folder of a saved task, an export or an index, or CLASS=SOURCE for from_preset",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: only this machine")
+    parser.add_argument("--port", type=int, default=8000)
+    for field in dataclasses.fields(Limits):
+        flag = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(field.default), default=field.default, metavar="N")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Open the folders, and answer requests until the process is stopped."""
+    given = parse_arguments(arguments)
+    limits = Limits(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Limits)})
+    app = create_app(*open_folders(given.sources), limits)
+    uvicorn.run(
+        app,
+        host=given.host,
+        port=given.port,
+        access_log=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=SECONDS_TO_STOP,
+    )
+
+
+if __name__ == "__main__":
+    main()

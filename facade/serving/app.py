@@ -1,0 +1,301 @@
+"""The ASGI application of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
+
+import numpy as np
+import prometheus_client
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as Path
+
+from encoder_zoo.serving.batching import Batcher, QueueFull, Stopping
+from encoder_zoo.serving.limits import Limits
+from encoder_zoo.serving.metrics import Metrics
+from encoder_zoo.serving.requests import Fields, Refusal, read_json
+from encoder_zoo.serving.routes import ROUTES, Model, Route, make_examples
+
+logger = logging.getLogger("encoder_zoo")
+
+CLIENT_LEFT = 499  # a status for metrics and logs, as nginx has it
+DISCARDED = 16  # times the largest request is read, so that the client reads the refusal
+
+
+class Service:
+    """Models, their queue and their measurements.
+
+    Args:
+        models: Dict of names to models.
+        indexes: Dict of names to indexes.
+        limits: Limits.
+    """
+
+    def __init__(
+        self, models: Mapping[str, Any], indexes: Mapping[str, Any], limits: Limits
+    ) -> None:
+        self.limits = limits
+        self.batcher = Batcher(limits, lambda *measured: self.metrics.add_batch(*measured))
+        self.metrics = Metrics(lambda: self.batcher.waiting)
+        self.status = "warming up"
+        self.served: dict[str, dict[str, Model]] = {}
+        for route in ROUTES:
+            named = indexes if route.kind == "index" else models
+            found = [Model(n, t, limits) for n, t in named.items() if route.is_served_by(t)]
+            if route.method == "rank":  # a Reranker is asked before embedders
+                found.sort(key=lambda model: not hasattr(model.task, "activation"))
+            if found:
+                self.served[route.method] = {model.name: model for model in found}
+
+    async def warm_up(self) -> None:
+        """Answer example requests, and become ready."""
+        for route in ROUTES:
+            for model in self.served.get(route.method, {}).values():
+                try:
+                    for question in make_examples(route, model):
+                        await self.batcher.ask(question.job)
+                except Exception as error:
+                    if not is_about_request(error):
+                        self.status = "failed"
+                        logger.exception("The warm-up of %s failed.", model.name)
+                        return
+        self.status = "ready"
+
+    def choose_model(self, route: Route, fields: Fields) -> Model:
+        """Return the model that a request names, or the first one."""
+        served = self.served[route.method]
+        name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))
+        if name not in served:
+            raise Refusal(
+                404,
+                f"{name[:100]!r} is an unknown {route.kind}. Expected {' or '.join(served)}.",
+                route.kind,
+                f"{route.kind}_not_found",
+            )
+        return served[name]
+
+    async def answer(self, route: Route, request: Request) -> Response:
+        """Answer a request for a route."""
+        fields = Fields(read_json(await read_body(request, self.limits)), self.limits.max_texts)
+        question = route.read(self.choose_model(route, fields), fields)
+        fields.refuse_others()
+        try:
+            answers = await until_client_leaves(request, self.batcher.ask(question.job))
+        except (QueueFull, Stopping, ClientDisconnect):
+            raise
+        except Exception as error:
+            if not is_about_request(error):
+                raise
+            raise explain_error(error, fields, route) from error
+        content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
+        return Response(content, media_type="application/json")
+
+    def endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Make the function that Starlette calls for requests for a route."""
+
+        async def respond(request: Request) -> Response:
+            start = time.perf_counter()
+            try:
+                response = await self.answer(route, request)
+            except Refusal as refusal:
+                response = JSONResponse(refusal.as_json(), refusal.status)
+            except QueueFull:
+                response = refuse_for_now(429, "The queue is full. Try again later.")
+            except Stopping:
+                response = refuse_for_now(503, "The service is being stopped. Try again later.")
+            except ClientDisconnect:
+                response = Response(status_code=CLIENT_LEFT)
+            except Exception:
+                logger.exception("A request for %s failed.", route.paths[0])
+                message = "The model failed to answer. The reason is in the log of the service."
+                response = JSONResponse(Refusal(500, message).as_json(), 500)
+            seconds = time.perf_counter() - start
+            self.metrics.add_request(route.paths[0], response.status_code, seconds)
+            return response
+
+        return respond
+
+    async def report_health(self, request: Request) -> Response:
+        """Answer whether the service is ready."""
+        return JSONResponse({"status": self.status}, 200 if self.status == "ready" else 503)
+
+    async def report_metrics(self, request: Request) -> Response:
+        """Answer the measurements."""
+        content_type = prometheus_client.CONTENT_TYPE_LATEST
+        return Response(self.metrics.as_text(), headers={"Content-Type": content_type})
+
+    async def list_models(self, request: Request) -> Response:
+        """Answer the names of models and indexes, in the form of OpenAI's API."""
+        names = dict.fromkeys(name for served in self.served.values() for name in served)
+        data = [{"id": name, "object": "model", "owned_by": "encoder_zoo"} for name in names]
+        return JSONResponse({"object": "list", "data": data})
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Start the queue and the warm-up. At the end, answer what was accepted."""
+        self.batcher.start()
+        warm_up = asyncio.create_task(self.warm_up())
+        yield
+        warm_up.cancel()
+        await self.batcher.close()
+
+
+def create_app(
+    models: Mapping[str, Any],
+    indexes: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+) -> Starlette:
+    """Make the ASGI application that answers requests with models.
+
+    A route exists if a model has its method: `/v1/embeddings` for `embed`, `/rerank` for `rank`,
+    `/classify`, `/entities` for `extract_entities`, `/answer`, `/fill_mask`, and `/search` for an
+    index. `/health` answers 200 after the warm-up, `/metrics` is for Prometheus, and `/v1/models`
+    lists the names. Concurrent requests for one model with equal options are computed together, in
+    one thread.
+
+    Args:
+        models: Dict of names to tasks or opened exports. Requests may choose by the name, in the
+            field `model`. The first model with the method of a route is its default.
+        indexes: Dict of names to indexes, for `/search`. Defaults to None.
+        limits: Limits. Defaults to `Limits()`.
+
+    Raises:
+        ValueError: If no model has a method of a route.
+
+    Example:
+        >>> import encoder_zoo as ez
+        >>> reviews = ez.Classifier.from_preset("bert_nano_en_uncased_sentiment")
+        >>> app = create_app({"reviews": reviews})
+        >>> [route.path for route in app.routes]
+        ['/health', '/metrics', '/v1/models', '/classify']
+    """
+    service = Service(models, indexes or {}, limits or Limits())
+    if not service.served:
+        raise ValueError("The models answer no route. Expected a task with an answering method.")
+    paths = [
+        Path("/health", service.report_health),
+        Path("/metrics", service.report_metrics),
+        Path("/v1/models", service.list_models),
+    ]
+    for route in ROUTES:
+        if route.method in service.served:
+            endpoint = service.endpoint(route)
+            paths += [Path(path, endpoint, methods=["POST"]) for path in route.paths]
+    handlers = {HTTPException: refuse_path}
+    return Starlette(routes=paths, lifespan=service.lifespan, exception_handlers=handlers)
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read the body of a request.
+
+    Raises:
+        Refusal: If the body is too large or arrives too slowly.
+    """
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= limits.max_request_bytes:
+                    chunks.append(chunk)
+                elif size > DISCARDED * limits.max_request_bytes:
+                    break
+    except TimeoutError as error:
+        seconds = f"{limits.body_timeout:g} seconds"
+        raise Refusal(408, f"The body did not arrive within {seconds}.", "body") from error
+    if size > limits.max_request_bytes:
+        most = limits.max_request_bytes
+        raise Refusal(413, f"The body is too large. Expected at most {most} bytes.", "body")
+    return b"".join(chunks)
+
+
+async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]) -> list:
+    """Wait for answers, and cancel the question if the client disconnects.
+
+    Raises:
+        ClientDisconnect: If the client disconnects.
+    """
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    answering, leaving = asyncio.create_task(asked), asyncio.create_task(leave())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return answering.result()
+    finally:
+        answering.cancel()
+        leaving.cancel()
+
+
+def is_about_request(error: Exception) -> bool:
+    """Return whether an error was raised by this package's checks of arguments and texts.
+
+    The messages of these errors are for clients. All other messages could contain what clients must
+    not see.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    home = last.tb_frame.f_globals.get("__name__", "") if last is not None else ""
+    if isinstance(error, TypeError):  # an unknown argument
+        return home == "encoder_zoo.common.validation"
+    return isinstance(error, ValueError) and home.startswith("encoder_zoo.")
+
+
+def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
+    """Make a refusal of an error about a request, with the name of the field that is wrong."""
+    message = str(error)
+    if route.method == "embed":  # OpenAI's names
+        message = re.sub(r"\bdim\b", "dimensions", re.sub(r"\btexts\b", "input", message))
+    places = {name: re.search(rf"\b{name}s?\b", message) for name in fields.known}
+    named = {name: place.start() for name, place in places.items() if place}
+    field = min(named, key=named.__getitem__, default=route.texts)
+    if isinstance(error, TypeError):
+        message = f"The model takes no {field}. Leave it out."
+    return Refusal(422, message, field)
+
+
+def refuse_for_now(status: int, message: str) -> Response:
+    """Make the response to a request that the client can send again."""
+    return JSONResponse(Refusal(status, message).as_json(), status, headers={"Retry-After": "1"})
+
+
+async def refuse_path(request: Request, error: Exception) -> Response:
+    """Make the response for a path or method of HTTP that does not exist."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    message = {404: "There is no such route.", 405: "This route takes POST requests."}.get(status)
+    refusal = Refusal(status, message or "The request is not valid.")
+    return JSONResponse(refusal.as_json(), status, headers=getattr(error, "headers", None))
+
+
+def write_json(body: Any) -> bytes:
+    """Write a response. The rows of its lists are written one by one.
+
+    The writer of JSON holds Python's global lock, so that a long list would delay other requests.
+    """
+    if isinstance(body, dict):
+        pairs = [json.dumps(key).encode() + b":" + write_json(body[key]) for key in body]
+        return b"{" + b",".join(pairs) + b"}"
+    rows = body if isinstance(body, list) else [body]
+    parts = [json.dumps(row, default=plain_value, allow_nan=False).encode() for row in rows]
+    return b"[" + b",".join(parts) + b"]" if isinstance(body, list) else parts[0]
+
+
+def plain_value(value: object) -> object:
+    """Return the Python value of a NumPy array or scalar."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no form in JSON.")

@@ -1,0 +1,116 @@
+"""Opens the folders that the command line names."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import encoder_zoo as ez
+
+MANIFEST = "encoder_zoo.json"
+
+
+def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Open models and indexes for `create_app`.
+
+    Args:
+        sources: List of strings. Folders of `save_to_preset`, of `export` and of an index's
+            `save`. `"Reranker=SOURCE"` opens any source of `from_preset` with the class that it
+            names. The names of models and indexes are those of their folders.
+
+    Returns:
+        Dict of models, and dict of indexes. An index is opened with the first of the models that
+        it was built with.
+
+    Raises:
+        FileNotFoundError: If a folder does not exist.
+        ValueError: If a folder holds none of these, or if two folders have the same name.
+
+    Example:
+        >>> models, indexes = open_folders(["Classifier=bert_nano_en_uncased_sentiment"])
+        >>> [*models], [*indexes]
+        (['bert_nano_en_uncased_sentiment'], [])
+    """
+    models: dict[str, Any] = {}
+    index_folders: dict[str, str] = {}
+    for source in sources:
+        cls, folder = split_class(source)
+        name = pathlib.PurePath(folder).name
+        if name in models or name in index_folders:
+            raise ValueError(f"Two folders are named {name}. Rename one of them.")
+        if cls is not None:
+            models[name] = getattr(ez, cls).from_preset(folder)
+        elif (kind := read_kind(folder)).endswith("_index"):
+            index_folders[name] = folder
+        else:
+            models[name] = open_model(folder, kind)
+    indexes = {
+        name: ez.load_index(folder, find_embedder(folder, models))
+        for name, folder in index_folders.items()
+    }
+    return models, indexes
+
+
+def split_class(source: str) -> tuple[str | None, str]:
+    """Split "Class=SOURCE" into the name of a task's class, if there is one, and the source.
+
+    Example:
+        >>> split_class("Reranker=served/reranker"), split_class("served/a=b")
+        (('Reranker', 'served/reranker'), (None, 'served/a=b'))
+    """
+    cls, _, folder = source.partition("=")
+    return (cls, folder) if cls in ez.__all__ and folder else (None, source)
+
+
+def read_kind(folder: str) -> str:
+    """Return the task in the manifest of a folder."""
+    path = pathlib.Path(folder) / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{os.fspath(path)} does not exist. Expected a folder written by save_to_preset, "
+            "export or the save of an index. For other checkpoints, write the class: "
+            "Classifier=FOLDER."
+        )
+    try:
+        return str(json.loads(path.read_text("utf-8"))["task"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{os.fspath(path)} names no task. Save the folder again.") from error
+
+
+def open_model(folder: str, kind: str) -> Any:
+    """Open the task that `save_to_preset` wrote."""
+    from encoder_zoo.tasks import all_tasks  # imports Keras, which an opened export does without
+
+    classes = {task.record.name: task for task in all_tasks()}
+    if kind not in classes:
+        raise ValueError(f"{folder} holds a {kind}. Expected {', '.join(classes)} or an index.")
+    return classes[kind].from_preset(folder)
+
+
+def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any:
+    """Return the embedder of an index: a model, None for a `BM25Index`, or a list of both.
+
+    Raises:
+        ValueError: If the index was built with none of the models.
+    """
+    manifest = json.loads((pathlib.Path(folder) / MANIFEST).read_text("utf-8"))
+    if manifest["task"] == "bm25_index":
+        return None
+    if manifest["task"] == "hybrid_index":
+        parts = [pathlib.Path(folder) / name for name in manifest["indexes"]]
+        return [find_embedder(part, models) for part in parts]
+    reasons = []
+    for name, model in models.items():
+        if hasattr(model, "embed"):
+            try:
+                ez.load_index(folder, model)
+                return model
+            except ValueError as error:
+                reasons.append(f"{name}: {error}")
+    raise ValueError(
+        f"{os.fspath(folder)} needs the embedder that it was built with. Add its folder to the "
+        f"command. {' '.join(reasons)}".rstrip()
+    )

@@ -1,0 +1,57 @@
+"""Limits of the service."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from encoder_zoo.common.validation import (
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    check_argument,
+    rules_of,
+)
+from encoder_zoo.common.wording import invalid
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits on requests, on the queue and on batches of the service.
+
+    Args:
+        max_request_bytes: Integer. Size of the largest request. Larger requests are answered with
+            413. Defaults to 1 MiB.
+        max_texts: Integer. Number of texts in the largest request. Larger requests are answered
+            with 413. Defaults to 256.
+        max_queue_texts: Integer. Number of texts that may wait at the same time. Requests that do
+            not fit are answered with 429. Defaults to 2,048.
+        max_batch_texts: Integer. Number of texts that are computed together. Defaults to 32.
+        max_batch_tokens: Integer. Number of tokens that are computed together, including padding.
+            A longer text is computed alone. Defaults to 16,384.
+        max_wait: Float. Number of seconds that a text waits for other texts to join its batch.
+            Defaults to 0.004.
+        body_timeout: Float. Number of seconds for the arrival of a request. Slower requests are
+            answered with 408. Defaults to 30.
+
+    Raises:
+        ValueError: If a value is invalid, or if `max_texts` is larger than `max_queue_texts`.
+
+    Example:
+        >>> Limits(max_texts=64).max_batch_texts
+        32
+    """
+
+    max_request_bytes: PositiveInt = 2**20
+    max_texts: PositiveInt = 256
+    max_queue_texts: PositiveInt = 2048
+    max_batch_texts: PositiveInt = 32
+    max_batch_tokens: PositiveInt = 16_384
+    max_wait: NonNegativeFloat = 0.004
+    body_timeout: PositiveFloat = 30.0
+
+    def __post_init__(self) -> None:
+        for name, rule in rules_of(type(self).__init__).items():
+            check_argument(name, getattr(self, name), rule)
+        if self.max_texts > self.max_queue_texts:
+            most = f"at most max_queue_texts={self.max_queue_texts}"
+            raise invalid("max_texts", self.max_texts, most)

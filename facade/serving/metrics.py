@@ -1,0 +1,66 @@
+"""Measurements of the service for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+TEXTS = (1, 2, 4, 8, 16, 32, 64)
+TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536)
+
+
+class Metrics:
+    """Measurements of one application. Labels never contain values from clients.
+
+    Args:
+        count_waiting: Function that returns the number of texts in the queue.
+    """
+
+    def __init__(self, count_waiting: Callable[[], float]):
+        self._registry = registry = CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=registry)
+        self._requests = Counter(
+            "encoder_zoo_requests",
+            "Requests by route and status",
+            ["route", "status"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "encoder_zoo_request_seconds",
+            "Seconds from the arrival of a request to its answer",
+            ["route"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._batch_seconds = Histogram(
+            "encoder_zoo_batch_seconds",
+            "Seconds that a batch takes",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._batch_texts = Histogram(
+            "encoder_zoo_batch_texts", "Texts in a batch", buckets=TEXTS, registry=registry
+        )
+        self._batch_tokens = Histogram(
+            "encoder_zoo_batch_tokens", "Tokens in a batch", buckets=TOKENS, registry=registry
+        )
+        waiting = Gauge("encoder_zoo_queue_texts", "Texts that wait", registry=registry)
+        waiting.set_function(count_waiting)
+
+    def add_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def add_batch(self, texts: int, tokens: int, seconds: float) -> None:
+        """Count a batch."""
+        self._batch_texts.observe(texts)
+        self._batch_tokens.observe(tokens)
+        self._batch_seconds.observe(seconds)
+
+    def as_text(self) -> bytes:
+        """Return all measurements in Prometheus's text format."""
+        return prometheus_client.generate_latest(self._registry)

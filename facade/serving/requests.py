@@ -1,0 +1,170 @@
+"""Reads the fields of requests, and refuses requests with errors that name the field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from encoder_zoo.common.wording import close_names, did_you_mean, invalid
+
+
+class Refusal(Exception):
+    """A request that is not answered.
+
+    Args:
+        status: Integer. HTTP status.
+        message: String.
+        field: String or None. Name of the field that is wrong. Defaults to None.
+        code: String or None. Word for programs, such as "model_not_found". Defaults to None.
+    """
+
+    def __init__(
+        self, status: int, message: str, field: str | None = None, code: str | None = None
+    ):
+        super().__init__(message)
+        self.status, self.field, self.code = status, field, code
+
+    def as_json(self) -> dict:
+        """Return the body of the response, in the form of OpenAI's API."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": str(self), "type": kind, "param": self.field, "code": self.code}
+        return {"error": error}
+
+
+def refuse_constant(name: str) -> None:
+    """Raise a ValueError for NaN and Infinity, which are not JSON."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_json(content: bytes) -> dict[str, Any]:
+    """Read the body of a request.
+
+    Raises:
+        Refusal: If the body is not a JSON object in UTF-8.
+
+    Example:
+        >>> read_json(b'{"texts": ["Hello."]}')
+        {'texts': ['Hello.']}
+    """
+    try:
+        fields = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise Refusal(422, f"The body is not JSON in UTF-8: {reason}.", "body") from error
+    if not isinstance(fields, dict):
+        raise Refusal(422, str(invalid("body", fields, "a JSON object")), "body")
+    return fields
+
+
+class Fields:
+    """Fields of a request. Each field is read once, and the others are refused at the end.
+
+    Args:
+        given: Dict of names to values. Fields with null count as absent.
+        max_texts: Integer. Number of texts that a field may hold.
+
+    Example:
+        >>> fields = Fields({"texts": "Hello.", "top_k": 2}, max_texts=8)
+        >>> fields.read_texts("texts"), fields.read_options("top_k", "threshold")
+        (['Hello.'], {'top_k': 2})
+        >>> fields.refuse_others()
+    """
+
+    def __init__(self, given: dict[str, Any], max_texts: int):
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._max_texts = max_texts
+        self.known: list[str] = []
+
+    def has(self, name: str) -> bool:
+        """Return whether a field is given."""
+        return name in self._given
+
+    def is_single(self, name: str) -> bool:
+        """Return whether a field holds one text and not a list."""
+        return isinstance(self._given.get(name), str)
+
+    def read(
+        self, name: str, holds: Callable[[Any], bool], expected: str, default: Any = None
+    ) -> Any:
+        """Return the value of an optional field.
+
+        Args:
+            name: String.
+            holds: Function that returns whether a value is valid.
+            expected: String. The valid values, for an error.
+            default: Value of an absent field. Defaults to None.
+
+        Raises:
+            Refusal: If the value is invalid.
+        """
+        self.known.append(name)
+        value = self._given.get(name, default)
+        if name in self._given and not holds(value):
+            raise Refusal(422, str(invalid(name, value, expected)), name)
+        return value
+
+    def read_text(self, name: str) -> str:
+        """Return the text of a required field."""
+        self._require(name, "a text")
+        return self.read(name, is_text, "a text")
+
+    def read_texts(self, name: str, pairs: bool = False) -> list:
+        """Return the texts of a required field, which holds a text or a list of texts.
+
+        Args:
+            name: String.
+            pairs: Boolean. Whether the list may hold pairs of texts instead. Defaults to False.
+
+        Raises:
+            Refusal: If the field is absent, or holds something else or too many texts.
+        """
+        expected = "a text or a list of texts" + (", or a list of pairs of texts" if pairs else "")
+        self._require(name, expected)
+        value = self.read(name, lambda v: isinstance(v, str | list) and v != [], expected)
+        texts = [value] if isinstance(value, str) else value
+        if len(texts) > self._max_texts:
+            count = f"{len(texts)} texts"
+            raise Refusal(413, f"{name} has {count}. Expected at most {self._max_texts}.", name)
+        is_valid = is_pair if pairs and isinstance(texts[0], list) else is_text
+        for i, text in enumerate(texts):
+            if not is_valid(text):
+                what = "a pair of texts" if is_valid is is_pair else "a text"
+                raise Refusal(422, str(invalid(f"{name}[{i}]", text, what)), name)
+        return [tuple(text) if is_valid is is_pair else text for text in texts]
+
+    def read_options(self, *names: str) -> dict[str, Any]:
+        """Return the given fields among options that the method of the model checks itself."""
+        self.known += names
+        return {name: self._given[name] for name in names if name in self._given}
+
+    def refuse_others(self) -> None:
+        """Raise a Refusal if there are fields that were not read."""
+        for name in self._given:
+            if name not in self.known:
+                hint = did_you_mean(close_names(name, self.known))
+                hint = hint or f" Expected some of {', '.join(sorted(self.known))}."
+                raise Refusal(422, f"{name!r} is an unknown field.{hint}", name[:100])
+
+    def _require(self, name: str, expected: str) -> None:
+        if name not in self._given:
+            self.known.append(name)
+            raise Refusal(422, f"{name} is missing. Expected {expected}.", name)
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value is a text that has an encoding in UTF-8.
+
+    Example:
+        >>> is_text("Hello."), is_text("\\ud800"), is_text(3)
+        (True, False, False)
+    """
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:  # half of a character
+        return False
+
+
+def is_pair(value: object) -> bool:
+    """Return whether a value is a list of two texts."""
+    return isinstance(value, list) and len(value) == 2 and all(map(is_text, value))

@@ -1,0 +1,348 @@
+"""Routes of the service: which models serve them, how requests are read and answers are written."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.serving.batching import Job, Rows
+from encoder_zoo.serving.limits import Limits
+from encoder_zoo.serving.requests import Fields, Refusal, is_text
+from encoder_zoo.tasks.base.classes import sigmoid
+
+CHARACTERS_PER_TOKEN = 4  # for models whose tokenizer is unknown, in bytes of UTF-8
+
+
+class Question(NamedTuple):
+    """A request that was read.
+
+    Attributes:
+        job: Job with one row for every answer.
+        write: Function of the list of answers that returns the body of the response.
+    """
+
+    job: Job
+    write: Callable[[list], Any]
+
+
+class Model(NamedTuple):
+    """A model of the service.
+
+    Attributes:
+        name: String. Name in requests and responses.
+        task: Task, opened export or index.
+        limits: Limits.
+    """
+
+    name: str
+    task: Any
+    limits: Limits
+
+    def ask(
+        self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
+    ) -> Job:
+        """Make a job that is joined with others of the same method and options."""
+        key = (self.name, method, json.dumps(options, sort_keys=True))
+        return Job(key, run, rows, self.count_tokens)
+
+    def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
+        """Make a job of one row that is never joined with others."""
+        return Job(object(), run, [row], self.count_tokens)
+
+    def count_tokens(self, rows: Rows) -> list[int]:
+        """Return the number of tokens of every row, which is a text or a sequence of texts."""
+        parts = [find_texts(row) for row in rows]
+        texts = [text for part in parts for text in part]
+        preprocessor = getattr(self.task, "preprocessor", None)
+        if preprocessor is None:
+            counts = [1 + len(text.encode()) // CHARACTERS_PER_TOKEN for text in texts]
+        else:
+            with in_numpy():
+                counts = preprocessor.tokenizer.tokenize(texts).row_lengths().numpy().tolist()
+        left = iter(counts)
+        return [sum(next(left) for _ in part) for part in parts]
+
+
+def find_texts(row: Any) -> list[str]:
+    """Return the texts in a row.
+
+    Example:
+        >>> find_texts(("Who?", ["Ada.", "Grace."]))
+        ['Who?', 'Ada.', 'Grace.']
+    """
+    return [row] if isinstance(row, str) else [text for part in row for text in find_texts(part)]
+
+
+def columns_of(rows: Rows) -> tuple[list, ...]:
+    """Return the columns of rows.
+
+    Example:
+        >>> columns_of([("a", "b"), ("c", "d")])
+        (['a', 'c'], ['b', 'd'])
+    """
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def read_classify(model: Model, fields: Fields) -> Question:
+    """Read a request for `/classify`."""
+    rows = fields.read_texts("texts", pairs=True)
+    options = fields.read_options(
+        "top_k", "threshold", "abstain_below", "labels", "hypothesis_template", "multi_label"
+    )
+    pairs = not isinstance(rows[0], str)
+
+    def run(rows: Rows) -> Sequence:
+        texts = columns_of(rows) if pairs else rows
+        return model.task.classify(texts, batch_size=model.limits.max_batch_texts, **options)
+
+    method = "classify pairs" if pairs else "classify"
+    return Question(model.ask(method, rows, run, options), write_answers(model))
+
+
+def read_entities(model: Model, fields: Fields) -> Question:
+    """Read a request for `/entities`."""
+    rows = fields.read_texts("texts")
+    options = fields.read_options("threshold", "strategy", "nested", "multi_label")
+    labels = fields.read("labels", are_labels, "a list of texts, or an object of texts")
+    options |= {} if labels is None else {"labels": labels}
+    batch_size = model.limits.max_batch_texts
+
+    def run(rows: Rows) -> Sequence:
+        return model.task.extract_entities(rows, batch_size=batch_size, **options)
+
+    return Question(model.ask("extract_entities", rows, run, options), write_answers(model))
+
+
+def are_labels(value: object) -> bool:
+    """Return whether a value is a list of names, or an object of names and descriptions.
+
+    Lists for every text are refused: the texts of several requests are joined.
+    """
+    texts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    return isinstance(texts, list) and all(map(is_text, texts))
+
+
+def read_answer(model: Model, fields: Fields) -> Question:
+    """Read a request for `/answer`: one question and its passages, or questions with contexts."""
+    questions, contexts = fields.read_texts("question"), fields.read_texts("context")
+    options = fields.read_options("top_k", "max_answer_length", "null_threshold")
+    batch_size = model.limits.max_batch_texts
+
+    def run(rows: Rows) -> Sequence:
+        return model.task.answer(*columns_of(rows), batch_size=batch_size, **options)
+
+    def run_passages(rows: Rows) -> Sequence:
+        [(question, passages)] = rows
+        return [model.task.answer(question, passages, batch_size=batch_size, **options)]
+
+    if fields.is_single("question") and not fields.is_single("context"):
+        job = model.ask_alone((questions[0], contexts), run_passages)
+        return Question(job, write_answers(model))
+    if len(contexts) not in (1, len(questions)):
+        count = f"{len(contexts)} texts. Expected 1 or {len(questions)}, as of `question`"
+        raise Refusal(422, f"context has {count}.", "context")
+    contexts = contexts * len(questions) if len(contexts) == 1 else contexts
+    rows = list(zip(questions, contexts, strict=True))
+    return Question(model.ask("answer", rows, run, options), write_answers(model))
+
+
+def read_fill_mask(model: Model, fields: Fields) -> Question:
+    """Read a request for `/fill_mask`."""
+    rows, options = fields.read_texts("texts"), fields.read_options("top_k", "targets")
+    batch_size = model.limits.max_batch_texts
+
+    def run(rows: Rows) -> Sequence:
+        return model.task.fill_mask(rows, batch_size=batch_size, **options)
+
+    return Question(model.ask("fill_mask", rows, run, options), write_answers(model))
+
+
+def read_embeddings(model: Model, fields: Fields) -> Question:
+    """Read a request for `/v1/embeddings`, in the form of OpenAI's API.
+
+    `prompt` is an addition to that API: "query", "document" or the text of a prompt.
+    """
+    fields.read("input", is_no_token_list, "a text or a list of texts, not a list of token ids")
+    rows, options = fields.read_texts("input"), fields.read_options("dimensions", "prompt")
+    form = fields.read("encoding_format", is_encoding, "'float' or 'base64'")
+    fields.read_options("user")  # an identifier of the caller, which changes no answer
+    embed_options = {{"dimensions": "dim"}.get(name, name): v for name, v in options.items()}
+    batch_size = model.limits.max_batch_texts
+
+    def run(rows: Rows) -> Sequence:
+        return model.task.embed(rows, batch_size=batch_size, **embed_options)
+
+    job = model.ask("embed", rows, run, options)
+
+    def write(vectors: list) -> dict:
+        encode = encode_base64 if form == "base64" else np.ndarray.tolist
+        data = [
+            {"object": "embedding", "index": i, "embedding": encode(vector)}
+            for i, vector in enumerate(vectors)
+        ]
+        usage = dict.fromkeys(("prompt_tokens", "total_tokens"), sum(job.costs))
+        return {"object": "list", "data": data, "model": model.name, "usage": usage}
+
+    return Question(job, write)
+
+
+def is_no_token_list(value: object) -> bool:
+    """Return whether a value is not a list of token ids, or a list of such lists."""
+    return not (isinstance(value, list) and value and isinstance(value[0], int | list))
+
+
+def is_encoding(value: object) -> bool:
+    """Return whether a value is a format of vectors."""
+    return value in ("float", "base64")
+
+
+def encode_base64(vector: np.ndarray) -> str:
+    """Encode the float32 values of a vector, little-endian, in base64."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def read_rerank(model: Model, fields: Fields) -> Question:
+    """Read a request for `/rerank`, in the form of text-embeddings-inference or of Cohere.
+
+    The first has `texts` and `return_text`, the second `documents`, `top_n` and
+    `return_documents`.
+    """
+    query, is_coheres = fields.read_text("query"), fields.has("documents")
+    name = "documents" if is_coheres else "texts"
+    texts = fields.read_texts(name)
+    for i, text in enumerate(texts):
+        if not text.strip():
+            raise Refusal(422, f"{name}[{i}] is empty. Leave it out.", name)
+    top_n = fields.read("top_n", is_count, "an integer of 1 or more")
+    shows_text = fields.read(
+        "return_documents" if is_coheres else "return_text", is_flag, "true or false"
+    )
+    # text-embeddings-inference has these. Models of this package always truncate long texts.
+    fields.read("truncate", lambda v: v is True, "true")
+    fields.read("raw_scores", lambda v: v is False, "false")
+
+    def write(found: list) -> Any:
+        ranked = order_scores(model, found, texts) if is_joined else found[0]
+        score, text = ("relevance_score", "document") if is_coheres else ("score", "text")
+        rows = [{"index": one["index"], score: one["score"]} for one in ranked[:top_n]]
+        for row in rows if shows_text else ():
+            row[text] = {"text": texts[row["index"]]} if is_coheres else texts[row["index"]]
+        return {"results": rows, "model": model.name} if is_coheres else rows
+
+    is_joined = hasattr(model.task, "activation")  # a Reranker, which reads every pair by itself
+    if not is_joined:
+        job = model.ask_alone((query, texts), lambda rows: [model.task.rank(*rows[0])])
+        return Question(job, write)
+
+    def run(rows: Rows) -> Sequence:
+        queries, texts = columns_of(rows)
+        batch_size = model.limits.max_batch_texts
+        return model.task.predict((queries, texts), batch_size, verbose=0)[:, 0]
+
+    return Question(model.ask("rank", [(query, text) for text in texts], run, {}), write)
+
+
+def order_scores(model: Model, logits: list, texts: list[str]) -> list[dict]:
+    """Return the answers of `Reranker.rank` for the logits of its texts, the best first."""
+    logits = np.array(logits)
+    scores = sigmoid(logits) if model.task.activation == "sigmoid" else logits
+    order = np.argsort(-logits, kind="stable").tolist()  # logits differ where scores are 1
+    return [{"index": i, "score": scores[i].item()} for i in order]
+
+
+def is_count(value: object) -> bool:
+    """Return whether a value is an integer of 1 or more."""
+    return type(value) is int and value >= 1
+
+
+def is_flag(value: object) -> bool:
+    """Return whether a value is true or false."""
+    return type(value) is bool
+
+
+def read_search(model: Model, fields: Fields) -> Question:
+    """Read a request for `/search`."""
+    rows = fields.read_texts("query")
+    options = fields.read_options("top_k", "where", "min_score", "group_by", "offset")
+
+    def run(rows: Rows) -> Sequence:
+        return model.task.search(rows, **options)
+
+    return Question(model.ask("search", rows, run, options), write_answers(model, "index"))
+
+
+def write_answers(model: Model, kind: str = "model") -> Callable[[list], dict]:
+    """Make a function of answers that returns the body of a response."""
+    return lambda answers: {kind: model.name, "answers": answers}
+
+
+# -- routes --------------------------------------------------------------------------------------
+
+
+class Route(NamedTuple):
+    """A route of the service.
+
+    Attributes:
+        paths: Tuple of strings.
+        method: String. Name of the method of models that serve the route.
+        read: Function of a model and fields that returns a question.
+        texts: String. Name of the field with the texts.
+        example: Dict. Fields of a request for the warm-up.
+    """
+
+    paths: tuple[str, ...]
+    method: str
+    read: Callable[[Model, Fields], Question]
+    texts: str
+    example: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the field that chooses among several models: "model" or "index"."""
+        return "index" if self.method == "search" else "model"
+
+    def is_served_by(self, task: Any) -> bool:
+        """Return whether a model has the method of this route.
+
+        Embeddings in OpenAI's form are dense vectors: those of an `embed` that takes `dim`.
+        """
+        method = getattr(task, self.method, None)
+        dense = self.method != "embed" or "dim" in inspect.signature(method or len).parameters
+        return method is not None and dense
+
+
+EXAMPLE = "An example for the warm-up. "
+ROUTES = (
+    Route(("/v1/embeddings",), "embed", read_embeddings, "input", {}),
+    Route(
+        ("/rerank", "/v1/rerank", "/v2/rerank"), "rank", read_rerank, "texts", {"query": EXAMPLE}
+    ),
+    Route(("/classify",), "classify", read_classify, "texts", {}),
+    Route(("/entities",), "extract_entities", read_entities, "texts", {}),
+    Route(("/answer",), "answer", read_answer, "context", {"question": EXAMPLE}),
+    Route(("/fill_mask",), "fill_mask", read_fill_mask, "texts", {}),
+    Route(("/search",), "search", read_search, "query", {}),
+)
+
+
+def make_examples(route: Route, model: Model) -> Iterator[Question]:
+    """Make the questions of the warm-up: a short text, a batch of them, and a long text."""
+    short = EXAMPLE + "[MASK] <mask>" if route.method == "fill_mask" else EXAMPLE
+    takes_labels = "labels" in inspect.signature(getattr(model.task, route.method)).parameters
+    batch = min(model.limits.max_batch_texts, model.limits.max_queue_texts)
+    for texts in ([short], [short] * batch, [200 * short]):
+        given = {**route.example, route.texts: texts}
+        if takes_labels:
+            given["labels"] = ["name", "place"]
+        if "question" in given:
+            given["question"] = [EXAMPLE] * len(texts)
+        yield route.read(model, Fields(given, len(texts)))

@@ -1,0 +1,187 @@
+"""The service as its command starts it, its guide's container, and Triton's configuration."""
+
+import ast
+import contextlib
+import importlib.metadata
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from paths import ROOT
+from processes import free_addresses
+from served import httpx, wait_until
+
+import encoder_zoo as ez
+from encoder_zoo.serving import open_folders
+
+GUIDE = (ROOT / "guides" / "http_service.py").read_text("utf-8")
+PRODUCTION = (ROOT / "docs" / "pages" / "topics" / "production.md").read_text("utf-8")
+# The guide's text is in docstrings, where a backslash is written twice.
+TEXTS = [n.value for n in ast.walk(ast.parse(GUIDE)) if isinstance(n, ast.Constant)]
+[DOCKERFILE] = re.findall(r"```dockerfile\n(.*?)```", "".join(map(str, TEXTS)), re.S)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The folders of the guide, without its training."""
+    folder = tmp_path_factory.mktemp("models")
+    ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment").save_to_preset(
+        folder / "reviews"
+    )
+    embedder = ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+    embedder.save_to_preset(folder / "vectors")
+    embedder.index(["A cat.", "Tax law."]).save(folder / "notes")
+    return folder
+
+
+@contextlib.contextmanager
+def started(command, url):
+    """Start the service in a process; return the process when it is ready."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def is_ready():
+        assert process.poll() is None, process.stderr.read()
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{url}/health").status_code == 200
+        return False
+
+    try:
+        wait_until(is_ready, seconds=600)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def instructions():
+    """Return the instructions of the guide's Dockerfile."""
+    lines = DOCKERFILE.replace("\\\n", " ").splitlines()
+    return [line.split(maxsplit=1) for line in lines]
+
+
+def test_folders_are_opened_by_what_they_hold(folders, tmp_path):
+    sources = [str(folders / name) for name in ("notes", "reviews", "vectors")]
+    models, indexes = open_folders(sources)
+    kinds = {name: type(model).__name__ for name, model in (models | indexes).items()}
+    assert kinds == {
+        "reviews": "SequenceClassifier",
+        "vectors": "TextEmbedder",
+        "notes": "VectorIndex",
+    }
+    models, _ = open_folders([f"TextEmbedder={folders / 'reviews'}"])
+    assert type(models["reviews"]) is ez.TextEmbedder
+    with pytest.raises(ValueError, match="Two folders are named reviews"):
+        open_folders([str(folders / "reviews"), "Classifier=a/reviews"])
+    with pytest.raises(ValueError, match="needs the embedder"):
+        open_folders([str(folders / "notes"), str(folders / "reviews")])
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        open_folders([str(tmp_path)])
+
+
+def test_hybrid_indexes_find_the_embedders_of_their_parts(folders, tmp_path):
+    pytest.importorskip("bm25s")
+    texts = ["A cat.", "Tax law."]
+    embedder = ez.TextEmbedder.from_preset(folders / "vectors")
+    words = ez.BM25Index(texts)
+    ez.HybridIndex([embedder.index(texts), words]).save(tmp_path / "both")
+    words.save(tmp_path / "words")
+    sources = [tmp_path / "both", tmp_path / "words", folders / "vectors"]
+    _, indexes = open_folders(map(str, sources))
+    for index in indexes.values():
+        assert index.search("Tax law.", top_k=1)[0]["text"] == "Tax law."
+
+
+def test_the_container_installs_and_copies_what_its_command_needs(folders):
+    steps = instructions()
+    assert [name for name, _ in steps] == (
+        "FROM COPY RUN COPY RUN USER EXPOSE HEALTHCHECK CMD".split()
+    )
+    text = dict(steps)
+    version = tuple(map(int, re.findall(r"python:(\d+)\.(\d+)", text["FROM"])[0]))
+    assert f"Programming Language :: Python :: {version[0]}.{version[1]}" in (
+        importlib.metadata.metadata("encoder-zoo").get_all("Classifier")
+    )
+    install = shlex.split(steps[2][1])
+    assert install[:2] == ["pip", "install"] and install[-1] == "encoder-zoo[serve,tensorflow]"
+    command = json.loads(text["CMD"])
+    assert {path.removeprefix("/models/") for path in command if path.startswith("/models/")} == {
+        path.name for path in folders.iterdir()
+    }
+    assert command[command.index("--port") + 1] == text["EXPOSE"]
+
+
+@pytest.mark.slow
+def test_the_containers_command_and_its_health_check(folders):
+    text = dict(instructions())
+    [address] = free_addresses(1)
+    port = address.split(":")[1]
+
+    def here(command):
+        replaced = [part.replace("/models", str(folders)).replace("8000", port) for part in command]
+        assert replaced[0] == "python"
+        return [sys.executable, *replaced[1:]]
+
+    check = here(json.loads(text["HEALTHCHECK"].removeprefix("CMD ")))
+    assert subprocess.run(check, stderr=subprocess.DEVNULL).returncode != 0
+    with started(here(json.loads(text["CMD"])), f"http://127.0.0.1:{port}") as process:
+        assert subprocess.run(check).returncode == 0
+        found = httpx.post(f"http://{address}/search", json={"query": "law", "top_k": 1}).json()
+        assert found["answers"][0][0]["text"] == "Tax law."
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+def test_the_openai_client_of_the_guide(folders):
+    pytest.importorskip("openai")
+    [address] = free_addresses(1)
+    port = address.split(":")[1]
+    command = [
+        sys.executable,
+        "-m",
+        "encoder_zoo.serving",
+        str(folders / "vectors"),
+        "--port",
+        port,
+    ]
+    [code] = [c for c in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if "openai" in c]
+    with started(command, f"http://{address}"):
+        names = {}
+        exec(code.replace("127.0.0.1:8000", address), names)
+        embedder = ez.TextEmbedder.from_preset(folders / "vectors")
+        expected = embedder.embed(["A cat.", "Tax law."], dim=64)
+        np.testing.assert_allclose(names["vectors"], expected, atol=1e-5)
+        openai, client = names["openai"], names["client"]
+        with pytest.raises(openai.NotFoundError, match="vectors"):
+            client.embeddings.create(model="gpt", input="a")
+        with pytest.raises(openai.UnprocessableEntityError) as caught:
+            client.embeddings.create(model="vectors", input=[1, 2])
+        assert caught.value.param == "input"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")  # of Keras's export
+def test_tritons_configuration_is_that_of_the_onnx_file(folders, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    [config] = [c for c in re.findall(r"```text\n(.*?)```", PRODUCTION, re.S) if "backend" in c]
+    [file] = re.findall(r'classifier\.export\("(models/reviews/1/model\.onnx)"', PRODUCTION)
+    assert f"models/{re.findall('^name: .(.*).$', config, re.M)[0]}/1/model.onnx" == file
+    ez.SequenceClassifier.from_preset(folders / "reviews").export(
+        tmp_path / "model.onnx", format="onnx"
+    )
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    types = {"tensor(int32)": "TYPE_INT32", "tensor(float)": "TYPE_FP32"}
+    described = re.findall(r'name: "(\w+)", data_type: (\w+), dims: \[ (-?\d+) \]', config)
+    expected = [
+        (put.name, types[put.type], str(put.shape[1] if isinstance(put.shape[1], int) else -1))
+        for put in [*session.get_inputs(), *session.get_outputs()]
+    ]
+    assert sorted(described) == sorted(expected)
