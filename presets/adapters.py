@@ -17,7 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from encoder_zoo.common.reading import loading
-from encoder_zoo.common.validation import PositiveFloat, Rule, rule_of
+from encoder_zoo.common.validation import PositiveFloat, Rule, check_argument, rule_of
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.layers import Size
@@ -427,8 +427,7 @@ def _check_config(config: dict, folder: pathlib.Path) -> None:
             "from_preset",
         )
     for name, rule in RULES.items():
-        if not rule.holds(config.get(name)):
-            raise invalid(f"{folder / CONFIG}: {name}", config.get(name), rule.words)
+        check_argument(f"{folder / CONFIG}: {name}", config.get(name), rule)
 
 
 def _check_shapes(

@@ -19,34 +19,27 @@ MARK = "<!-- Written by encoder_zoo. Delete this line to keep your own version o
 
 
 class Library(NamedTuple):
-    """Another library that opens a preset: its name, its platform, and the code."""
+    """Another library that opens a preset.
+
+    Attributes:
+        name: String. Name of the library.
+        opens: String. Call that opens the preset, after the import of `cls`.
+        imports: String. Import of `cls`.
+        platform: String. What the library computes with. Defaults to "PyTorch".
+    """
 
     name: str
-    platform: str
-    code: str
+    opens: str
+    imports: str
+    platform: str = "PyTorch"
 
 
-TRANSFORMERS = Library(
-    "transformers",
-    "PyTorch",
-    """from transformers import {cls}
-
-model = {cls}.from_pretrained({name})""",
-)
+_PRETRAINED = "{cls}.from_pretrained({name})"
+TRANSFORMERS = Library("transformers", _PRETRAINED, "from transformers import {cls}")
 SENTENCE_TRANSFORMERS = Library(
-    "sentence-transformers",
-    "PyTorch",
-    """from sentence_transformers import {cls}
-
-model = {cls}({name})""",
+    "sentence-transformers", "{cls}({name})", "from sentence_transformers import {cls}"
 )
-GLINER = Library(
-    "gliner",
-    "PyTorch",
-    """from gliner import {cls}
-
-model = {cls}.from_pretrained({name})""",
-)
+GLINER = Library("gliner", _PRETRAINED, "from gliner import {cls}")
 # {`Task.record.text_method`: a call on raw text}.
 EXAMPLES = {
     "classify": 'model.classify("The film was better than the book.")',
@@ -217,7 +210,8 @@ def _about_usage(name: str, description: Description) -> str:
     """Return the code that opens the preset, here and elsewhere."""
     usage, repository = description.usage, description.repository
     source, note = (f"hf://{repository}", "") if repository else (name, "  # path of this folder")
-    theirs = usage.library.code.format(cls=usage.their_class, name=in_python(repository or name))
+    code = f"{usage.library.imports}\n\nmodel = {usage.library.opens}"
+    theirs = code.format(cls=usage.their_class, name=in_python(repository or name))
     example = f"\n{usage.example}" if usage.example else ""
     return f"""With encoder_zoo, on Keras 3:
 

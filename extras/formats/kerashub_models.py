@@ -35,11 +35,7 @@ from encoder_zoo.presets.saving import new_preset
 logger = logging.getLogger("encoder_zoo")
 
 LIBRARY = Library(
-    "KerasHub",
-    "Keras 3",
-    """import keras_hub
-
-model = keras_hub.models.{cls}.from_preset({name})""",
+    "KerasHub", "keras_hub.models.{cls}.from_preset({name})", "import keras_hub", "Keras 3"
 )
 
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"

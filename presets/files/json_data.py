@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from encoder_zoo.common.escaping import check_writable
+from encoder_zoo.common.validation import Rule, check_argument
 from encoder_zoo.common.wording import decoded, shown
 
 
@@ -35,6 +36,38 @@ DEPTH = 100
 _COSTS = {b"[": 96, b"{": 232, b":": 180, b",": 80}
 # Keras layers that run code from the file.
 _CODE = {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"}
+
+
+# Rules of fields in JSON.
+FLAG = Rule(lambda v: type(v) is bool, "true or false")
+COUNT = Rule(lambda v: type(v) is int and v >= 1, "an integer of 1 or more")
+TEXT = Rule(lambda v: isinstance(v, str), "a text")
+
+
+def read_field(
+    settings: Mapping, name: str, rule: Rule, path: object, default: object = None
+) -> object:
+    """Return the value of a field in a JSON object.
+
+    Args:
+        settings: Dictionary from a JSON file.
+        name: String. Name of the field.
+        rule: `Rule` of its value.
+        path: Path of the file for error messages.
+        default: Value of a field that is missing or null. Defaults to None.
+
+    Raises:
+        ValueError: If the value does not satisfy the rule.
+
+    Example:
+        >>> read_field({"bias": 1}, "bias", FLAG, "config.json")
+        Traceback (most recent call last):
+        ValueError: config.json: bias is 1. Expected true or false.
+    """
+    if (value := settings.get(name)) is None:
+        return default
+    check_argument(f"{path}: {name}", value, rule)
+    return value
 
 
 def as_json_value(value: object) -> object:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import pathlib
 import string
-from collections.abc import Mapping
 
+from encoder_zoo.common.validation import Rule, check_argument, one_of
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.json_data import FLAG, TEXT, read_field
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.preset_files import COLBERT_SETTINGS, CONFIG, MODEL_SETTINGS
 from encoder_zoo.presets.formats.sentence_transformers import Module
@@ -51,6 +52,10 @@ STANFORD_IRRELEVANT = {
         "of the authors' index",
     ),
 }
+LENGTH = Rule(lambda v: type(v) is int and v >= 3, "an integer of 3 or more")
+WORDS = Rule(
+    lambda v: isinstance(v, list) and all(isinstance(word, str) for word in v), "a list of texts"
+)
 _MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 _PROBE = "a b"  # any text of two words
 
@@ -69,17 +74,17 @@ def of_pylate(files: FolderFiles, tokenizer) -> dict[str, object]:
     `multi_vector_encoder/model.py`, for `query_expansion`, which it reads beside them.
     """
     settings, path = theirs.model_settings(files.root), files.root.path / MODEL_SETTINGS
-    expands = _flag(settings, "do_query_expansion", True, path)
+    expands = read_field(settings, "do_query_expansion", FLAG, path, True)
     found = {
-        "query_marker": _text(settings, "query_prefix", "[Q] ", path) or None,
-        "document_marker": _text(settings, "document_prefix", "[D] ", path) or None,
+        "query_marker": read_field(settings, "query_prefix", TEXT, path, "[Q] ") or None,
+        "document_marker": read_field(settings, "document_prefix", TEXT, path, "[D] ") or None,
         "prompts": _prompts(files.root),
-        "query_length": _length(settings, "query_length", 32, path),
-        "document_length": _length(settings, "document_length", 180, path),
+        "query_length": read_field(settings, "query_length", LENGTH, path, 32),
+        "document_length": read_field(settings, "document_length", LENGTH, path, 180),
         "expand_queries": expands,
         "attend_to_expansion": expands
-        and _flag(settings, "attend_to_expansion_tokens", False, path),
-        "skiplist": _words(settings, PUNCTUATION, path),
+        and read_field(settings, "attend_to_expansion_tokens", FLAG, path, False),
+        "skiplist": list(read_field(settings, "skiplist_words", WORDS, path, PUNCTUATION)),
     }
     if "query_expansion" in settings:
         found |= _expansion(settings["query_expansion"], tokenizer, path)
@@ -109,13 +114,13 @@ def of_stanford(files: FolderFiles) -> dict[str, object]:
                 f"{path}: unknown field {shown(name)}, which may change the vectors. Expected "
                 f"{', '.join((*STANFORD_FIELDS, *STANFORD_BUILT_IN))}."
             )
-    skips = _flag(settings, "mask_punctuation", True, path)
+    skips = read_field(settings, "mask_punctuation", FLAG, path, True)
     return {
-        "query_marker": _text(settings, "query_token_id", "[unused0]", path),
-        "document_marker": _text(settings, "doc_token_id", "[unused1]", path),
-        "query_length": _length(settings, "query_maxlen", 32, path),
-        "document_length": _length(settings, "doc_maxlen", 220, path),
-        "attend_to_expansion": _flag(settings, "attend_to_mask_tokens", False, path),
+        "query_marker": read_field(settings, "query_token_id", TEXT, path, "[unused0]"),
+        "document_marker": read_field(settings, "doc_token_id", TEXT, path, "[unused1]"),
+        "query_length": read_field(settings, "query_maxlen", LENGTH, path, 32),
+        "document_length": read_field(settings, "doc_maxlen", LENGTH, path, 220),
+        "attend_to_expansion": read_field(settings, "attend_to_mask_tokens", FLAG, path, False),
         "skiplist": PUNCTUATION if skips else [],
     }
 
@@ -140,8 +145,8 @@ def of_sentence_transformers(
     name, settings = theirs.transformer_settings(files)
     path, longest = files.path / name, theirs.read_length(files)
     found = {
-        "query_length": _length(settings, "query_length", longest, path),
-        "document_length": _length(settings, "document_length", longest, path),
+        "query_length": read_field(settings, "query_length", LENGTH, path, longest),
+        "document_length": read_field(settings, "document_length", LENGTH, path, longest),
         "skiplist": _skiplist(files.root, masks),
     }
     expansion = settings.get("query_expansion")
@@ -174,8 +179,8 @@ def of_bge_m3(files: FolderFiles) -> dict[str, object]:
         "query_marker": None,
         "document_marker": None,
         "prompts": _prompts(files.root),
-        "query_length": _length(settings, "query_length", longest, path),
-        "document_length": _length(settings, "document_length", longest, path),
+        "query_length": read_field(settings, "query_length", LENGTH, path, longest),
+        "document_length": read_field(settings, "document_length", LENGTH, path, longest),
         "expand_queries": False,
         "skiplist": [],
         "score_first": False,
@@ -190,17 +195,14 @@ def _expansion(expansion: object, tokenizer, path: pathlib.Path) -> dict[str, ob
     if not isinstance(expansion, dict) or not set(expansion) <= set(known):
         raise invalid(f"{path}: query_expansion", expansion, f"null, or {', '.join(known)}")
     field = f"{path}: query_expansion"
-    if expansion.get("strategy") not in ("fixed", "min"):
-        found = expansion.get("strategy")
-        raise invalid(f"{field}: strategy", found, "'fixed' or 'min'")
-    if expansion.get("token") not in (None, tokenizer.mask_token):
-        found = expansion["token"]
-        raise invalid(f"{field}: token", found, f"null or {tokenizer.mask_token!r}")
-    length = _length(expansion, "length", None, field, required=True)
+    check_argument(f"{field}: strategy", expansion.get("strategy"), one_of("fixed", "min"))
+    read_field(expansion, "token", one_of(tokenizer.mask_token), field)  # null is the same
+    length = expansion.get("length")
+    check_argument(f"{field}: length", length, LENGTH)
     fixed = {"query_length": length, "expansion_length": None}
     return {
         "expand_queries": True,
-        "attend_to_expansion": _flag(expansion, "attend", False, field),
+        "attend_to_expansion": read_field(expansion, "attend", FLAG, field, False),
         **(fixed if expansion["strategy"] == "fixed" else {"expansion_length": length}),
     }
 
@@ -217,7 +219,7 @@ def _skiplist(files: FolderFiles, masks: list[Module]) -> list[str]:
             )
         if config.get("keep_only_token_ids"):
             raise invalid(f"{path}: keep_only_token_ids", config["keep_only_token_ids"], "null")
-        own = _words(config, [], path)
+        own = list(read_field(config, "skiplist_words", WORDS, path, []))
         if own and config.get("skiplist_tasks", ["document"]) != ["document"]:
             found = config["skiplist_tasks"]
             raise invalid(f"{path}: skiplist_tasks", found, "['document']")
@@ -246,37 +248,3 @@ def _marker(prompt: str, tokenizer) -> str | None:
             if together[0] == [tokenizer.token_to_id(token), *together[1]]:
                 return token
     return None
-
-
-def _flag(settings: Mapping, name: str, default: bool, path: object) -> bool:
-    value = settings.get(name)
-    if value is not None and type(value) is not bool:
-        raise invalid(f"{path}: {name}", value, "true or false")
-    return default if value is None else value
-
-
-def _text(settings: Mapping, name: str, default: str, path: object) -> str:
-    value = settings.get(name)
-    if value is not None and not isinstance(value, str):
-        raise invalid(f"{path}: {name}", value, "a text")
-    return default if value is None else value
-
-
-def _length(
-    settings: Mapping, name: str, default: int | None, path: object, required: bool = False
-) -> int | None:
-    value = settings.get(name)
-    if value is None and not required:
-        return default
-    if type(value) is not int or value < 3:
-        raise invalid(f"{path}: {name}", value, "an integer of 3 or more")
-    return value
-
-
-def _words(settings: Mapping, default: list[str], path: object) -> list[str]:
-    words = settings.get("skiplist_words")
-    if words is None:
-        return list(default)
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise invalid(f"{path}: skiplist_words", words, "a list of texts")
-    return list(words)

@@ -10,9 +10,11 @@ import numpy as np
 from safetensors.numpy import save
 
 from encoder_zoo.common.lazy import keras
+from encoder_zoo.common.validation import check_argument, one_of
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
+from encoder_zoo.presets.files.json_data import COUNT, FLAG, read_field
 from encoder_zoo.presets.files.pytorch_file import PyTorchFile, pytorch_bytes
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -110,11 +112,8 @@ def read_dense(
     names = ("module_input_name", "module_output_name")
     _check_fields(config, (*sizes, *flags, *names, "activation_function"), path)
     for field in sizes:
-        if type(config.get(field)) is not int or config[field] < 1:
-            found = config.get(field)
-            raise invalid(f"{path}: {field}", found, "an integer of 1 or more")
+        check_argument(f"{path}: {field}", config.get(field), COUNT)
     if config["in_features"] != width:
-        found = config["in_features"]
         raise invalid(
             f"{path}: in_features",
             config["in_features"],
@@ -171,15 +170,11 @@ def read_splade_pooling(files: FolderFiles, module: Module) -> tuple[str, str]:
     config, path = _module_config(files, module)
     sizes = ("embedding_dimension", "word_embedding_dimension")  # noted; the vocabulary's
     _check_fields(config, ("pooling_strategy", "activation_function", *sizes), path)
-    found = []
-    for field, expected in (
-        ("pooling_strategy", ("max", "sum")),
-        ("activation_function", ("relu", "log1p_relu")),
-    ):
-        found.append(config.get(field, expected[0]))
-        if found[-1] not in expected:
-            raise invalid(f"{path}: {field}", found[-1], " or ".join(expected))
-    return found[0], found[1]
+    pooling = config.get("pooling_strategy", "max")
+    activation = config.get("activation_function", "relu")
+    check_argument(f"{path}: pooling_strategy", pooling, one_of("max", "sum"))
+    check_argument(f"{path}: activation_function", activation, one_of("relu", "log1p_relu"))
+    return pooling, activation
 
 
 def check_normalize(files: FolderFiles, module: Module, embedding: str = SENTENCE) -> None:
@@ -235,16 +230,14 @@ def _check_fields(config: Mapping, known: tuple[str, ...], path: object) -> None
 
 
 def _check_flags(config: Mapping, names: tuple[str, ...], path: object) -> None:
-    for name in names:
-        if not isinstance(config.get(name, True), bool):
-            raise invalid(f"{path}: {name}", config[name], "true or false")
+    for name in config.keys() & names:
+        check_argument(f"{path}: {name}", config[name], FLAG)
 
 
 def _check_names(config: Mapping, names: tuple[str, ...], path: object, embedding: str) -> None:
     """Raise an error if a module reads or writes another tensor than the embedding."""
     for name in names:
-        if config.get(name) not in (None, embedding):
-            raise invalid(f"{path}: {name}", config[name], f"{embedding!r}")
+        read_field(config, name, one_of(embedding), path)
 
 
 # {attribute of a projection: name in its weights}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from encoder_zoo.common.lazy import keras
-from encoder_zoo.common.validation import PositiveInt, Rate, Rule, one_of, rule_of
+from encoder_zoo.common.validation import PositiveInt, Rate, Rule, check_argument, one_of, rule_of
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders import find_family
 from encoder_zoo.encoders.family import Head
@@ -140,8 +140,8 @@ def read_config(files: FolderFiles) -> dict:
         raise invalid(f"{path}: words_splitter_type", config["words_splitter_type"], "'whitespace'")
     config = {**_DEFAULTS, **config}
     for field, rule in _RULES.items():
-        if field in config and not rule.holds(config[field]):
-            raise invalid(f"{path}: {field}", config[field], rule.words)
+        if field in config:
+            check_argument(f"{path}: {field}", config[field], rule)
     return config
 
 

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from encoder_zoo.common.lazy import keras
+from encoder_zoo.common.validation import one_of
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder, is_plain
+from encoder_zoo.presets.files.json_data import COUNT, read_field
 from encoder_zoo.presets.formats.preset_files import (
     CONFIG,
     MODEL_SETTINGS,
@@ -109,7 +111,7 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
     if (routes := read_routes(files)) is not None:
         folder = routes.document[0].path
         return Subfolder(files, folder) if folder else files
-    first = _first_module(files)
+    first = first_module(files)
     path, matched = first.get("path"), _TYPE.fullmatch(str(first.get("type")))
     is_encoder = matched is not None and matched[1] in ENCODERS
     if is_encoder and is_plain(path) and f"{path}/{CONFIG}" in files:
@@ -117,7 +119,8 @@ def encoder_files(files: FolderFiles) -> FolderFiles:
     return files
 
 
-def _first_module(files: FolderFiles) -> Mapping:
+def first_module(files: FolderFiles) -> Mapping:
+    """Return the first entry of `modules.json`, unchecked; {} if it is missing."""
     entries = files.read_json_array(MODULES) if MODULES in files else []
     return entries[0] if entries and isinstance(entries[0], dict) else {}
 
@@ -147,7 +150,7 @@ def read_routes(files: FolderFiles) -> Routes | None:
 
     Source: sentence-transformers 6.2, `base/modules/router.py`.
     """
-    first = _first_module(files)
+    first = first_module(files)
     matched = _TYPE.fullmatch(str(first.get("type")))
     if matched is None or matched[1] != "Router":
         return None
@@ -450,14 +453,8 @@ def read_similarity(files: FolderFiles, known: Sequence[str]) -> str:
     Raises:
         ValueError: If the similarity is not one of `known`.
     """
-    found = model_settings(files).get("similarity_fn_name")
-    if found not in (None, *known):
-        raise invalid(
-            f"{files.path / MODEL_SETTINGS}: similarity_fn_name",
-            found,
-            f"one of {', '.join(known)}",
-        )
-    return found or known[0]
+    path = files.path / MODEL_SETTINGS
+    return read_field(model_settings(files), "similarity_fn_name", one_of(*known), path, known[0])
 
 
 def read_count(files: FolderFiles, field: str) -> int | None:
@@ -470,10 +467,7 @@ def read_count(files: FolderFiles, field: str) -> int | None:
     Raises:
         ValueError: If the field is not an integer of 1 or more.
     """
-    found = model_settings(files).get(field)
-    if found is not None and (type(found) is not int or found < 1):
-        raise invalid(f"{files.path / MODEL_SETTINGS}: {field}", found, "an integer of 1 or more")
-    return found
+    return read_field(model_settings(files), field, COUNT, files.path / MODEL_SETTINGS)
 
 
 def of_kind(modules: Sequence[Module], kind: str) -> list[Module]:

@@ -16,9 +16,10 @@ import numpy as np
 from safetensors.numpy import save
 
 from encoder_zoo.common.lazy import keras
+from encoder_zoo.common.validation import check_argument
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
-from encoder_zoo.presets.files.json_data import json_files
+from encoder_zoo.presets.files.json_data import FLAG, json_files
 from encoder_zoo.presets.formats import sentence_transformers as theirs
 from encoder_zoo.presets.formats.checkpoint import (
     Checkpoint,
@@ -227,8 +228,7 @@ def _query_table(checkpoint: Checkpoint) -> QueryTable | None:
     inner, path = Subfolder(files, routes.query[0].path), routes.query[0].path
     config = inner.read_json(CONFIG) if CONFIG in inner else {}
     frozen = config.get("frozen", False)
-    if type(frozen) is not bool:
-        raise invalid(f"{files.path / path / CONFIG}: frozen", frozen, "true or false")
+    check_argument(f"{files.path / path / CONFIG}: frozen", frozen, FLAG)
     return QueryTable(inner, routes.query[0], not frozen)
 
 

@@ -15,14 +15,21 @@ import numpy as np
 from safetensors.numpy import save
 
 from encoder_zoo.common.lazy import keras
+from encoder_zoo.common.validation import Rule, check_argument
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
 from encoder_zoo.presets.files.file_bytes import check_floats
 from encoder_zoo.presets.files.folder_files import FolderFiles, Subfolder
+from encoder_zoo.presets.files.json_data import FLAG
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.huggingface import open_weights
 from encoder_zoo.presets.formats.preset_files import CONFIG, MODULES, SAFETENSORS
-from encoder_zoo.presets.formats.sentence_transformers import STATIC, Module, embedding_modules
+from encoder_zoo.presets.formats.sentence_transformers import (
+    STATIC,
+    Module,
+    embedding_modules,
+    first_module,
+)
 
 if TYPE_CHECKING:
     import keras
@@ -34,6 +41,9 @@ MODEL_TYPE = "model2vec"
 # The table in sentence-transformers' files, and in model2vec's.
 THEIRS, MODEL2VEC = "embedding.weight", "embeddings"
 MAPPING, WEIGHTS = "mapping", "weights"
+COUNT_OR_NULL = Rule(
+    lambda v: v is None or (type(v) is int and v >= 1), "an integer of 1 or more, or null"
+)
 MAX_LENGTH = 512  # of model2vec, where its config.json does not say it
 # Bytes of a table with a row for each token, in float32: so many, or so many times the file's. The
 # largest known table, of 500,000 tokens, has 512 MB, and rows that stand for 30 tokens are usual.
@@ -71,9 +81,7 @@ def static_module(files: FolderFiles) -> Module | None:
         files: of the whole folder.
     """
     if MODULES in files:
-        entries = files.read_json_array(MODULES)
-        first = entries[0] if entries and isinstance(entries[0], dict) else {}
-        if str(first.get("type")).split(".")[-1] != STATIC:
+        if str(first_module(files).get("type")).split(".")[-1] != STATIC:
             return None
         return embedding_modules(files)[0]
     config = files.read_json(CONFIG) if CONFIG in files else {}
@@ -165,18 +173,14 @@ class StaticCheckpoint(Checkpoint):
         """Return the arguments of `TextEmbedder` in model2vec's config.json."""
         if "normalize" not in self.own:
             return {}
-        if not isinstance(self.own["normalize"], bool):
-            raise invalid(f"{self.config_file}: normalize", self.own["normalize"], "true or false")
+        check_argument(f"{self.config_file}: normalize", self.own["normalize"], FLAG)
         return {"normalize": self.own["normalize"]}
 
     def length(self) -> int | None:
         """Return the most tokens of a text that are read."""
-        own = MAX_LENGTH if self._table == MODEL2VEC else None
-        length = self.own.get("max_length", own)
-        if length is not None and (type(length) is not int or length < 1):
-            raise invalid(
-                f"{self.config_file}: max_length", length, "an integer of 1 or more, or null"
-            )
+        default = MAX_LENGTH if self._table == MODEL2VEC else None
+        length = self.own.get("max_length", default)
+        check_argument(f"{self.config_file}: max_length", length, COUNT_OR_NULL)
         return length
 
 

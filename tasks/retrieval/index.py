@@ -311,32 +311,30 @@ class Index:
             >>> [[hit["index"] for hit in hits] for hits in index.search(["Tax law.", "A cat."])]
             [[1, 0], [0, 1]]
         """
-        if isinstance(queries, str | bytes):
-            chosen = (where, min_score, group_by, offset)
-            return self.search([queries], top_k, reranker, candidates, *chosen, **options)[0]
         self._check_options(reranker, candidates, options)
-        if (given := self._given_vectors(queries)) is not None:
-            if reranker is not None or options:
-                unfit = "reranker" if reranker is not None else ", ".join(options)
-                raise ValueError(f"queries are vectors. Expected texts, for {unfit}.")
-            texts, options = [""] * given.count, {"vectors": given.vectors}
-        else:
+        single = isinstance(queries, str | bytes)
+        queries = [queries] if single else queries
+        if (given := self._given_vectors(queries)) is None:
             texts = checked_texts(queries, "queries", least=0)
+        elif reranker is not None or options:
+            unfit = "reranker" if reranker is not None else ", ".join(options)
+            raise ValueError(f"queries are vectors. Expected texts, for {unfit}.")
+        else:
+            single, texts, options = given.single, [""] * given.count, {"vectors": given.vectors}
         self._check_unchanged()
         now, last = self._snapshot(), offset + (top_k or len(self))
         among = None if where is None else now.documents.where(where)
-        if not texts or (among is not None and not len(among)):
-            found: list[list[Hit]] = [[] for _ in texts]
-            return found[0] if given is not None and given.single else found
-        wanted = last if reranker is None else max(last, candidates or RERANKED)
-        hits = now._best_hits(texts, wanted, among, group_by, options)
+        hits: list[list[Hit]] = [[] for _ in texts]
+        if texts and (among is None or len(among)):
+            wanted = last if reranker is None else max(last, candidates or RERANKED)
+            hits = now._best_hits(texts, wanted, among, group_by, options)
         if reranker is not None:
             pairs = zip(texts, hits, strict=True)
             hits = [reranked(reranker, *one, last) if one[1] else [] for one in pairs]
         if min_score is not None:
             hits = [[hit for hit in found if hit["score"] >= min_score] for found in hits]
         found = [some[offset:last] for some in hits]
-        return found[0] if given is not None and given.single else found
+        return found[0] if single else found
 
     def _given_vectors(self, queries: object) -> GivenVectors | None:
         """Return queries that are vectors already, checked; None if they are texts."""

@@ -279,9 +279,6 @@ class TestToolsOfScikitLearn:
             assert loaded.get_params() == fitted.get_params()
             np.testing.assert_allclose(loaded.predict_proba(TEXTS), expected, atol=1e-6)
 
-    def test_files_of_release_0_3_0_find_their_class(self):
-        assert pickle.loads(b"cencoder_zoo.sklearn_estimators\nTextClassifier\n.") is TextClassifier
-
     @pytest.mark.matrix
     @pytest.mark.slow
     def test_a_pickle_opens_in_another_process(self, fitted, tmp_path):
