@@ -48,6 +48,8 @@ from encoder_zoo.extras.bulk.files import answer_files as answer_files
 from encoder_zoo.extras.corpora.corpus import PretrainingCorpus as PretrainingCorpus
 from encoder_zoo.tasks.training.token_cache import TokenCache as TokenCache
 from encoder_zoo.tasks.distillation.distillation import Distillation as Distillation
+from encoder_zoo.tasks.serving.opened_export import OpenedExport as OpenedExport
+from encoder_zoo.tasks.serving.opened_export import open_export as open_export
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import (
     TextEmbedderPreprocessor as TextEmbedderPreprocessor,
 )
@@ -97,7 +99,7 @@ from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
 from encoder_zoo.tasks.classification.sequence_classifier import (
     SequenceClassifier as SequenceClassifier,
 )
-from encoder_zoo.tasks.embedding.sparse_encoder import (
+from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import (
     SparseEncoderPreprocessor as SparseEncoderPreprocessor,
 )
 from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder as SparseEncoder

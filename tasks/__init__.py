@@ -25,6 +25,19 @@ TASKS = {
     "multiple_choice": "ranking.multiple_choice.MultipleChoice",
     "late_interaction": "embedding.late_interaction.LateInteraction",
 }
+# name of the class of a task's answers: its module in this folder
+ANSWERS = {
+    "ClassAnswers": "classification.class_answers",
+    "TagAnswers": "tagging.tag_answers",
+    "QuestionAnswers": "question_answering.question_answers",
+    "MaskAnswers": "pretraining.mask_answers",
+    "DetectionAnswers": "pretraining.detection_answers",
+    "VectorAnswers": "embedding.vector_answers",
+    "TermAnswers": "embedding.term_answers",
+    "TokenAnswers": "embedding.token_answers",
+    "RankAnswers": "ranking.rank_answers",
+    "ChoiceAnswers": "ranking.choice_answers",
+}
 _REGISTERED: dict[str, type[Task]] = {}  # by `register_task`
 
 

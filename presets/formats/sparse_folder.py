@@ -67,7 +67,7 @@ class SparseFolder(FolderFormat):
     """The folder of sentence-transformers' SparseEncoder, or of BGE-M3, for `SparseEncoder`.
 
     Args:
-        table_class: of a table of queries' terms.
+        load_table_class: Function that imports the class of a table of queries' terms.
         read_tokenizer: function of the table's files and a family, which returns their tokenizer.
     """
 
@@ -75,8 +75,8 @@ class SparseFolder(FolderFormat):
     settings = ("pooling", "activation", "max_terms", "similarity_function")
     settings += ("max_length", "prompts", "default_prompt")
 
-    def __init__(self, table_class: type, read_tokenizer: Callable):
-        self._table_class, self._read_tokenizer = table_class, read_tokenizer
+    def __init__(self, load_table_class: Callable[[], type], read_tokenizer: Callable):
+        self._load_table_class, self._read_tokenizer = load_table_class, read_tokenizer
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = self._own_arguments(checkpoint)
@@ -88,7 +88,7 @@ class SparseFolder(FolderFormat):
             arguments["query_encoder"] = files
         if (found := _query_table(checkpoint)) is not None:
             family = checkpoint.family
-            arguments["query_encoder"] = self._table_class(
+            arguments["query_encoder"] = self._load_table_class()(
                 self._read_tokenizer(found.files, family),
                 theirs.tokenizer_length(found.files),
                 checkpoint.config[family.config_keys["vocabulary_size"]],
@@ -126,7 +126,7 @@ class SparseFolder(FolderFormat):
         self, task: keras.Model, checkpoint: Checkpoint, given: Mapping, allow_nonfinite: bool
     ) -> set[str]:
         table = task.query_encoder
-        if isinstance(table, self._table_class) and "query_encoder" not in given:
+        if isinstance(table, self._load_table_class()) and "query_encoder" not in given:
             _restore_query_table(table.weight, table.tokenizer, checkpoint, allow_nonfinite)
         if task.pooling == TOKEN_WEIGHTS and SPARSE_LINEAR in checkpoint.files:
             _token_weights(checkpoint).load(task.head, allow_nonfinite)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.serving.opened_export import OpenedExport
 
 
 class Runner(Protocol):
@@ -34,15 +36,36 @@ class Answers:
     """Answers to raw texts, computed by a runner.
 
     A subclass has the settings that decide the answers of a task, and its answering methods. A task
-    makes an object of it for every call, with itself as the runner.
+    makes an object of it for every call, with itself as the runner. An opened export has one whose
+    settings are those in its folder: their types are the rules that these are checked by.
 
     Attributes:
+        preprocessor_class: Class of the preprocessor.
+        methods: Tuple of strings. Names of the answering methods.
+        instead_of_predict: String or None. Method for raw texts if `predict` takes only prepared
+            inputs.
+        opened_class: Class of the opened exports with such answers.
         preprocessor: Preprocessor of the task.
         runner: Runner that computes the outputs.
     """
 
+    preprocessor_class: ClassVar[type[Preprocessor]]
+    methods: ClassVar[tuple[str, ...]]
+    instead_of_predict: ClassVar[str | None] = None
+    opened_class: ClassVar[type[OpenedExport]] = OpenedExport
     preprocessor: Preprocessor
     runner: Runner
+
+    def predict_texts(self, x: Any, batch_size: int | None = None) -> Any:
+        """Compute the outputs for raw inputs in memory, in their order; see `Task.predict`.
+
+        Raises:
+            ValueError: If `predict` only takes prepared inputs.
+        """
+        if self.instead_of_predict:
+            expected = f"prepared inputs; or use {self.instead_of_predict}"
+            raise invalid("x", x, expected)
+        return self.runner.predict(x, batch_size, verbose=0)
 
     def unpadded_outputs(
         self, examples: dict, batch_size: int | None = None, axis: int | None = 0

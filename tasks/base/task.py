@@ -34,6 +34,7 @@ from encoder_zoo.presets import adapters, loading, pushing, saving
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.preprocessing.batch_shapes import PACKED_TOKENS
 from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.training.inference import predict_texts
 from encoder_zoo.tasks.training.prepared import is_prepared
 from encoder_zoo.tasks.training.text_model import TextModel
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
+    from encoder_zoo.tasks.base.answers import Answers
     from encoder_zoo.tasks.serving.cpu_model import CpuModel
     from encoder_zoo.tasks.training.data import Source
 
@@ -272,6 +274,16 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 type(self).__name__,
             )
 
+    @property
+    def _answers(self) -> Answers:
+        """Return the text side of the answers, with the settings of now and this task as runner."""
+        raise NotImplementedError
+
+    def _predict_texts(self, x, batch_size: int, predict: Callable):
+        if self.record.predicts_lists or self.preprocessor.pools_windows:
+            return self._answers.predict_texts(x, batch_size)
+        return predict_texts(self, x, batch_size, predict)
+
     def _check_answers(self, x=None) -> None:
         if x is not None and self.record.instead_of_predict and not is_prepared(x):
             raise invalid(
@@ -299,26 +311,32 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def export(
         self, path: str | os.PathLike[str], format: str | None = None, **options: Any
     ) -> None:
-        """Write the task as files that run without this package.
+        """Write the task as files that run without Keras.
 
-        `classifier.export("served/1")` makes a version folder for TensorFlow Serving, in which
+        `classifier.export("served", format="onnx")` makes a folder that `ez.open_export` answers
+        with in a process without Keras. `classifier.export("served/1")` makes a version folder for
+        TensorFlow Serving, in which
         `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
         gives the answers of `classify`. A task that was quantized by Keras, `quantize("int8")`, is
         exported with its int8 weights, as "tf_saved_model" and "onnx".
 
         Args:
-            path: of a "tf_saved_model" the version folder, such as "served/1"; otherwise the file:
+            path: String or path. The version folder of a "tf_saved_model", such as "served/1". Of
+                the other formats a folder for `ez.open_export`, or only the file of the model:
                 `....onnx`, `....tflite`, `....xml` of OpenVINO, whose weights are in a `.bin`
-                beside. It is written atomically.
+                next to it. Both are written atomically.
             format: String or None. None chooses the format by the path's suffix: `.onnx`,
                 `.tflite` or `.xml`, and otherwise "tf_saved_model". A "tf_saved_model", on
                 TensorFlow's backend, takes raw text and gives answers, and loads with TensorFlow
-                alone. "onnx", "openvino" and "litert", on PyTorch's backend too, take token ids and
-                give the outputs of `predict`. A tokenizer.json is written next to the file, with
-                which the library `tokenizers` makes the ids. Defaults to None.
+                alone. Models in "onnx", "openvino" and "litert", on PyTorch's backend too, take
+                token ids and give the outputs of `predict`. A tokenizer.json is written next to the
+                file, with which the library `tokenizers` makes the ids. Defaults to None.
             **options: of a "tf_saved_model" those of the task's `signatures`, such as `strategy` or
-                `null_threshold`; otherwise those of Keras's exporter, such as
-                `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in "litert".
+                `null_threshold`. Of a folder `dtype="int8"`, which quantizes matrix products, and
+                `texts=`, some typical inputs, on which the outputs in int8 are compared with those
+                in float32 (the `agreement` of the opened export). Otherwise those of Keras's
+                exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in
+                "litert".
 
         Raises:
             ValueError: If the backend or the task does not support the format, or a tokenizer.json

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    Probability,
+    Rule,
+    Temperature,
+    one_of,
+    validate_arguments,
+)
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.classes import sigmoid, softmax
@@ -25,6 +32,10 @@ from encoder_zoo.tasks.base.confidence import (
     threshold_of_each,
 )
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.classification.sequence_classifier_preprocessor import (
+    SequenceClassifierPreprocessor,
+)
+from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pooled_predictions
 from encoder_zoo.tasks.preprocessing.columns import is_doc
 
 
@@ -38,6 +49,13 @@ class LabelScore(TypedDict):
     score: float
 
 
+ProblemType = Annotated[
+    str, one_of("single_label_classification", "multi_label_classification", "regression")
+]
+ClassNames = Annotated[
+    Sequence,
+    Rule(lambda v: len(v) > 0 and {type(name) for name in v} <= {str, int}, "a list of classes"),
+]
 # What is answered in place of one class for each text.
 OTHER_ANSWERS = {"regression": "numbers", "multi_label_classification": "several labels a text"}
 
@@ -49,16 +67,27 @@ class ClassAnswers(Answers):
     Attributes:
         class_names: List of C strings, or the range of class indices if they have no names.
         problem_type: String, as in config.json.
+        window_pooling: "mean" or "max" of the logits for the windows of a text.
         temperature: Float by which logits are divided.
         thresholds: Dict of labels to floats, or None.
         abstain_below: Float or None. Least score of an answer.
     """
 
-    class_names: Sequence
-    problem_type: str
-    temperature: float = 1.0
-    thresholds: Mapping[str, float] | None = None
-    abstain_below: float | None = None
+    preprocessor_class = SequenceClassifierPreprocessor
+    methods = ("classify", "predict_proba")
+    class_names: ClassNames
+    problem_type: ProblemType
+    window_pooling: WindowPooling = "mean"
+    temperature: Temperature = 1.0
+    thresholds: Thresholds | None = None
+    abstain_below: Probability | None = None
+
+    def predict_texts(self, x: Any, batch_size: int | None = None) -> np.ndarray:
+        if not self.preprocessor.pools_windows:
+            return super().predict_texts(x, batch_size)
+        examples, count = self.preprocessor.encode_windows(x), len(self.class_names)
+        pooling = self.window_pooling
+        return pooled_predictions(self.runner, examples, batch_size, count, pooling)
 
     @validate_arguments
     @skips_missing("texts")
@@ -70,7 +99,7 @@ class ClassAnswers(Answers):
             raise ValueError(
                 "predict_proba needs classes, and this classifier predicts numbers. Use predict."
             )
-        return self.probabilities(self.runner.predict(texts, batch_size, verbose=0))
+        return self.probabilities(self.predict_texts(texts, batch_size))
 
     @validate_arguments
     @skips_missing("texts")
@@ -90,7 +119,7 @@ class ClassAnswers(Answers):
         self._check_threshold(threshold, top_k)
         check_abstention(abstain_below, OTHER_ANSWERS.get(self.problem_type), top_k)
         if self.is_regression:
-            values = self.runner.predict(texts, batch_size, verbose=0)
+            values = self.predict_texts(texts, batch_size)
             return [{"score": v[0].item() if len(v) == 1 else v.tolist()} for v in values]
         scores = self.predict_proba(texts, batch_size)
         if top_k is not None:

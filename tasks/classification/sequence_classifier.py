@@ -25,7 +25,6 @@ from encoder_zoo.common.validation import (
     Rate,
     Rule,
     Temperature,
-    one_of,
     validate_arguments,
 )
 from encoder_zoo.common.weights_lock import reads_weights
@@ -53,6 +52,7 @@ from encoder_zoo.tasks.classification.class_answers import (
     OTHER_ANSWERS,
     ClassAnswers,
     LabelScore,
+    ProblemType,
     best_only,
     is_single,
 )
@@ -71,13 +71,11 @@ from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,
     pooled_by_text,
     pooled_logits,
-    pooled_predictions,
 )
 from encoder_zoo.tasks.preprocessing.batch_shapes import with_candidate_ranges
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_one_each
 from encoder_zoo.tasks.training.data import Source
-from encoder_zoo.tasks.training.inference import predict_texts
 from encoder_zoo.tasks.training.logit_metrics import (
     ClassAccuracy,
     ClassCrossentropy,
@@ -191,8 +189,6 @@ OBJECTIVES = {
         keras.losses.MeanSquaredError, lambda: [keras.metrics.RootMeanSquaredError()], "linear"
     ),
 }
-
-ProblemType = Annotated[str, one_of(*OBJECTIVES)]
 
 Text = str | tuple[str, str]  # one, or one pair
 
@@ -312,7 +308,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
                 "'regression' or, for yes or no, 'multi_label_classification' with a single class",
             )
         if thresholds is not None and self.num_classes is not None:
-            self._class_answers.least_scores(thresholds)
+            self._answers.least_scores(thresholds)
 
     @classmethod
     def from_preset(
@@ -404,8 +400,12 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     @property
     def _class_answers(self) -> ClassAnswers:
+        return self._answers
+
+    @property
+    def _answers(self) -> ClassAnswers:
         self._check_labels_known()
-        names = ("class_names", "problem_type", "temperature", "thresholds", "abstain_below")
+        names = ("class_names", "problem_type", *self.record.answer_settings)
         settings = {name: getattr(self, name) for name in names}
         return ClassAnswers(self.preprocessor, self, **settings)
 
@@ -431,7 +431,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         Raises:
             ValueError: If the classifier predicts numbers.
         """
-        return self._class_answers.predict_proba(texts, batch_size, missing)
+        return self._answers.predict_proba(texts, batch_size, missing)
 
     @overload
     def classify(
@@ -513,13 +513,13 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             (['label', 'score'], 2)
         """
         options = (batch_size, top_k, threshold, abstain_below, missing)
-        return self._class_answers.classify(texts, *options)
+        return self._answers.classify(texts, *options)
 
     def _scores_and_classes(self, method, x, y, batch_size):
         self._check_classes_to_tune(method, x)
         logits, targets = self._held_out_logits(*self._held_out(x, y), batch_size)
         true = targets > 0.5 if self._is_multi_label() else best_only(targets)
-        return self._class_answers.probabilities(logits), true
+        return self._answers.probabilities(logits), true
 
     def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         logits, classes = self.predict(x, batch_size, verbose=0), self.num_classes
@@ -534,7 +534,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return logits, targets
 
     def _scores_of_examples(self, x, y, batch_size) -> ScoredLabels:
-        answers = self._class_answers
+        answers = self._answers
         least = answers.least_scores(self.thresholds)
         logits, targets = self._held_out_logits(x, y, batch_size)
         scores = answers.probabilities(logits)[:, -len(least) :]
@@ -551,14 +551,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return self.problem_type == "multi_label_classification"
 
     # -- logits of texts -----------------------------------------------------------------------
-
-    def _predict_texts(self, x, batch_size: int, predict: Callable) -> np.ndarray:
-        """Return the logits of texts in memory, (N, C), in their order."""
-        if not self.preprocessor.pools_windows:
-            return predict_texts(self, x, batch_size, predict)
-        examples = self.preprocessor.encode_windows(x)
-        pooling = self.window_pooling
-        return pooled_predictions(self, examples, batch_size, self.num_classes, pooling)
 
     def _logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
         """Return the logits of texts (N, C), or pairs of them, inside `tf.function`."""
@@ -584,7 +576,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
             for regression "score" alone. A class without a name is called by its number. Of a
             model with `abstain_below` also "abstains" (N,), whether the best score is lower.
         """
-        answer = self._class_answers.trace_classes(self._logits_in_graph)
+        answer = self._answers.trace_classes(self._logits_in_graph)
         return {
             "serving_default": lambda text: answer(text),
             "pairs": lambda first, second: answer(first, second),

@@ -268,10 +268,8 @@ class Embedder(Task, Generic[IndexKind]):
         """Return the vectors of texts, or given ones; and whether it is a single one."""
         if isinstance(x, str | bytes):
             return self.embed([x], prompt), True
-        if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-            check_finite(np.atleast_2d(x), name)
-            return np.atleast_2d(x), x.ndim == 1
-        return (x if hasattr(x, "tocsr") else self.embed(x, prompt)), False
+        given = self._answers.given_vectors(x, name)
+        return (self.embed(x, prompt), False) if given is None else given
 
     @validate_arguments
     @reads_weights

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -16,7 +16,6 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.presets.formats.late_interaction_folder import LateInteractionFolder
@@ -30,12 +29,11 @@ from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
     QUERY,
     LateInteractionPreprocessor,
 )
-from encoder_zoo.tasks.embedding.pair_columns import COLUMNS
 from encoder_zoo.tasks.embedding.pooling import Projection, to_unit_length
 from encoder_zoo.tasks.embedding.token_answers import TokenAnswers
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
-from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
+from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity
 from encoder_zoo.tasks.training.sources import check_preprocessor
 
 if TYPE_CHECKING:
@@ -258,7 +256,7 @@ class LateInteraction(Embedder[MultiVectorIndex]):
 
     @property
     def _answers(self) -> TokenAnswers:
-        return TokenAnswers(self.preprocessor, self, self.embedding_dim)
+        return TokenAnswers(self.preprocessor, self, self.embedding_dim, self.similarity_function)
 
     @validate_arguments
     def embed_with_spans(
@@ -289,37 +287,6 @@ class LateInteraction(Embedder[MultiVectorIndex]):
         """
         check_preprocessor(self, texts)
         return self._answers.embed_with_spans(texts, prompt, batch_size, missing)
-
-    def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[list[np.ndarray], bool]:
-        """Return the vectors of texts, or given ones, checked; and whether it is a single one."""
-        single = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2
-        given = [x] if single else x
-        is_list = isinstance(given, list | tuple | np.ndarray) and len(given) > 0
-        if not (is_list and isinstance(given[0], np.ndarray) and given[0].dtype.kind == "f"):
-            return super()._vectors_of(x, prompt, name)
-        for i, vectors in enumerate(given):
-            if np.shape(vectors)[1:] != (self.embedding_dim,) or not len(vectors):
-                raise invalid(
-                    f"{name}[{i}].shape",
-                    np.shape(vectors),
-                    f"(tokens, {self.embedding_dim}), one token or more",
-                )
-        return list(given), single
-
-    def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
-        """Return the vectors of texts; of queries with further texts their scores, (K,) of each."""
-        first, *others = COLUMNS.read(x)
-        if not others:
-            return self.embed(first, batch_size=batch_size)
-        queries = queries_for(self.embed(first, "query", batch_size), self.similarity_function)
-        documents = self.embed(
-            array_ops.reshape(array_ops.stack(others, axis=1), [-1]), batch_size=batch_size
-        )
-        count = len(others)
-        return [
-            max_sim([query], documents[i * count : (i + 1) * count])[0]
-            for i, query in enumerate(queries)
-        ]
 
     def signatures(self) -> dict[str, Callable]:
         """Return `embed` for exports: of documents, the default, and as "query" and "document".

@@ -27,9 +27,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import NO_HEAD, Head
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.layers import Activation as HeadActivation
-from encoder_zoo.presets import loading
 from encoder_zoo.presets.formats.preset_task import TaskRecord
-from encoder_zoo.presets.formats.sparse_folder import SparseFolder
 from encoder_zoo.tasks import losses
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -40,6 +38,7 @@ from encoder_zoo.tasks.embedding.embedder import (
     EmbedderCompileOptions,
 )
 from encoder_zoo.tasks.embedding.pooling import Projection
+from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
 from encoder_zoo.tasks.embedding.sparse_pooling import (
     TOKEN_WEIGHTS,
     Activation,
@@ -49,9 +48,7 @@ from encoder_zoo.tasks.embedding.sparse_pooling import (
 )
 from encoder_zoo.tasks.embedding.term_answers import Term, TermAnswers
 from encoder_zoo.tasks.embedding.term_table import TermTable
-from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
-from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
 from encoder_zoo.tasks.pretraining.masked_lm import check_head_representable, make_masked_lm_head
 from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 from encoder_zoo.tasks.training.sources import check_preprocessor
@@ -62,59 +59,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
-
-
-_FOLDER = SparseFolder(TermTable, loading.tokenizer_of_files)
-
-
-@keras.saving.register_keras_serializable(package="encoder_zoo")
-class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
-    """Texts to `[CLS] text [SEP]`, with the arguments and results of `TextEmbedderPreprocessor`.
-
-    Of rows of several texts the first always gets the prompt "query", the others "document".
-
-    Example:
-        >>> from encoder_zoo import BertTokenizer
-        >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "query", ":"]
-        >>> preprocessor = SparseEncoderPreprocessor(BertTokenizer(tokens), max_length=16)
-        >>> preprocessor(["hello"])["token_ids"].numpy().tolist()
-        [[2, 5, 3]]
-    """
-
-    task_name = "sparse_encoder"
-    folder = _FOLDER
-    truncation_advice = Preprocessor.truncation_advice
-    _of_queries: TermTable | SparseEncoder | None = None
-
-    def attach(self, task: SparseEncoder) -> None:
-        super().attach(task)
-        self._of_queries = task.query_encoder
-
-    def is_query(self, prompt: str | None) -> bool:
-        """Return whether texts with a prompt are read by another encoder, that of queries."""
-        name = self.default_prompt if prompt is None else prompt
-        return self._of_queries is not None and name == "query"
-
-    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
-        if not self.is_query(prompt):
-            return super().encoded_texts(texts, prompt)
-        text = self.prompt_text(prompt)
-        texts = array_ops.strings.join([text, texts]) if text else texts
-        examples = self._of_queries.encoded_queries(texts)
-        if self.sequence_length:
-            examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]
-        return examples
-
-    def _rows(self, columns: tuple, y) -> tuple:
-        if len(columns) == 1 and y is not None:
-            raise ValueError(
-                "x has one column of texts, and y is of pairs. Expected x=(queries, documents), "
-                "or (queries, documents, negatives) and a teacher's scores."
-            )
-        return super()._rows(columns, y)
-
-    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
-        return "query", "document"
 
 
 NO_PROMPT = ""  # where a preprocessor has a default prompt
@@ -212,7 +156,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         SparseEncoderPreprocessor,
         head="ForMaskedLM",
         text_method="embed",
-        folder=_FOLDER,
+        folder=SparseEncoderPreprocessor.folder,
     )
     index_class = SparseIndex
     query_learning_rate: float | None = None
@@ -325,8 +269,7 @@ class SparseEncoder(Embedder[SparseIndex]):
 
         Rows of the token embedding that the tokenizer does not use are "".
         """
-        tokens = self.preprocessor.tokenizer.get_vocabulary()
-        return tokens + [""] * (self.embedding_dim - len(tokens))
+        return self._answers.terms
 
     def logits_of(self, encoded, inputs, training=None):
         """Return the weights of terms (B, V), of the backbone's outputs."""
@@ -446,7 +389,8 @@ class SparseEncoder(Embedder[SparseIndex]):
             of_queries = {"query_rows": other.embed}
         elif other is not None:
             of_queries = {"query_runner": other}
-        return TermAnswers(self.preprocessor, self, self.terms, self.max_terms, **of_queries)
+        vectors = self.preprocessor, self, self.embedding_dim, self.similarity_function
+        return TermAnswers(*vectors, self.max_terms, **of_queries)
 
     @validate_arguments
     def embed(

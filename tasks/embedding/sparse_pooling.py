@@ -122,8 +122,9 @@ def _over_positions(function: Callable, join: Callable, x, mask, training) -> ke
     length = ops.shape(x)[1]
     if training or _is_traced_by_torch() or (isinstance(length, int) and length <= POSITIONS):
         return function(x, mask)
-    number = -(-length // POSITIONS)
-    size = -(-length // number)
+    # Rounded up by sums: ONNX and LiteRT round a negative quotient towards 0.
+    number = (length + POSITIONS - 1) // POSITIONS
+    size = (length + number - 1) // number
     # Of equal size: XLA fills a slice that reaches beyond the end of a loop's tensor with zeros.
     x, mask = (_divided(values, number, size) for values in (x, mask))
     found = function(x[0], mask[0])

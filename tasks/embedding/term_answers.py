@@ -6,16 +6,19 @@ Comment letters: N texts, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops, require
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.tasks.base.answers import Answers, Runner
+from encoder_zoo.tasks.base.answers import Runner
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.sparse_encoder_preprocessor import SparseEncoderPreprocessor
+from encoder_zoo.tasks.retrieval.index_kinds import SparseIndex
 from encoder_zoo.tasks.retrieval.terms import as_rows, best_first, sparse
 
 if TYPE_CHECKING:
@@ -25,21 +28,30 @@ Term = tuple[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
-class TermAnswers(Answers):
+class TermAnswers(EmbeddingAnswers):
     """Answers of a `SparseEncoder`; its settings are described there.
 
     Attributes:
-        terms: List of V strings, the terms of the vocabulary.
+        similarity_function: Function that compares vectors.
         max_terms: Positive integer or None. Largest number of terms of a text.
         query_runner: Runner of the model for queries, or None if it is that of documents.
         query_rows: Function from a column of queries (N,) to their sparse vectors, or None. It
             takes the place of a model for queries.
     """
 
-    terms: Sequence[str]
-    max_terms: int | None = None
+    preprocessor_class = SparseEncoderPreprocessor
+    methods = ("embed", "top_terms")
+    index_class = SparseIndex
+    similarity_function: Literal["dot", "cosine"] = "dot"
+    max_terms: PositiveInt | None = None
     query_runner: Runner | None = None
     query_rows: Callable[[array_ops.Tensor], csr_array] | None = None
+
+    @property
+    def terms(self) -> list[str]:
+        """Return the terms of the vocabulary (V,); "" for rows that the tokenizer does not use."""
+        tokens = self.preprocessor.tokenizer.get_vocabulary()
+        return tokens + [""] * (self.embedding_dim - len(tokens))
 
     @validate_arguments
     @skips_missing("texts")
@@ -56,7 +68,7 @@ class TermAnswers(Answers):
         most = max_terms or self.max_terms
         require(sparse)
         if not column.shape[0]:
-            return sparse.csr_array((0, len(self.terms)), dtype="float32")
+            return sparse.csr_array((0, self.embedding_dim), dtype="float32")
         is_query = self.preprocessor.is_query(prompt)
         if is_query and self.query_rows is not None:
             text = self.preprocessor.prompt_text(prompt)
@@ -81,11 +93,11 @@ class TermAnswers(Answers):
         """Find the terms with the largest weights; see `SparseEncoder.top_terms`."""
         if isinstance(texts, str | bytes):
             return self.top_terms([texts], k, prompt, batch_size)[0]
-        vectors = self.embed(texts, prompt, None, batch_size)
+        vectors, terms = self.embed(texts, prompt, None, batch_size), self.terms
         found = []
         for begin, end in zip(vectors.indptr[:-1], vectors.indptr[1:], strict=True):
             weights, indices = vectors.data[begin:end], vectors.indices[begin:end]
             best = best_first(weights, indices, min(k, len(weights)))
-            names = [self.terms[i] for i in indices[best].tolist()]
+            names = [terms[i] for i in indices[best].tolist()]
             found.append(list(zip(names, weights[best].tolist(), strict=True)))
         return found

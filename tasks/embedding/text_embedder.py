@@ -187,7 +187,8 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def _answers(self) -> VectorAnswers:
-        settings = self.preprocessor, self, self.embedding_dim, self.normalize, self.dim
+        vectors = self.preprocessor, self, self.embedding_dim
+        settings = *vectors, self.similarity_function, self.normalize, self.dim
         if not self._adds_rows:
             return VectorAnswers(*settings)
         with weights_lock(self).shared():

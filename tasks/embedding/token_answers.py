@@ -1,6 +1,6 @@
 """Vectors of the tokens of texts, for late interaction.
 
-Comment letters: D dimensions.
+Comment letters: D dimensions, K further texts.
 """
 
 from __future__ import annotations
@@ -10,21 +10,63 @@ from typing import Any
 
 import numpy as np
 
+from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.tasks.base.answers import Answers
+from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
-from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
+from encoder_zoo.tasks.embedding.late_interaction_preprocessor import (
+    DOCUMENT,
+    QUERY,
+    LateInteractionPreprocessor,
+)
+from encoder_zoo.tasks.embedding.pair_columns import COLUMNS, only_column
+from encoder_zoo.tasks.retrieval.index_kinds import MultiVectorIndex
+from encoder_zoo.tasks.retrieval.similarity import TokenSimilarity, max_sim, queries_for
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenAnswers(Answers):
+class TokenAnswers(EmbeddingAnswers):
     """Answers of a `LateInteraction`.
 
     Attributes:
-        embedding_dim: Positive integer. Number of dimensions.
+        similarity_function: Function that compares the tokens of two texts.
     """
 
-    embedding_dim: int
+    preprocessor_class = LateInteractionPreprocessor
+    methods = ("embed", "embed_with_spans")
+    index_class = MultiVectorIndex
+    similarity_prompts = QUERY, DOCUMENT
+    similarity_function: TokenSimilarity = "maxsim"
+
+    def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
+        """Compute the vectors of texts; of queries with further texts their scores (K,)."""
+        first, *others = COLUMNS.read(x)
+        if not others:
+            return self.embed(first, batch_size=batch_size)
+        queries = self.embed(first, QUERY, batch_size)
+        queries, count = queries_for(queries, self.similarity_function), len(others)
+        documents = array_ops.reshape(array_ops.stack(others, axis=1), [-1])
+        documents = self.embed(documents, batch_size=batch_size)
+        return [
+            max_sim([query], documents[i * count : (i + 1) * count])[0]
+            for i, query in enumerate(queries)
+        ]
+
+    def given_vectors(self, x: Any, name: str) -> tuple[list[np.ndarray], bool] | None:
+        single = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2
+        given = [x] if single else x
+        is_list = isinstance(given, list | tuple | np.ndarray) and len(given) > 0
+        if not (is_list and isinstance(given[0], np.ndarray) and given[0].dtype.kind == "f"):
+            return None
+        for i, vectors in enumerate(given):
+            if np.shape(vectors)[1:] != (self.embedding_dim,) or not len(vectors):
+                raise invalid(
+                    f"{name}[{i}].shape",
+                    np.shape(vectors),
+                    f"(tokens, {self.embedding_dim}), one token or more",
+                )
+        return list(given), single
 
     @validate_arguments
     @skips_missing("texts")

@@ -16,28 +16,33 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import texts_in_memory
-from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.embedding.embedding_answers import EmbeddingAnswers
 from encoder_zoo.tasks.embedding.pair_columns import only_column
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
-from encoder_zoo.tasks.retrieval.similarity import unit_rows
+from encoder_zoo.tasks.retrieval.index_kinds import VectorIndex
+from encoder_zoo.tasks.retrieval.similarity import Similarity, unit_rows
 
 ROWS = 1024  # texts at a time whose rows of a table are added
 
 
 @dataclasses.dataclass(frozen=True)
-class VectorAnswers(Answers):
+class VectorAnswers(EmbeddingAnswers):
     """Answers of a `TextEmbedder`; its settings are described there.
 
     Attributes:
-        embedding_dim: Positive integer. Number of dimensions that the model computes.
+        similarity_function: Function that compares vectors.
         normalize: Whether vectors have unit length.
         dim: Positive integer or None. Number of dimensions of the answers.
     """
 
-    embedding_dim: int
+    preprocessor_class = TextEmbedderPreprocessor
+    methods = ("embed",)
+    index_class = VectorIndex
+    similarity_function: Similarity = "cosine"
     normalize: bool = True
-    dim: int | None = None
+    dim: PositiveInt | None = None
 
     @validate_arguments
     @skips_missing("texts")

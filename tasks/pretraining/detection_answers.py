@@ -17,6 +17,9 @@ from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.packing import truncated
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
+from encoder_zoo.tasks.pretraining.replaced_tokens_preprocessor import (
+    ReplacedTokenDetectionPreprocessor,
+)
 
 
 class ReplacedToken(TypedDict):
@@ -30,6 +33,10 @@ class ReplacedToken(TypedDict):
 
 class DetectionAnswers(Answers):
     """Answers of a `ReplacedTokenDetection`."""
+
+    preprocessor_class = ReplacedTokenDetectionPreprocessor
+    instead_of_predict = "detect(texts)"
+    methods = ("detect",)
 
     @validate_arguments
     @skips_missing("texts")

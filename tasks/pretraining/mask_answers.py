@@ -22,6 +22,7 @@ from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.packing import kept_tokens
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.preprocessing.tokenized_texts import following, row_begins
+from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
@@ -77,6 +78,10 @@ def touches_word(texts: array_ops.Tensor, at_end: bool) -> array_ops.Tensor:
 
 class MaskAnswers(Answers):
     """Answers of a `MaskedLM`."""
+
+    preprocessor_class = MaskedLMPreprocessor
+    instead_of_predict = "fill_mask(texts)"
+    methods = ("fill_mask",)
 
     @validate_arguments
     @skips_missing("texts")

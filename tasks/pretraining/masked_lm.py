@@ -261,7 +261,7 @@ class MaskedLM(Task):
         head="ForMaskedLM",
         pipeline_tag="fill-mask",
         text_method="fill_mask",
-        instead_of_predict="fill_mask(texts)",
+        instead_of_predict=MaskAnswers.instead_of_predict,
         labels_tokens=True,
         pretrains=True,
         learns_soft_labels=True,

@@ -114,7 +114,7 @@ class ReplacedTokenDetection(Task):
         head="ForPreTraining",
         text_method="detect",
         answer_type=ReplacedToken,
-        instead_of_predict="detect(texts)",
+        instead_of_predict=DetectionAnswers.instead_of_predict,
         folder=_Folder(),
         pretrains=True,
         of_pairs=False,

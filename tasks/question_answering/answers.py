@@ -14,6 +14,7 @@ import numpy as np
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import Rule
 from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.encoders.family import MAX_TOP, TOP
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import is_span, plain
 from encoder_zoo.tasks.preprocessing.given_labels import Labels, check_given
@@ -44,6 +45,15 @@ NullThreshold = Annotated[
     float,
     Rule(lambda v: type(v) in (int, float) and not math.isnan(v), "a number, perhaps infinite"),
 ]
+
+
+def _is_beam(value: object) -> bool:
+    two = isinstance(value, list | tuple) and len(value) == 2
+    return two and all(TOP.holds(count) for count in value)
+
+
+_BEAM = f"two integers from 1 to {MAX_TOP}, (start_n_top, end_n_top), such as (5, 5)"
+Beam = Annotated[tuple, Rule(_is_beam, _BEAM)]
 _WHITE_SPACE = r"[\x09-\x0d\x1c-\x20\x{85}\p{Z}]+"
 
 

@@ -5,15 +5,12 @@ Comment letters: B batch, L sequence, D hidden, n start_n_top, m end_n_top, W wi
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.validation import Rule
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.encoders.family import INITIALIZER_RANGE, MAX_TOP, TOP, BeamHead
+from encoder_zoo.encoders.family import INITIALIZER_RANGE, BeamHead
 from encoder_zoo.encoders.layers import initializer
 from encoder_zoo.encoders.positions import take_positions
 from encoder_zoo.tasks.base.head import HiddenLayer
@@ -23,15 +20,6 @@ NO_START = (
     "The inputs have no answer_start, the position of the first token of each answer, (B, 1). The "
     "preprocessor computes it from the answers."
 )
-
-
-def _is_beam(value: object) -> bool:
-    two = isinstance(value, list | tuple) and len(value) == 2
-    return two and all(TOP.holds(count) for count in value)
-
-
-_EXPECTED = f"two integers from 1 to {MAX_TOP}, (start_n_top, end_n_top), such as (5, 5)"
-Beam = Annotated[tuple, Rule(_is_beam, _EXPECTED)]
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

@@ -6,6 +6,7 @@ Comment letters: N questions, W windows, P tokens of a window's context, L seque
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from encoder_zoo.tasks.preprocessing.windows import take
 from encoder_zoo.tasks.question_answering import answer_ranking
 from encoder_zoo.tasks.question_answering.answer_ranking import RankedSpans
 from encoder_zoo.tasks.question_answering.answers import (
+    Beam,
     Candidates,
     NullThreshold,
     beam_spans,
@@ -29,7 +31,7 @@ from encoder_zoo.tasks.question_answering.answers import (
     find_spans,
     split_examples,
 )
-from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts
+from encoder_zoo.tasks.question_answering.span_qa_preprocessor import Contexts, SpanQAPreprocessor
 
 # The most spans of tokens that are one span of characters. A character has 4 tokens at most: its
 # bytes (RoBERTa) or its decomposition (BERT). Any token of the first may begin the span, any of the
@@ -60,8 +62,21 @@ class QuestionAnswers(Answers):
         null_threshold: Float or None. None always answers.
     """
 
-    beam: tuple[int, int] | None = None
-    null_threshold: float | None = None
+    preprocessor_class = SpanQAPreprocessor
+    methods = ("answer",)
+    beam: Beam | None = None
+    null_threshold: NullThreshold | None = None
+
+    def predict_texts(self, x: Any, batch_size: int | None = None) -> list[list[np.ndarray]]:
+        examples = self.preprocessor.encode(x)
+        examples.pop("labels", None)
+        outputs = zip(
+            examples["text_index"].numpy(),
+            self.unpadded_outputs(examples, batch_size, axis=None if self.beam else 1),
+            strict=True,
+        )
+        by_question = itertools.groupby(outputs, key=lambda output: output[0])
+        return [[values for _, values in windows] for _, windows in by_question]
 
     @validate_arguments
     @skips_missing("question", "context")

@@ -6,13 +6,11 @@ Comment letters: B batch, L sequence.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
-import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
@@ -41,11 +39,12 @@ from encoder_zoo.tasks.question_answering.answer_ranking import (
 from encoder_zoo.tasks.question_answering.answers import (
     COLUMNS,
     NO_LABELS,
+    Beam,
     NullThreshold,
     answer_lists,
     split_examples,
 )
-from encoder_zoo.tasks.question_answering.beam import NO_START, Beam, make_span_beam
+from encoder_zoo.tasks.question_answering.beam import NO_START, make_span_beam
 from encoder_zoo.tasks.question_answering.question_answers import QuestionAnswers
 from encoder_zoo.tasks.question_answering.span_qa_preprocessor import SpanQAPreprocessor
 from encoder_zoo.tasks.question_answering.squad import squad_scores, squad_v2_scores
@@ -256,17 +255,6 @@ class SpanQA(Task):
     @property
     def _answers(self) -> QuestionAnswers:
         return QuestionAnswers(self.preprocessor, self, self.beam, self.null_threshold)
-
-    def _predict_texts(self, x, batch_size, predict) -> list[list[np.ndarray]]:
-        examples = self.preprocess(x)
-        examples.pop("labels", None)
-        outputs = zip(
-            examples["text_index"].numpy(),
-            self._answers.unpadded_outputs(examples, batch_size, axis=None if self.beam else 1),
-            strict=True,
-        )
-        by_question = itertools.groupby(outputs, key=lambda output: output[0])
-        return [[values for _, values in windows] for _, windows in by_question]
 
     @overload
     def answer(

@@ -5,6 +5,7 @@ Comment letters: N questions, K choices of a question, T choices of all question
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -16,7 +17,9 @@ from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.classes import softmax
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
+from encoder_zoo.tasks.classification.window_pooling import WindowPooling, pooled_predictions
 from encoder_zoo.tasks.preprocessing.inputs import as_text_lists, has_text
+from encoder_zoo.tasks.ranking.multiple_choice_preprocessor import MultipleChoicePreprocessor
 
 
 class Choice(TypedDict):
@@ -27,8 +30,23 @@ class Choice(TypedDict):
     score: float
 
 
+@dataclasses.dataclass(frozen=True)
 class ChoiceAnswers(Answers):
-    """Answers of a `MultipleChoice`."""
+    """Answers of a `MultipleChoice`.
+
+    Attributes:
+        window_pooling: "mean" or "max" of the logits for the windows of a choice.
+    """
+
+    preprocessor_class = MultipleChoicePreprocessor
+    methods = ("choose",)
+    window_pooling: WindowPooling = "mean"
+
+    def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
+        """Compute the logits of the choices (K,) of each question, in their order."""
+        examples, counts = self.preprocessor.encode_choices(x)
+        pooled = pooled_predictions(self.runner, examples, batch_size, 1, self.window_pooling)
+        return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
 
     @validate_arguments
     @skips_missing("questions", "choices", "contexts")
@@ -46,7 +64,7 @@ class ChoiceAnswers(Answers):
             given = None if contexts is None else [contexts]
             return self.choose([questions], [choices], given, batch_size, top_k)[0]
         x = (questions, choices) if contexts is None else (questions, choices, contexts)
-        logits = self.runner.predict(x, batch_size, verbose=0)
+        logits = self.predict_texts(x, batch_size)
         texts = as_text_lists(choices, "choices", "question").to_list()
         rows = [_ranked(*row) for row in zip(logits, texts, strict=True)]
         return [row[0] for row in rows] if top_k is None else [row[:top_k] for row in rows]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
-import numpy as np
 from keras import ops
 
 from encoder_zoo.common.arguments import LayerArguments
@@ -26,7 +25,6 @@ from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
 from encoder_zoo.tasks.classification.window_pooling import (
     WindowPooling,
     pooled_by_text,
-    pooled_predictions,
 )
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.ranking.choice_answers import Choice, ChoiceAnswers
@@ -257,13 +255,7 @@ class MultipleChoice(ListScores):
 
     @property
     def _answers(self) -> ChoiceAnswers:
-        return ChoiceAnswers(self.preprocessor, self)
-
-    def _predict_texts(self, x, batch_size: int, predict: Callable) -> list[np.ndarray]:
-        """Return the logits of the choices (K,) of each question, in their order."""
-        examples, counts = self.preprocessor.encode_choices(x)
-        pooled = pooled_predictions(self, examples, batch_size, 1, self.window_pooling)  # (T, 1)
-        return np.split(pooled[:, 0], np.cumsum(counts.numpy())[:-1]) if len(counts) else []
+        return ChoiceAnswers(self.preprocessor, self, self.window_pooling)
 
     def signatures(self) -> dict[str, Callable]:
         """Return `choose` for exports: of "question" (N,) and "choices" (N, K), and as

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.classes import sigmoid
 from encoder_zoo.tasks.base.missing_answers import Missing, skips_missing
 from encoder_zoo.tasks.preprocessing.inputs import as_column
+from encoder_zoo.tasks.ranking.reranker_preprocessor import RerankerPreprocessor
 from encoder_zoo.tasks.retrieval.ranking import RankedText, ranked_texts
+
+Activation = Literal["sigmoid", "linear"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +31,9 @@ class RankAnswers(Answers):
         activation: "sigmoid" or "linear", the function that makes scores of logits.
     """
 
-    activation: str = "sigmoid"
+    preprocessor_class = RerankerPreprocessor
+    methods = ("score", "rank")
+    activation: Activation = "sigmoid"
 
     @validate_arguments
     @skips_missing("queries", "texts", one_for_all=True)

@@ -32,7 +32,7 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import ABSENT
 from encoder_zoo.tasks.preprocessing.batching import in_graph_batches
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.ranking.list_scores import ListScores
-from encoder_zoo.tasks.ranking.rank_answers import RankAnswers
+from encoder_zoo.tasks.ranking.rank_answers import Activation, RankAnswers
 from encoder_zoo.tasks.ranking.reranker_preprocessor import (
     CANDIDATE,
     ExpectedScores,
@@ -132,8 +132,6 @@ class RerankerPresetArguments(TaskPresetArguments, total=False):
 
     max_length: int | None
 
-
-Activation = Literal["sigmoid", "linear"]
 
 LISTS = "lists"  # form of the data of `fit` that are not pairs
 MEASURES = ("ndcg@10", "mrr@10", "map@100")

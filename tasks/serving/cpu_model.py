@@ -25,10 +25,10 @@ from encoder_zoo.common.lazy import LazyModule, require, tf
 from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
-from encoder_zoo.tasks.serving.export import (
-    export_task,
+from encoder_zoo.tasks.serving.model_files import (
     openvino_model,
     require_packages,
+    write_model,
 )
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class LiteModel(CpuModel):
         options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "model.tflite")
-            export_task(task, path, "litert", **options)
+            write_model(task, path, "litert", **options)
             content = path.read_bytes()
         interpreter = litert.Interpreter(model_content=content, num_threads=usable_cores())
         self._runner = interpreter.get_signature_runner()

@@ -27,7 +27,11 @@ from encoder_zoo.tasks.preprocessing.columns import is_doc, plain
 from encoder_zoo.tasks.preprocessing.inputs import as_column
 from encoder_zoo.tasks.preprocessing.preprocessor import as_valid_text
 from encoder_zoo.tasks.tagging import span_decoding
-from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import SpanWindows, WordsOfTexts
+from encoder_zoo.tasks.tagging.entity_extractor_preprocessor import (
+    EntityExtractorPreprocessor,
+    SpanWindows,
+    WordsOfTexts,
+)
 from encoder_zoo.tasks.tagging.span_decoding import Candidates
 
 Labels = Sequence[str] | Mapping[str, str] | Sequence[Sequence[str] | Mapping[str, str]]
@@ -43,9 +47,15 @@ class EntityAnswers(Answers):
         max_width: Positive integer. Largest number of words of an entity.
     """
 
+    preprocessor_class = EntityExtractorPreprocessor
+    methods = ("extract_entities",)
     labels: Sequence[str] | None
     thresholds: Mapping[str, float] | None
     max_width: int
+
+    def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
+        texts, labels = x if isinstance(x, tuple) else (x, None)
+        return self.find_logits(texts, labels, batch_size)
 
     @validate_arguments
     @skips_missing("texts", beside="labels")

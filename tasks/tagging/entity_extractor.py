@@ -294,10 +294,6 @@ class EntityExtractor(Task):
 
     # -- answers -------------------------------------------------------------------------------
 
-    def _predict_texts(self, x, batch_size, predict) -> list[np.ndarray]:
-        texts, labels = x if isinstance(x, tuple) else (x, None)
-        return self._answers.find_logits(texts, labels, batch_size)
-
     @property
     def _answers(self) -> EntityAnswers:
         settings = self.labels, self.thresholds, self.max_width

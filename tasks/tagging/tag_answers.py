@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
-from encoder_zoo.common.validation import PositiveInt, Probability, validate_arguments
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    Probability,
+    Rule,
+    Temperature,
+    validate_arguments,
+)
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.base.answers import Answers
 from encoder_zoo.tasks.base.classes import softmax
@@ -26,6 +32,23 @@ from encoder_zoo.tasks.preprocessing.windows import merge
 from encoder_zoo.tasks.tagging import entities
 from encoder_zoo.tasks.tagging.alignment import tags_of_tokens
 from encoder_zoo.tasks.tagging.tags import parse_tags
+from encoder_zoo.tasks.tagging.token_classifier_preprocessor import TokenClassifierPreprocessor
+
+
+def _are_tag_scores(value: object) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    pairs, *ends = (np.asarray(scores, "float32") for scores in value)
+    return pairs.ndim == 2 and [scores.shape for scores in ends] == 2 * [pairs.shape[:1]]
+
+
+TagNames = Annotated[
+    list[str],
+    Rule(lambda v: len(v) > 0 and all(isinstance(name, str) for name in v), "a list of tags"),
+]
+TagScores = Annotated[
+    Sequence[np.ndarray], Rule(_are_tag_scores, "the scores of pairs, of first and of last tags")
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +66,20 @@ class TagAnswers(Answers):
             has learned, arrays of shape (C, C), (C,) and (C,).
     """
 
-    tag_names: list[str]
-    strategy: str | None = None
+    preprocessor_class = TokenClassifierPreprocessor
+    methods = ("extract_entities", "predict_tags")
+    tag_names: TagNames
+    strategy: entities.Strategy | None = None
     valid_tags: bool | None = None
     split_symbols: bool | Literal["outer"] = False
-    temperature: float = 1.0
-    thresholds: Mapping[str, float] | None = None
-    tag_scores: Sequence[np.ndarray] | None = None
+    temperature: Temperature = 1.0
+    thresholds: Thresholds | None = None
+    tag_scores: TagScores | None = None
+
+    def predict_texts(self, x: Any, batch_size: int | None = None) -> list[np.ndarray]:
+        tokens, logits = self.find_logits(x, batch_size)
+        splits = tokens.ids.row_splits.numpy()
+        return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
 
     @validate_arguments
     @skips_missing("texts")
@@ -157,4 +187,5 @@ class TagAnswers(Answers):
         rules = entities.transitions(parse_tags(self.tag_names)) if self.valid_tags else None
         if self.tag_scores is None:
             return rules
-        return entities.with_scores(rules, [s / self.temperature for s in self.tag_scores])
+        scores = [np.asarray(s, "float32") / self.temperature for s in self.tag_scores]
+        return entities.with_scores(rules, scores)

@@ -353,11 +353,6 @@ class TokenClassifier(LabelledTask):
     strategy: Strategy | None
     valid_tags: bool | None
 
-    def _predict_texts(self, x, batch_size, predict) -> list[np.ndarray]:
-        tokens, logits = self._answers.find_logits(x, batch_size)
-        splits = tokens.ids.row_splits.numpy()
-        return np.split(logits, splits[1:-1]) if len(splits) > 1 else []
-
     @property
     def _answers(self) -> TagAnswers:
         self._check_labels_known()

@@ -19,7 +19,7 @@ import encoder_zoo as ez
 from encoder_zoo.extras.display.picture import Picture
 from encoder_zoo.presets.files import atomic
 from encoder_zoo.tasks.base.task import Task
-from encoder_zoo.tasks.serving import export
+from encoder_zoo.tasks.serving import export, model_files
 from encoder_zoo.tasks.training.backup import BackupFolder, Position
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are made")
@@ -51,7 +51,7 @@ def _write_saved_model(module, folder, signatures) -> None:
 
 
 def _write_model(task, path, *args, **options) -> None:
-    pathlib.Path(path).write_bytes(os.urandom(8) + export.MARK.encode())
+    pathlib.Path(path).write_bytes(os.urandom(8) + model_files.MARK.encode())
 
 
 def save_backup(parts, folder):
@@ -106,8 +106,9 @@ def write(request, parts, monkeypatch):
         export, "write_warm_up", lambda folder, _: (folder / "assets.extra").mkdir()
     )
     monkeypatch.setattr(keras.Model, "export", _write_model)
-    stubs = "_teach_tf2onnx_erfc", "_describe_onnx", "_describe_litert", "_of_texts", "_of_ids"
-    for name in stubs:
+    for name in ("_teach_tf2onnx", "_describe_onnx", "_describe_litert"):
+        monkeypatch.setattr(model_files, name, lambda *_: None)
+    for name in ("_of_texts", "_of_ids"):
         monkeypatch.setattr(export, name, lambda *_: None)
     monkeypatch.setattr(export, "_warm_up", lambda *_: [])
     return lambda folder: WRITERS[request.param](parts, folder)

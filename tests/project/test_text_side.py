@@ -17,6 +17,9 @@ ROOMS = {
     "tasks/tagging/*s.py": {"tasks.tagging.entity_metrics"},
     "tasks/*/*answers.py": set(),
     "tasks/base/c*.py": set(),
+    "tasks/serving/*.py": {
+        f"tasks.serving.{name}" for name in ("cpu_model", "export", "export_folder", "model_files")
+    },
 }
 
 SCRIPT = """

@@ -1,0 +1,80 @@
+"""Texts to examples for sparse vectors, where queries may be read by another encoder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.serializable import serializable
+from encoder_zoo.presets.formats.sparse_folder import SparseFolder
+from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.family import Family
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.presets.files.folder_files import FolderFiles
+    from encoder_zoo.tasks.embedding.sparse_encoder import SparseEncoder
+    from encoder_zoo.tasks.embedding.term_table import TermTable
+
+
+def _load_table_class() -> type[TermTable]:
+    from encoder_zoo.tasks.embedding.term_table import TermTable
+
+    return TermTable
+
+
+def _read_tokenizer(files: FolderFiles, family: Family) -> Tokenizer:
+    from encoder_zoo.presets.loading import tokenizer_of_files
+
+    return tokenizer_of_files(files, family)
+
+
+@serializable
+class SparseEncoderPreprocessor(TextEmbedderPreprocessor):
+    """Texts to `[CLS] text [SEP]`, with the arguments and results of `TextEmbedderPreprocessor`.
+
+    Of rows of several texts the first always gets the prompt "query", the others "document".
+
+    Example:
+        >>> from encoder_zoo import BertTokenizer
+        >>> tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "query", ":"]
+        >>> preprocessor = SparseEncoderPreprocessor(BertTokenizer(tokens), max_length=16)
+        >>> preprocessor(["hello"])["token_ids"].numpy().tolist()
+        [[2, 5, 3]]
+    """
+
+    task_name = "sparse_encoder"
+    folder = SparseFolder(_load_table_class, _read_tokenizer)
+    truncation_advice = Preprocessor.truncation_advice
+    _of_queries: TermTable | SparseEncoder | None = None
+
+    def attach(self, task: SparseEncoder) -> None:
+        super().attach(task)
+        self._of_queries = task.query_encoder
+
+    def is_query(self, prompt: str | None) -> bool:
+        """Return whether texts with a prompt are read by another encoder, that of queries."""
+        name = self.default_prompt if prompt is None else prompt
+        return self._of_queries is not None and name == "query"
+
+    def encoded_texts(self, texts: array_ops.Tensor, prompt: str | None) -> dict:
+        if not self.is_query(prompt):
+            return super().encoded_texts(texts, prompt)
+        text = self.prompt_text(prompt)
+        texts = array_ops.strings.join([text, texts]) if text else texts
+        examples = self._of_queries.encoded_queries(texts)
+        if self.sequence_length:
+            examples["token_ids"] = examples["token_ids"][:, : self.sequence_length]
+        return examples
+
+    def _rows(self, columns: tuple, y) -> tuple:
+        if len(columns) == 1 and y is not None:
+            raise ValueError(
+                "x has one column of texts, and y is of pairs. Expected x=(queries, documents), "
+                "or (queries, documents, negatives) and a teacher's scores."
+            )
+        return super()._rows(columns, y)
+
+    def _prompts_of_rows(self, prompt: str | None, symmetric: bool) -> tuple[str, str]:
+        return "query", "document"

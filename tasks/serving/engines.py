@@ -1,0 +1,255 @@
+"""Models run by ONNX Runtime, OpenVINO or LiteRT: arrays to arrays, without Keras.
+
+Comment letters: B batch, L sequence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from encoder_zoo.common.lazy import LazyModule, require
+from encoder_zoo.common.machine import usable_cores
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.preprocessing.batch_shapes import batches_by_length, take_examples
+from encoder_zoo.tasks.preprocessing.batching import BATCH_SIZE
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+
+onnxruntime = LazyModule(
+    "onnxruntime",
+    "Models in ONNX need the package onnxruntime: `pip install onnxruntime`, or the extra "
+    "encoder-zoo[onnx-runtime].",
+)
+litert = LazyModule(
+    "ai_edge_litert.interpreter",
+    "Models in LiteRT need the package ai-edge-litert: `pip install ai-edge-litert`, or the extra "
+    "encoder-zoo[litert].",
+)
+openvino = LazyModule(
+    "openvino",
+    "Models in OpenVINO need the package openvino: `pip install openvino`, or the extra "
+    "encoder-zoo[openvino].",
+)
+# Attention weights of a call are all in memory: longer texts go in smaller parts.
+MAX_POSITION_PAIRS = 32 * 512**2
+MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
+OPTIONAL = ("padding_mask", "segment_ids", *MASKS)
+
+
+class Session(ABC):
+    """A model that is open in an engine. Several threads may run it.
+
+    Attributes:
+        input_names: List of strings. Names of the inputs, each an int32 array (B, ...).
+        output_shape: List of integers, and None for sizes that are open.
+        only_batch: Integer B if the model has one batch size, as LiteRT's has from PyTorch.
+    """
+
+    input_names: list[str]
+    output_shape: list[int | None]
+    only_batch: int | None = None
+
+    def takes(self, inputs: Mapping[str, Any]) -> bool:
+        """Return whether the model was converted for these inputs, optional ones left out or not.
+
+        Others, such as "answer_start" of a `SpanQA` with a beam, would change its outputs. The
+        inputs of a row's further texts, "candidate_...", are not read.
+        """
+        given = {name for name in inputs if not name.startswith(CANDIDATE)}
+        return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute the outputs (B, ...) float32.
+
+        Args:
+            inputs: Dict of integer arrays (B, ...) that the model `takes`. Without "padding_mask"
+                all tokens are text, without "segment_ids" all are of the first.
+        """
+        tokens = np.asarray(inputs["token_ids"])
+        real = inputs.get("padding_mask", np.ones_like(tokens))
+        given = {
+            "padding_mask": real,
+            "segment_ids": np.zeros_like(tokens),
+            **dict.fromkeys(MASKS, real),
+            **inputs,
+        }
+        batch = {name: np.asarray(given[name], "int32") for name in self.input_names}
+        count, length = tokens.shape
+        size = self.only_batch or max(1, MAX_POSITION_PAIRS // max(1, length) ** 2)
+        if not count:
+            return np.zeros([0, *(size or length for size in self.output_shape[1:])], "float32")
+        parts = [
+            self._infer({name: values[start : start + size] for name, values in batch.items()})
+            for start in range(0, count, size)
+        ]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+    @abstractmethod
+    def _infer(self, batch: dict[str, np.ndarray]) -> np.ndarray:
+        """Compute the output, an array that the next call does not write into."""
+
+
+class OnnxSession(Session):
+    """A model in ONNX Runtime, which answers several threads at a time.
+
+    Args:
+        path: Path of the file.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        require(onnxruntime)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = usable_cores()
+        options.log_severity_level = 3  # errors
+        self._session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        self.input_names = sorted(given.name for given in self._session.get_inputs())
+        [output] = self._session.get_outputs()
+        self.output_shape = [size if isinstance(size, int) else None for size in output.shape]
+
+    def _infer(self, batch):
+        return self._session.run(None, batch)[0]
+
+
+class OpenVinoSession(Session):
+    """A model in OpenVINO, which answers one call at a time.
+
+    Args:
+        model: Path of the file, or `openvino.Model`.
+        precision: "f32" or "bf16", of matrix products where the processor has instructions for it.
+    """
+
+    def __init__(self, model: pathlib.Path | openvino.Model, precision: str = "f32"):
+        require(openvino)
+        core = openvino.Core()
+        if isinstance(model, pathlib.Path):
+            model = core.read_model(model)
+        self.input_names = sorted(given.any_name for given in model.inputs)
+        [output] = model.outputs
+        shape = output.partial_shape
+        self.output_shape = [None if size.is_dynamic else size.get_length() for size in shape]
+        settings = {
+            "INFERENCE_PRECISION_HINT": precision,
+            "INFERENCE_NUM_THREADS": usable_cores(),
+        }
+        self._request = core.compile_model(model, "CPU", settings).create_infer_request()
+        self._lock = threading.Lock()
+
+    def _infer(self, batch):
+        with self._lock:
+            return self._request.infer(batch)[0].copy()  # the request's memory is used again
+
+
+class LiteRtSession(Session):
+    """A model in LiteRT, which answers one call at a time.
+
+    Args:
+        model: Path of the file, or its contents.
+    """
+
+    def __init__(self, model: pathlib.Path | bytes):
+        require(litert)
+        is_path = isinstance(model, pathlib.Path)
+        given = {"model_path": str(model)} if is_path else {"model_content": model}
+        interpreter = litert.Interpreter(**given, num_threads=usable_cores())
+        self._runner = interpreter.get_signature_runner()
+        inputs = self._runner.get_input_details()
+        self.input_names = sorted(inputs)
+        [output] = self._runner.get_output_details().values()
+        sizes = output["shape_signature"].tolist()
+        self.output_shape = [None if size < 0 else size for size in sizes]
+        batch = int(inputs["token_ids"]["shape_signature"][0])
+        self.only_batch = batch if batch > 0 else None
+        self._lock = threading.Lock()
+
+    def _infer(self, batch):
+        with self._lock:
+            [outputs] = self._runner(**batch).values()
+            return outputs
+
+
+# Engines by their names, which are those of the formats that they read.
+SESSIONS: dict[str, Callable[[pathlib.Path], Session]] = {
+    "onnx": OnnxSession,
+    "openvino": OpenVinoSession,
+    "litert": LiteRtSession,
+}
+PACKAGES = {"onnx": onnxruntime, "openvino": openvino, "litert": litert}
+
+
+def open_session(path: pathlib.Path, engine: str) -> Session:
+    """Open a model's file.
+
+    Args:
+        path: Path of the file.
+        engine: String, a name in `SESSIONS`.
+
+    Raises:
+        ImportError: If the package of the engine is not installed.
+        ValueError: If the engine does not read the file.
+    """
+    require(PACKAGES[engine])
+    with _named_errors(path, engine):
+        return SESSIONS[engine](path)
+
+
+@contextlib.contextmanager
+def _named_errors(path: pathlib.Path, engine: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each engine has errors of its own
+        raise ValueError(f"{path} cannot be opened by {engine}. It was:\n{error}") from error
+
+
+class EngineRunner:
+    """Computes the outputs for texts and encoded examples with an engine: a `Runner` without Keras.
+
+    Args:
+        session: Model that is open in an engine.
+        preprocessor: Preprocessor of the task.
+    """
+
+    def __init__(self, session: Session, preprocessor: Preprocessor):
+        self.session = session
+        self.preprocessor = preprocessor
+
+    def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = 0) -> np.ndarray:
+        """Compute the outputs for texts or prepared inputs, in their order."""
+        size = batch_size or BATCH_SIZE
+        if not isinstance(x, Mapping):
+            texts = tuple(self.preprocessor.texts_of(x))
+            return self.run_texts(texts, size, self.preprocessor.encode)
+        if not self.session.takes(x):
+            raise invalid("The inputs", sorted(x), f"{self.session.input_names} of the export")
+        count = len(x["token_ids"])
+        parts = [
+            self.session.run({name: values[i : i + size] for name, values in x.items()})
+            for i in range(0, max(count, 1), size)
+        ]
+        return np.concatenate(parts)
+
+    def run_texts(self, texts: tuple, batch_size: int, encode: Callable) -> np.ndarray:
+        """Compute the outputs for columns of texts, which `encode` makes examples of."""
+        if not len(texts[0]):
+            return np.zeros([0, *(size or 0 for size in self.session.output_shape[1:])], "float32")
+        indices, outputs = zip(*self.run_examples(encode(texts), batch_size), strict=True)
+        return np.concatenate(outputs)[np.argsort(np.concatenate(indices))]
+
+    def run_examples(
+        self, examples: dict, batch_size: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the indices of the examples of each batch (B,), the longest first, and their
+        outputs."""
+        for indices in batches_by_length(examples, batch_size or BATCH_SIZE):
+            inputs = self.preprocessor.collate(take_examples(examples, indices))
+            yield indices, self.session.run({n: np.asarray(v) for n, v in inputs.items()})

@@ -1,0 +1,202 @@
+"""Exports in a folder that answers without Keras, see `opened_export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import pathlib
+from collections.abc import Mapping, Sized
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.validation import rules_of, validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
+from encoder_zoo.presets.files.atomic import Kind, replacing
+from encoder_zoo.presets.files.json_data import as_json_value
+from encoder_zoo.presets.files.manifest import write_manifest
+from encoder_zoo.tasks import ANSWERS
+from encoder_zoo.tasks.serving.engines import EngineRunner, open_session
+from encoder_zoo.tasks.serving.model_files import custom_operations, tokenizer_json, write_model
+from encoder_zoo.tasks.serving.opened_export import (
+    KIND,
+    MODEL_FILES,
+    TOKENIZER_ARGUMENTS,
+    TOKENIZER_CLASSES,
+    Engine,
+    ExportRecord,
+)
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+    from encoder_zoo.tasks.base.answers import Answers
+    from encoder_zoo.tasks.base.task import Task
+    from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+
+logger = logging.getLogger("encoder_zoo")
+
+
+@validate_arguments
+def export_folder(
+    task: Task,
+    folder: str | os.PathLike[str],
+    format: Engine,
+    dtype: Literal["float32", "int8"] = "float32",
+    texts: Any = None,
+    **options: Any,
+) -> None:
+    """Write a folder for `open_export`; see `Task.export`.
+
+    Args:
+        task: Task with a preprocessor.
+        folder: String or path. It is replaced atomically.
+        format: String. Format of the model's file.
+        dtype: String. "int8" quantizes matrix products. Defaults to "float32".
+        texts: Typical inputs, as for `predict`, on which the outputs in int8 are compared with
+            those in float32. Defaults to None.
+        **options: Options of Keras's exporter.
+
+    Raises:
+        ValueError: If the task cannot be opened without Keras, or the format does not support it.
+    """
+    record = describe(task, format, dtype)
+    if texts is not None and dtype != "int8":
+        raise invalid("texts", texts, "None, unless dtype='int8'")
+    if isinstance(texts, Sized) and not len(texts):
+        raise invalid("texts", texts, "some typical inputs")
+    kind = Kind("an export", lambda manifest: manifest["task"] == KIND)
+    with replacing(folder, kind) as new:
+        path = new / MODEL_FILES[format][0]
+        write_model(task, path, format, **options)
+        if format == "litert" and (lacking := custom_operations(path)):
+            raise _refused(task, f"LiteRT does not have {', '.join(lacking)}")
+        if texts is not None:
+            record = dataclasses.replace(record, agreement=measure(task, path, format, texts))
+        for name, content in _tokenizer_files(task).items():
+            data = content.encode() if isinstance(content, str) else content
+            (new / name).write_bytes(data)
+        write_manifest(new, {"task": KIND, KIND: dataclasses.asdict(record)})
+
+
+def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:
+    """Describe a task for the manifest of its export.
+
+    Raises:
+        ValueError: If the task has no preprocessor, or its answers need more than the model's file
+            and plain settings.
+    """
+    if task.preprocessor is None:
+        raise _refused(task, "it has no preprocessor", "Export it as a file, such as 'model.onnx'")
+    if task.record.text_method is None:
+        raise _refused(task, "it has no method that answers to texts")
+    answers, backbone, preprocessor = task._answers, task.backbone, task.preprocessor
+    name = type(answers).__name__
+    if name not in ANSWERS:
+        raise _refused(task, f"its answers are made by {name}")
+    if type(preprocessor) is not answers.preprocessor_class:
+        raise _refused(task, f"its preprocessor is of a class of its own, {type(preprocessor)}")
+    return ExportRecord(
+        task=task.record.name,
+        answers=name,
+        format=format,
+        dtype=dtype,
+        agreement=None,
+        settings=_settings(task, answers),
+        preprocessor=_plain(_arguments(preprocessor)),
+        tokenizer=_tokenizer_settings(task, preprocessor.tokenizer),
+        backbone={
+            "vocabulary_size": backbone.vocabulary_size,
+            "max_sequence_length": backbone.max_sequence_length,
+            "num_segments": preprocessor.num_segments,
+            "predicts_in_order": backbone.predicts_in_order,
+        },
+    )
+
+
+def _refused(task: Task, reason: str, advice: str = "") -> ValueError:
+    advice = advice or "Export it as a SavedModel, export('served/1'), on TensorFlow"
+    return ValueError(
+        f"This {type(task).__name__} cannot be exported for open_export: {reason}. {advice}."
+    )
+
+
+def _settings(task: Task, answers: Answers) -> dict[str, object]:
+    """Return the settings of the answers as plain data."""
+    rules, found = rules_of(type(answers).__init__), {}
+    for field in dataclasses.fields(answers):
+        value = getattr(answers, field.name)
+        if field.name in rules:
+            found[field.name] = _plain(value)
+        elif field.name not in ("preprocessor", "runner") and value is not None:
+            raise _refused(task, f"its answers need {field.name}, which no file of a model holds")
+    return found
+
+
+def _arguments(preprocessor: Preprocessor) -> dict[str, object]:
+    names = [name for name in argument_names(type(preprocessor)) if name != "tokenizer"]
+    return {name: getattr(preprocessor, name) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as JSON has it, for `from_setting`."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple | range):
+        return [_plain(part) for part in value]
+    return as_json_value(value)
+
+
+def _tokenizer_settings(task: Task, tokenizer: Tokenizer | FileTokenizer) -> dict[str, object]:
+    """Return the class of a tokenizer and those arguments that its files do not hold."""
+    name = type(tokenizer).__name__
+    if isinstance(tokenizer, FileTokenizer):
+        return {"class": name, "arguments": {"keeps_unknown": tokenizer.keeps_unknown}}
+    kind = TOKENIZER_CLASSES.get(name)
+    if kind is None or kind.load() is not type(tokenizer):
+        raise _refused(task, f"its tokenizer is of a class of its own, {type(tokenizer)}")
+    return {
+        "class": name,
+        "arguments": {name: getattr(tokenizer, name) for name in TOKENIZER_ARGUMENTS},
+    }
+
+
+def _tokenizer_files(task: Task) -> dict[str, str | bytes]:
+    """Return the files of the tokenizer, whose tokenizer.json also truncates and pads."""
+    files = task.preprocessor.tokenizer.to_files()
+    padded = tokenizer_json(task) if "tokenizer.json" in files else None
+    return files if padded is None else {**files, "tokenizer.json": padded}
+
+
+def measure(task: Task, path: pathlib.Path, format: Engine, texts: Any) -> dict[str, float]:
+    """Compare the outputs of a model's file for texts with those of the task.
+
+    Args:
+        task: Task.
+        path: Path of the file.
+        format: String. Format of the file.
+        texts: Inputs, as for `predict`.
+
+    Returns:
+        Dict of "mean_cosine" and "least_cosine", of the outputs for each text.
+    """
+    runner = EngineRunner(open_session(path, format), task.preprocessor)
+    answers = dataclasses.replace(task._answers, runner=runner)
+    pairs = zip(answers.predict_texts(texts), task.predict(texts, verbose=0), strict=True)
+    cosines = [_cosine(found, expected) for found, expected in pairs]
+    agreement = {
+        "mean_cosine": round(float(np.mean(cosines)), 6),
+        "least_cosine": round(float(np.min(cosines)), 6),
+    }
+    logger.info("Outputs in int8 and in float32 for %d inputs: %s", len(cosines), agreement)
+    return agreement
+
+
+def _cosine(found: Any, expected: Any) -> float:
+    a, b = (np.concatenate([np.ravel(part) for part in x]) for x in ([found], [expected]))
+    a, b = np.float64(a), np.float64(b)
+    return float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-12))

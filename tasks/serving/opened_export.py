@@ -1,0 +1,392 @@
+"""Exports in a folder, opened with NumPy, `tokenizers` and an engine alone.
+
+The folder holds the model's file, the files of the tokenizer, and in `encoder_zoo.json` the
+settings that decide the answers: those of the task's `Answers`, of its preprocessor and of its
+tokenizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from encoder_zoo.common.configuration import argument_names, argument_rules
+from encoder_zoo.common.lazy import in_numpy
+from encoder_zoo.common.validation import (
+    PositiveInt,
+    Rule,
+    check_argument,
+    rules_of,
+    validate_arguments,
+)
+from encoder_zoo.common.wording import invalid, unknown_argument
+from encoder_zoo.encoders.tokenizers import TOKENIZERS
+from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+from encoder_zoo.presets.files.folder_files import FolderFiles
+from encoder_zoo.presets.files.json_data import from_json_value
+from encoder_zoo.presets.files.manifest import NAME as MANIFEST
+from encoder_zoo.presets.files.manifest import read_manifest
+from encoder_zoo.presets.files.open_folder import OpenFolder
+from encoder_zoo.presets.formats.preset_files import TOKENIZER_JSON
+from encoder_zoo.presets.formats.stored_tokenizer import read_tokenizer_files
+from encoder_zoo.tasks import ANSWERS
+from encoder_zoo.tasks.preprocessing.preprocessor import Preprocessor
+from encoder_zoo.tasks.serving.engines import EngineRunner, Session, open_session
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.base.answers import Answers
+
+KIND = "export"  # the task in the manifest
+Engine = Literal["onnx", "openvino", "litert"]
+# Of each format the model's files, the one to open first.
+MODEL_FILES = {
+    "onnx": ("model.onnx",),
+    "openvino": ("model.xml", "model.bin"),
+    "litert": ("model.tflite",),
+}
+READERS = {"onnx": ("onnx", "openvino"), "openvino": ("openvino",), "litert": ("litert",)}
+TOKENIZER_CLASSES = {kind.name: kind for kind in TOKENIZERS}
+# Arguments of tokenizers that their files do not hold, or not for every class.
+TOKENIZER_ARGUMENTS = (
+    "special_tokens_in_text",
+    "uses_segments",
+    "pair_separators",
+    "truncation_side",
+    "padding_side",
+    "model_max_length",
+)
+_PATTERNS = [
+    MANIFEST,
+    *TOKENIZER_JSON,
+    *(name for names in MODEL_FILES.values() for name in names),
+    *{name for kind in TOKENIZERS for name in kind.files},
+]
+Settings = Annotated[dict, Rule(lambda v: isinstance(v, dict), "an object")]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedBackbone:
+    """The facts about a backbone that preprocessors read, see `Preprocessor.attach`."""
+
+    vocabulary_size: PositiveInt
+    max_sequence_length: PositiveInt
+    num_segments: PositiveInt
+    predicts_in_order: bool
+    checkpoint_vocabulary = None
+
+    def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
+        """Return the least and the largest number that an input may hold."""
+        return {"segment_ids": (0, self.num_segments - 1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportRecord:
+    """The description of an export in its manifest.
+
+    Attributes:
+        task: String. Name of the task, as in `TASKS`.
+        answers: String. Name of the class of its answers, as in `ANSWERS`.
+        format: String. Format of the model's file.
+        dtype: String. "float32", or "int8" for quantized matrix products.
+        agreement: Dict or None. How near the outputs in int8 are to those in float32, see
+            `Task.export`.
+        settings: Dict. Settings of the answers.
+        preprocessor: Dict. Arguments of the preprocessor.
+        tokenizer: Dict. Class and arguments of the tokenizer.
+        backbone: Dict. Fields of `ExportedBackbone`.
+    """
+
+    task: Annotated[str, Rule(lambda v: isinstance(v, str), "a task's name")]
+    answers: Annotated[str, Rule(lambda v: v in ANSWERS, "the answers of a task")]
+    format: Engine
+    dtype: Literal["float32", "int8"]
+    agreement: Settings | None
+    settings: Settings
+    preprocessor: Settings
+    tokenizer: Settings
+    backbone: Settings
+
+
+class OpenedExport:
+    """A task that is open in an engine, and answers as the task did that was exported.
+
+    Made by `ez.open_export`. It has the answering methods of its task, with their arguments and
+    answers, such as `classify` or `embed`, and the settings that decide them, such as
+    `temperature` or `embedding_dim`.
+
+    Attributes:
+        task: String. Name of the task, such as "sequence_classifier".
+        methods: Tuple of strings. Names of the answering methods.
+        engine: String. "onnx", "openvino" or "litert".
+        dtype: String. "float32" or "int8".
+        agreement: Dict or None. How near the outputs in int8 are to those in float32.
+        preprocessor: Preprocessor of the task.
+    """
+
+    def __init__(self, record: ExportRecord, answers: Answers, engine: str):
+        self.task = record.task
+        self.methods = answers.methods
+        self.engine = engine
+        self.dtype = record.dtype
+        self.agreement = record.agreement
+        self.preprocessor = answers.preprocessor
+        self._answers = answers
+
+    def __repr__(self) -> str:
+        return f"<OpenedExport of {self.task}: {self.dtype} by {self.engine}>"
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.methods, *_setting_names(type(self._answers))]
+
+    def __getattr__(self, name: str) -> Any:
+        answers = vars(self).get("_answers")
+        if name in vars(self).get("methods", ()):
+            return _without_tensorflow(getattr(answers, name))
+        if answers is not None and name in _setting_names(type(answers)):
+            return getattr(answers, name)
+        raise AttributeError(
+            f"An export of {vars(self).get('task')} has no {name!r}. It has "
+            f"{', '.join(vars(self).get('methods', ()))} and predict.",
+            name=name,
+        )
+
+    @validate_arguments
+    def predict(self, x: object, batch_size: PositiveInt | None = None) -> Any:
+        """Compute the outputs for raw or prepared inputs, in their order; see `Task.predict`.
+
+        Args:
+            x: Texts, as for the `predict` of the task, or a dict of prepared inputs.
+            batch_size: Positive integer. Defaults to 32.
+        """
+        is_prepared = isinstance(x, Mapping) and "token_ids" in x
+        run = self._answers.runner.predict if is_prepared else self._answers.predict_texts
+        return _without_tensorflow(run)(x, batch_size)
+
+
+def _without_tensorflow(function: Callable) -> Callable:
+    """Return a function that prepares texts in NumPy, also where Keras's backend is TensorFlow."""
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        with in_numpy():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _setting_names(cls: type[Answers]) -> list[str]:
+    return list(rules_of(cls.__init__))
+
+
+@validate_arguments
+def open_export(
+    folder: str | os.PathLike[str], engine: Engine | None = None, verify: bool = True
+) -> OpenedExport:
+    """Open a folder that `model.export(folder, format=...)` wrote, to answer without Keras.
+
+    Only NumPy, the library `tokenizers` and the engine are imported. The answers are those of the
+    model: the methods, their arguments and their results are the same.
+
+        classifier.export("served", format="onnx")
+
+        opened = ez.open_export("served")  # in another process, without Keras
+        opened.classify(["Good film.", "Bad film."])
+
+    Several threads may ask it at a time. An index of the model opens with it too:
+    `ez.load_index("index", embedder=opened)`.
+
+    Args:
+        folder: String or path. The folder of the export.
+        engine: String or None. "onnx" is ONNX Runtime (package onnxruntime), "openvino" OpenVINO
+            (package openvino), which also reads exports in ONNX, and "litert" LiteRT (package
+            ai-edge-litert). Defaults to None, the engine of the folder's format.
+        verify: Boolean. Whether to compare the files with the checksums in `encoder_zoo.json`.
+            Defaults to True.
+
+    Returns:
+        An `OpenedExport`.
+
+    Raises:
+        ValueError: If the folder is no export, or a file of it was changed or damaged, or the
+            engine does not read its format.
+        ImportError: If the package of the engine is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> import encoder_zoo as ez
+        >>> classifier = ez.SequenceClassifier.from_preset("bert_nano_en_uncased_sentiment")
+        >>> folder = tempfile.mkdtemp() + "/served"
+        >>> classifier.export(folder, format="onnx")
+        >>> ez.open_export(folder).classify("A lovely film.")["label"]
+        'positive'
+    """
+    with OpenFolder(folder, _PATTERNS) as files:
+        record = read_record(files, verify)
+        readers = READERS[record.format]
+        if engine not in (None, *readers):
+            raise invalid("engine", engine, f"{' or '.join(readers)}, which read {record.format}")
+        engine = engine or record.format
+        answers = read_answers(files, record)
+        session = _open_model(files, record.format, engine)
+        files.check_unchanged()
+    runner = EngineRunner(session, answers.preprocessor)
+    return answers.opened_class(record, dataclasses.replace(answers, runner=runner), engine)
+
+
+def read_record(files: FolderFiles, verify: bool) -> ExportRecord:
+    """Read the description of an export.
+
+    Raises:
+        ValueError: If the folder is no export, or if a file was changed or has wrong fields.
+    """
+    if MANIFEST not in files:
+        raise ValueError(
+            f"{files.path} is no export: it has no {MANIFEST}. Write one with "
+            "model.export(folder, format='onnx')."
+        )
+    manifest, path = read_manifest(files, verify), files.path / MANIFEST
+    if manifest["task"] != KIND:
+        raise ValueError(
+            f"{files.path} holds a {manifest['task']}, no export. Open it with from_preset, or "
+            "write an export with model.export(folder, format='onnx')."
+        )
+    fields = checked_fields(manifest.get(KIND), ExportRecord.__init__, f"{path}: {KIND}")
+    record = ExportRecord(**fields)
+    for name in MODEL_FILES[record.format]:
+        if name not in manifest["files"]:
+            raise ValueError(f"{path}: files lacks {name}, a file of the model. Export it again.")
+    return record
+
+
+def checked_fields(fields: object, function: Callable, where: str) -> dict:
+    """Return fields of a file as arguments of a function, checked by the rules of its annotations.
+
+    Raises:
+        ValueError: If a field is missing or unknown, or has a wrong value.
+
+    Example:
+        >>> def read(top_k: PositiveInt): ...
+        >>> checked_fields({"top_k": 0}, read, "encoder_zoo.json")
+        Traceback (most recent call last):
+        ValueError: encoder_zoo.json: top_k is 0. Expected an integer of 1 or more.
+    """
+    rules = rules_of(function)
+    if not isinstance(fields, dict):
+        raise invalid(where, fields, "an object")
+    if fields.keys() != rules.keys():
+        raise invalid(f"The fields of {where}", sorted(fields), ", ".join(rules))
+    for name, rule in rules.items():
+        check_argument(f"{where}: {name}", fields[name], rule)
+    return fields
+
+
+def read_answers(files: FolderFiles, record: ExportRecord) -> Answers:
+    """Make the text side of an export, without a runner.
+
+    Raises:
+        ValueError: If a setting in the manifest has a wrong value.
+    """
+    where = f"{files.path / MANIFEST}: {KIND}"
+    cls = answers_class(record.answers)
+    settings = {name: from_setting(value) for name, value in record.settings.items()}
+    settings = checked_fields(settings, cls.__init__, f"{where}.settings")
+    tokenizer = read_tokenizer(files, record.tokenizer, f"{where}.tokenizer")
+    preprocessor = _make_preprocessor(
+        cls.preprocessor_class, tokenizer, record.preprocessor, f"{where}.preprocessor"
+    )
+    fields = checked_fields(record.backbone, ExportedBackbone.__init__, f"{where}.backbone")
+    with in_numpy():
+        preprocessor.attach(ExportedTask(ExportedBackbone(**fields), settings))
+    return cls(preprocessor=preprocessor, runner=None, **settings)
+
+
+def answers_class(name: str) -> type[Answers]:
+    """Import the class of a name in `ANSWERS`."""
+    return getattr(importlib.import_module(f"encoder_zoo.tasks.{ANSWERS[name]}"), name)
+
+
+class ExportedTask:
+    """The facts about a task that its preprocessor reads, see `Preprocessor.attach`.
+
+    Args:
+        backbone: Of the task.
+        settings: Dict of the settings of its answers, which are attributes here too.
+    """
+
+    expected_scores = query_encoder = None  # of training, and of models that are not exported
+
+    def __init__(self, backbone: ExportedBackbone, settings: Mapping[str, object]):
+        self.backbone = backbone
+        vars(self).update(settings)
+
+
+def _make_preprocessor(cls: type[Preprocessor], tokenizer, settings: dict, where: str):
+    """Make a preprocessor of the arguments in a file, checked by its class."""
+    known = [name for name in argument_names(cls) if name != "tokenizer"]
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"{where}: {unknown_argument(cls.__name__, name, known)}")
+    rules = argument_rules(cls)
+    for name in settings.keys() & rules.keys():
+        check_argument(f"{where}: {name}", settings[name], rules[name])
+    try:
+        with in_numpy():
+            return cls(tokenizer, **settings)
+    except (TypeError, AttributeError) as error:  # of a setting without a rule
+        raise ValueError(f"{where}: {error}") from error
+
+
+def read_tokenizer(files: FolderFiles, settings: dict, where: str) -> Tokenizer | FileTokenizer:
+    """Make the tokenizer of the files in the folder.
+
+    Args:
+        files: Files of the folder.
+        settings: Dict of "class", the name of a class in `TOKENIZERS` or "FileTokenizer", and
+            "arguments".
+        where: String. Place of the settings for error messages.
+
+    Raises:
+        ValueError: If a setting or a file is wrong.
+    """
+    name, arguments = settings.get("class"), settings.get("arguments")
+    if not isinstance(arguments, dict):
+        raise invalid(f"{where}.arguments", arguments, "an object")
+    if name == FileTokenizer.__name__:
+        arguments = checked_fields(arguments, _file_tokenizer_arguments, f"{where}.arguments")
+        return FileTokenizer(files.read_text(TOKENIZER_JSON[0]), **arguments)
+    if name not in TOKENIZER_CLASSES:
+        raise invalid(f"{where}.class", name, f"one of {', '.join(TOKENIZER_CLASSES)}")
+    kind = TOKENIZER_CLASSES[name]
+    cls = kind.load()
+    rules = argument_rules(cls)
+    for argument, value in arguments.items():
+        if argument not in TOKENIZER_ARGUMENTS:
+            raise ValueError(f"{where}: {unknown_argument(name, argument, TOKENIZER_ARGUMENTS)}")
+        if argument in rules:
+            check_argument(f"{where}.arguments: {argument}", value, rules[argument])
+    return cls.from_files(read_tokenizer_files(files, kind), **arguments)
+
+
+def _file_tokenizer_arguments(keeps_unknown: bool) -> None:
+    """Name the arguments of a `FileTokenizer` beside its file."""
+
+
+def from_setting(value: object) -> object:
+    """Return a setting of answers from its form in JSON."""
+    return from_json_value(value) if isinstance(value, str | float) else value
+
+
+def _open_model(files: FolderFiles, format: str, engine: str) -> Session:
+    """Open the model's file, which must be the one whose checksum was compared."""
+    names = MODEL_FILES[format]
+    session = open_session(files.path / names[0], engine)
+    for name in names:
+        checked = os.fstat(files.file(name).fileno())
+        if not os.path.samestat(os.stat(files.path / name), checked):
+            raise ValueError(f"{files.path} was replaced while it was opened. Open it again.")
+    return session

@@ -1,0 +1,316 @@
+"""Exports in folders: the answers of the task without Keras, and clear errors for bad folders."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from not_installed import hide
+
+import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.presets.files.manifest import checksum_of, digest
+from encoder_zoo.tasks import all_tasks
+from encoder_zoo.tasks.serving import engines
+from encoder_zoo.testing import tiny
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+BERT, ELECTRA = get_family("bert"), get_family("electra")
+# (task, format) that no folder is written of, and a word of the reason.
+REFUSED = {
+    ("EntityExtractor", "onnx"): "LSTM",
+    ("EntityExtractor", "openvino"): "LSTM",
+    ("EntityExtractor", "litert"): "LSTM",
+    ("Pretraining", "onnx"): "no method",
+    ("Pretraining", "openvino"): "no method",
+    ("Pretraining", "litert"): "no method",
+    ("SparseEncoder", "litert"): "Log1p",
+}
+PACKAGES = {"onnx": "tf2onnx", "openvino": "openvino", "litert": "ai_edge_litert"}
+
+
+def assert_same(found, expected):
+    """Assert that answers are equal, numbers to 1e-4 of their size and 1e-5."""
+    if hasattr(found, "toarray"):
+        found, expected = found.toarray(), expected.toarray()
+    if isinstance(found, dict):
+        assert found.keys() == expected.keys()
+        for name in found:
+            assert_same(found[name], expected[name])
+    elif isinstance(found, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(found, float | np.ndarray | np.floating):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    else:
+        assert found == expected
+
+
+def tiny_task(name):
+    cls = getattr(ez, name)
+    if name == "TextEmbedder":  # of pooling that all formats have
+        backbone, preprocessor = tiny.backbone(BERT), cls.record.preprocessor_class
+        return cls(backbone, preprocessor(tiny.tokenizer(BERT)), pooling=["mean", "cls"])
+    return tiny.task(ELECTRA if name == "ReplacedTokenDetection" else BERT, cls)
+
+
+def questions_of(task):
+    if task.record.text_method != "fill_mask":
+        return task.tiny_questions()
+    mask = task.preprocessor.tokenizer.mask_token
+    return ([f"a {mask} b", f"{mask} c {mask}"],)
+
+
+@pytest.mark.parametrize("format", PACKAGES)
+@pytest.mark.parametrize("name", [cls.__name__ for cls in all_tasks()])
+@pytest.mark.slow(except_for="onnx-(SequenceClassifier|TextEmbedder)|EntityExtractor|Pretraining")
+def test_every_task_answers_as_before_or_is_refused_by_name(name, format, tmp_path):
+    pytest.importorskip(PACKAGES[format])
+    task = tiny_task(name)
+    if (name, format) in REFUSED:
+        with pytest.raises(ValueError, match=f"{name}.*{REFUSED[name, format]}"):
+            task.export(tmp_path / "served", format=format)
+        assert not (tmp_path / "served").exists()
+        return
+    task.export(tmp_path / "served", format=format)
+    opened, asked = ez.open_export(tmp_path / "served"), questions_of(task)
+    assert opened.task == task.record.name and task.record.text_method in opened.methods
+    for method in opened.methods:
+        if method == "rank":
+            answers = (model.rank(asked[0][0], asked[1]) for model in (opened, task))
+        elif method == "predict_tags":
+            answers = (model.predict_tags([["a", "b"], ["c"]]) for model in (opened, task))
+        else:
+            answers = (getattr(model, method)(*asked) for model in (opened, task))
+        assert_same(*answers)
+    x = asked if len(asked) > 1 else asked[0]
+    if task.record.instead_of_predict:
+        with pytest.raises(ValueError, match=r"^x is .*prepared"):
+            opened.predict(x)
+    else:
+        assert_same(opened.predict(x), task.predict(x, verbose=0))
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    preprocessor = ez.SequenceClassifierPreprocessor(tiny.tokenizer(BERT), window_length=6)
+    settings = {"labels": ["no", "yes"], "temperature": 2.0, "thresholds": {"yes": 0.75}}
+    return ez.SequenceClassifier(tiny.backbone(BERT), preprocessor, **settings)
+
+
+@pytest.fixture(scope="module")
+def served(classifier, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export") / "served"
+    classifier.export(folder, format="onnx")
+    return folder
+
+
+@pytest.fixture
+def copied(served, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in served.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def change(folder, **fields):
+    """Change fields of the manifest's export, and its checksum, as an attacker would."""
+    path = folder / "encoder_zoo.json"
+    manifest = json.loads(path.read_text())
+    for name, value in fields.items():
+        *outer, last = ["export", *name.split("__")]
+        part = manifest
+        for key in outer:
+            part = part[key]
+        part[last] = value
+    manifest["sha256"] = digest(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_long_texts_thresholds_and_batches(classifier, served):
+    opened = ez.open_export(served)
+    texts = ["a b c d e f g h " * 3, "c", "a b ab", *"abcdefghijklmnop"] * 3
+    assert_same(opened.predict(texts), classifier.predict(texts, verbose=0))
+    assert_same(opened.classify(texts, batch_size=4), classifier.classify(texts))
+    assert_same(opened.classify([None, "a"], missing="none")[1], classifier.classify("a"))
+    assert opened.classify([]) == [] and opened.predict([]).shape == (0, 2)
+    assert (opened.temperature, opened.thresholds) == (2.0, {"yes": 0.75})
+    x = {name: np.asarray(v)[:, :4] for name, v in classifier.preprocessor(["a b"]).items()}
+    x = {name: values for name, values in x.items() if not name.startswith("candidate_")}
+    assert_same(opened.predict(x), classifier.predict(x, verbose=0))
+    with pytest.raises(ValueError, match="inputs"):
+        opened.predict({**x, "answer_start": x["token_ids"]})
+
+
+def test_a_method_of_other_tasks_is_named(served):
+    opened = ez.open_export(served)
+    with pytest.raises(AttributeError, match="embed.*classify"):
+        opened.embed("a")
+    assert "classify" in dir(opened) and "sequence_classifier" in repr(opened)
+
+
+SCRIPT = """
+import sys
+import encoder_zoo as ez
+opened = ez.open_export(sys.argv[1])
+print(opened.classify("a b")["label"])
+print(*sys.modules.keys() & {"keras", "tensorflow", "jax", "torch", "onnx", "scipy", "pandas"})
+"""
+
+
+def test_opening_imports_no_framework(served, classifier):
+    command = [sys.executable, "-c", SCRIPT, str(served)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [classifier.classify("a b")["label"], ""]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "vocab.txt", "encoder_zoo.json"])
+def test_a_changed_file_is_named(copied, name):
+    content = (copied / name).read_bytes()
+    (copied / name).write_bytes(content.replace(b"b", b"c", 1))
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        ez.open_export(copied)
+    (copied / name).write_bytes(content[:-9])
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        ez.open_export(copied)
+    (copied / name).unlink()
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        ez.open_export(copied)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"format": "pickle"}, "export: format is 'pickle'"),
+        ({"format": "litert"}, "files lacks model.tflite"),
+        ({"answers": "os.system"}, "answers is 'os.system'"),
+        ({"answers": ["ClassAnswers"]}, "answers is "),
+        ({"settings__temperature": -1}, "temperature is -1"),
+        ({"settings__thresholds": {"yes": "much"}}, "thresholds is "),
+        ({"settings__class_names": []}, "class_names is "),
+        ({"settings__runner": "x"}, "fields of .*settings"),
+        ({"settings": {}}, "fields of .*settings"),
+        ({"preprocessor__window_length": "6"}, "window_length is '6'"),
+        ({"preprocessor__window_length": 10**6}, "window_length is 1000000"),
+        ({"preprocessor__code": "x"}, "code"),
+        ({"preprocessor__text_columns": {"a": {}}}, "text_columns"),
+        ({"tokenizer__class": "Popen"}, "class is 'Popen'"),
+        ({"tokenizer__arguments": {"vocabulary": "/etc/passwd"}}, "vocabulary"),
+        ({"tokenizer__arguments__truncation_side": "up"}, "truncation_side"),
+        ({"backbone__max_sequence_length": 0}, "max_sequence_length is 0"),
+        ({"backbone__vocabulary_size": 3}, "tokenizer has 24 tokens"),
+        ({"tokenizer": None}, "tokenizer is None"),
+    ],
+)
+def test_hostile_fields_are_named(copied, fields, words):
+    change(copied, **fields)
+    with pytest.raises(ValueError, match=words):
+        ez.open_export(copied)
+
+
+def test_hostile_manifests(copied):
+    path = copied / "encoder_zoo.json"
+    manifest = json.loads(path.read_text())
+
+    def refused(words, **fields):
+        changed = {**manifest, **fields}
+        path.write_text(json.dumps({**changed, "sha256": digest(changed)}))
+        with pytest.raises(ValueError, match=words):
+            ez.open_export(copied)
+
+    refused("format is 2", format=2)
+    refused("holds a span_qa.*from_preset", task="span_qa")
+    refused("export is ", export=[])
+    entry = manifest["files"]["model.onnx"]
+    refused("name of a file", files={**manifest["files"], "../model.onnx": entry})
+    path.write_text("[" * 10**5)
+    with pytest.raises(ValueError, match=r"encoder_zoo\.json"):
+        ez.open_export(copied)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links are made")
+def test_a_link_that_leads_out_of_the_folder(copied, tmp_path):
+    (copied / "model.onnx").rename(tmp_path / "elsewhere.onnx")
+    (copied / "model.onnx").symlink_to(tmp_path / "elsewhere.onnx")
+    with pytest.raises(ValueError, match=r"model\.onnx"):
+        ez.open_export(copied)
+
+
+def test_a_model_that_reads_another_file(copied, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    (tmp_path / "secret").write_bytes(bytes(64))
+    tensor = onnx.helper.make_tensor("weight", onnx.TensorProto.FLOAT, [2], [0.0, 0.0])
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    node = onnx.helper.make_node("Identity", ["weight"], ["logits"])
+    output = onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [2])
+    graph = onnx.helper.make_graph([node], "model", [], [output], [tensor])
+    path = copied / "model.onnx"
+    path.write_bytes(onnx.helper.make_model(graph, ir_version=9).SerializeToString())
+    manifest = json.loads((copied / "encoder_zoo.json").read_text())
+    entry = {"bytes": path.stat().st_size, "sha256": checksum_of(path)}
+    manifest["files"]["model.onnx"] = entry
+    manifest["sha256"] = digest(manifest)
+    (copied / "encoder_zoo.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="cannot be opened by onnx"):
+        ez.open_export(copied)
+
+
+def test_folders_that_are_no_exports(tmp_path, classifier):
+    with pytest.raises(FileNotFoundError):
+        ez.open_export(tmp_path / "absent")
+    with pytest.raises(ValueError, match="is no export"):
+        ez.open_export(tmp_path)
+    classifier.save_to_preset(tmp_path / "preset")
+    with pytest.raises(ValueError, match="sequence_classifier.*from_preset"):
+        ez.open_export(tmp_path / "preset")
+    with pytest.raises(ValueError, match="contains .*encoder_zoo.json"):
+        classifier.export(tmp_path / "preset", format="onnx")
+
+
+def test_a_missing_engine_is_named(served, monkeypatch):
+    hide(monkeypatch, engines.onnxruntime)
+    with pytest.raises(ImportError, match="`pip install onnxruntime`"):
+        ez.open_export(served)
+    with pytest.raises(ValueError, match="engine is 'litert'.*openvino"):
+        ez.open_export(served, engine="litert")
+
+
+def test_openvino_reads_an_export_in_onnx(served, classifier):
+    pytest.importorskip("openvino")
+    opened = ez.open_export(served, engine="openvino")
+    assert_same(opened.classify(["a b", "c"]), classifier.classify(["a b", "c"]))
+
+
+def test_an_export_is_replaced_and_files_of_others_are_kept(classifier, copied):
+    (copied / "notes.txt").write_text("mine")
+    classifier.export(copied, format="onnx")
+    assert (copied / "notes.txt").read_text() == "mine"
+    assert_same(ez.open_export(copied).classify("a b"), classifier.classify("a b"))
+
+
+def test_what_cannot_be_opened_is_refused(classifier, tmp_path):
+    class Titles(ez.SequenceClassifierPreprocessor):
+        pass
+
+    bare = ez.SequenceClassifier(tiny.backbone(BERT), num_classes=2)
+    own = ez.SequenceClassifier(tiny.backbone(BERT), Titles(tiny.tokenizer(BERT)), num_classes=2)
+    for task, words in ((bare, "no preprocessor"), (own, "class of its own.*Titles")):
+        with pytest.raises(ValueError, match=words):
+            task.export(tmp_path / "served", format="onnx")
+    table = ez.TermTable(tiny.tokenizer(BERT), vocabulary_size=30)
+    preprocessor = ez.SparseEncoder.record.preprocessor_class(tiny.tokenizer(BERT))
+    sparse = ez.SparseEncoder(tiny.backbone(BERT), preprocessor, query_encoder=table)
+    with pytest.raises(ValueError, match="SparseEncoder.*query_rows"):
+        sparse.export(tmp_path / "served", format="onnx")
+    with pytest.raises(ValueError, match="path is "):
+        classifier.export(tmp_path / "served.pt", format="onnx")
+    assert not pathlib.Path(tmp_path / "served").exists()
