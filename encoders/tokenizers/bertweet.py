@@ -100,7 +100,7 @@ class BertweetTokenizer(WritesFiles, Tokenizer):
         numbers = {symbol: i for i, symbol in enumerate((" 0", *symbols))}  # no text has a space
         model = bpe_model(numbers, self._merges, " 0")
         model |= {"end_of_word_suffix": WORD_END, "continuing_subword_prefix": None}
-        return Model(model, self.spelling(), ids)
+        return Model(model, ids)
 
     def _steps(self) -> dict:
         """Return the steps, which no tokenizer.json can hold together with the model."""

@@ -18,16 +18,13 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.reading import field_of, parse_json, reading
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.encoders.tokenizers.library import check_growth, decoded, tokenizers
+from encoder_zoo.encoders.tokenizers.library import check_growth, decoded, encode, tokenizers
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
 
 if TYPE_CHECKING:
     from typing import Self
 
     from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
-
-# Of errors where the library fails at texts, such as at a pattern that backtracks without end.
-TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
 
 
 @serializable
@@ -115,8 +112,7 @@ class FileTokenizer(ConfigFromSignature):
             texts: N.
             first: so many of each text, of which unknown ones may be left out; None: all.
         """
-        with reading(TEXTS, EXPECTED):
-            found = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        found = encode(self._library, texts)
         rows = [encoding.ids for encoding in found]
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         longer = np.zeros(len(rows), bool) if first is None else lengths > first
@@ -155,13 +151,11 @@ class FileTokenizer(ConfigFromSignature):
             unknown_id=self.unknown_id or 0,
             added_tokens=file["added_tokens"],
         )
-        return make_graph(steps, Model(file["model"], self.get_vocabulary()))
+        return make_graph(steps, Model(file["model"]))
 
     def tokenize_with_offsets(self, texts: Any) -> tuple:
         """Return ids, starts and ends of the tokens of texts (N,), ragged (N, None) int32."""
-        texts = texts_in_memory(texts)
-        with reading(TEXTS, EXPECTED):
-            found = self._library.encode_batch(texts, add_special_tokens=False)
+        found = encode(self._library, texts_in_memory(texts), with_offsets=True)
         left_out = None if self.keeps_unknown else self.unknown_id
         rows = [
             [(i, *o) for i, o in zip(e.ids, e.offsets, strict=True) if i != left_out] for e in found

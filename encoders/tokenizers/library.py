@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, array_ops
-from encoder_zoo.encoders.tokenizers.text.text_input import join_spelling
+from encoder_zoo.common.reading import reading
 
 if TYPE_CHECKING:
     import tokenizers
@@ -41,15 +41,14 @@ class LibraryTokenizer:
     def __init__(self, steps: Steps, model: Model):
         self._steps = steps
         self._texts, self._ids = make_library(steps, model)
-        self._spelling = array_ops.constant(model.spelling, array_ops.string)
 
     def ids_of_texts(self, texts: array_ops.Tensor) -> array_ops.RaggedTensor:
         """Return the ids of texts (B,)."""
-        return self._ids_of(self._texts.encode_batch_fast(decoded(texts), add_special_tokens=False))
+        return self._ids_of(encode(self._texts, decoded(texts)))
 
     def tokens_of_texts(self, texts: array_ops.Tensor) -> tuple[array_ops.RaggedTensor, ...]:
         """Return ids, starts and ends of texts (B,)."""
-        found = self._texts.encode_batch(decoded(texts), add_special_tokens=False)
+        found = encode(self._texts, decoded(texts), with_offsets=True)
         ids, spans = self._ids_of(found), [encoding.offsets for encoding in found]
         flat = np.array(list(itertools.chain.from_iterable(spans)), np.int32).reshape(-1, 2)
         starts, ends = flat[:, 0], flat[:, 1]
@@ -69,18 +68,11 @@ class LibraryTokenizer:
             texts = [
                 f" {text}" if text and not text.startswith(special) else text for text in texts
             ]
-        ids = self._ids_of(self._words.encode_batch_fast(texts, add_special_tokens=False))
+        ids = self._ids_of(encode(self._words, texts))
         lengths = ids.row_lengths()
         within = np.arange(len(texts)) - np.repeat(words.row_starts(), words.row_lengths())
         merged = words.with_values(ids).merge_dims(1, 2)
         return merged, merged.with_values(np.repeat(within, lengths).astype(np.int32))
-
-    def texts_of_ids(
-        self, rows: array_ops.RaggedTensor, skip_special_tokens: bool
-    ) -> array_ops.Tensor:
-        """Return the texts (B,) of ids."""
-        skipped = self._steps.skipped_ids if skip_special_tokens else ()
-        return join_spelling(rows, self._spelling, skipped)
 
     @functools.cached_property
     def _words(self) -> tokenizers.Tokenizer:
@@ -108,8 +100,15 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
         steps: `Steps` to execute.
         model: `Model` of the steps.
     """
+    vocabulary, known = model.settings["vocab"], model.ids
+    if isinstance(vocabulary, dict):  # in the library without gaps between ids
+        tokens = sorted(vocabulary, key=vocabulary.get)
+        numbers = [vocabulary[token] for token in tokens]
+        known = [model.ids[number] for number in numbers] if model.ids else numbers
+        vocabulary = {token: i for i, token in enumerate(tokens)}
     content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
-    content |= {"post_processor": None, "decoder": None, "model": model.settings}
+    content |= {"post_processor": None, "decoder": None}
+    content["model"] = {**model.settings, "vocab": vocabulary}
     for part, name in SEQUENCES.items():
         content[part] = {"type": "Sequence", name: getattr(steps, part)}
     if (prefix := steps.trims_after) is not None:
@@ -121,9 +120,20 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
         options = {name: value for name, value in token.items() if name != "id"}
         made.add_tokens([tokenizers.AddedToken(**options)])
     ids = np.arange(made.get_vocab_size(), dtype=np.int32)
-    ids[: len(model.ids)] = model.ids
+    ids[: len(known)] = known
     ids[[made.token_to_id(content) for content in added]] = [t["id"] for t in added.values()]
     return made, ids
+
+
+# Of errors where the library fails at texts, such as at a pattern that backtracks without end.
+TEXTS, EXPECTED = "A text", "The steps of tokenizer.json do not work for it."
+
+
+def encode(tokenizer: tokenizers.Tokenizer, texts: list[str], with_offsets: bool = False) -> list:
+    """Return the library's encodings of texts, without special tokens."""
+    encode_batch = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
+    with reading(TEXTS, EXPECTED):
+        return encode_batch(texts, add_special_tokens=False)
 
 
 MAX_GROWTH = 500  # times that a normalizer may lengthen a text; NFKC makes 18 letters of one

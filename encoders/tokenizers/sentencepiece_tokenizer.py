@@ -27,7 +27,7 @@ from encoder_zoo.encoders.tokenizers.files.sentencepiece_json import (
     read_unigram_model,
 )
 from encoder_zoo.encoders.tokenizers.files.special_tokens import special_added_token
-from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles, without_gaps
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
 from encoder_zoo.encoders.tokenizers.steps import (
     BYTE_TOKENS,
     METASPACE,
@@ -420,7 +420,7 @@ class SentencePieceTokenizer(WritesFiles, Tokenizer):
             scores = [score for _, score in model["vocab"]]
             model["vocab"] = [list(entry) for entry in zip(names, scores, strict=True)]
         else:
-            model["vocab"] = without_gaps({name: i for i, name in enumerate(names)})
+            model["vocab"] = {name: i for i, name in enumerate(names)}
             model["unk_token"] = names[self.unknown_token_id]
             model["merges"] = [merge.split(" ") for merge in self.merges_in_texts]
         return made

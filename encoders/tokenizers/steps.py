@@ -125,13 +125,11 @@ class Model(NamedTuple):
 
     Attributes:
         settings: The model of tokenizer.json. Tokens that no text contains have names with a space.
-        spelling: The text of each token id.
         ids: The token id of each of the model's ids. Without one, an id of the model is the
             token's.
     """
 
     settings: dict
-    spelling: Sequence[str] | Sequence[bytes]
     ids: Sequence[int] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -18,6 +19,7 @@ from encoder_zoo.common.lazy import (
     array_ops,
     in_tensorflow,
     refuse_in_fork,
+    tf,
 )
 from encoder_zoo.common.validation import (
     NonNegativeInt,
@@ -43,6 +45,7 @@ from encoder_zoo.encoders.tokenizers.text.ragged import in_chunks
 from encoder_zoo.encoders.tokenizers.text.text_input import (
     LONE_SURROGATE,
     as_text_tensor,
+    join_spelling,
     truncate_texts,
 )
 
@@ -355,6 +358,13 @@ class Tokenizer(TokenizerArguments):
         """Return the text of each id."""
         raise NotImplementedError
 
+    @functools.cached_property
+    def _spelled(self) -> array_ops.Tensor:
+        """The text of each id, (V,)."""
+        # Outside of a graph that calls `detokenize`, since it is kept.
+        with tf.init_scope() if in_tensorflow() else contextlib.nullcontext():
+            return array_ops.constant(self.spelling(), array_ops.string)
+
     def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
         """Call `tokenize`."""
         return self.tokenize(texts, **options)
@@ -480,8 +490,8 @@ class Tokenizer(TokenizerArguments):
             single = hasattr(ids, "ndim") and ids.ndim == 1
         if single:
             ids = [ids] if isinstance(ids, list | tuple) else ids[None]
-        engine = self.graph if in_tensorflow() else self.library
-        texts = self._clean_up(engine.texts_of_ids(as_rows(ids), skip_special_tokens))
+        skipped = self.special_token_ids if skip_special_tokens else ()
+        texts = self._clean_up(join_spelling(as_rows(ids), self._spelled, skipped))
         return texts[0] if single else texts
 
     def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:

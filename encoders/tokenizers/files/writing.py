@@ -130,10 +130,7 @@ class WritesFiles:
 
     def _model_in_texts(self) -> Model:
         """Return the model, as both engines execute it."""
-        model = self._model()
-        if isinstance(model["vocab"], dict):
-            model["vocab"] = without_gaps(model["vocab"])
-        return Model(model, self.spelling())
+        return Model(self._model())
 
     def _template(self) -> dict:
         """Return the post-processor: the special tokens around one text and around a pair."""
@@ -176,17 +173,6 @@ def _special(token: str, segment: int) -> dict:
 
 def _text(name: str, segment: int) -> dict:
     return {"Sequence": {"id": name, "type_id": segment}}
-
-
-def without_gaps(vocabulary: Mapping[str, int]) -> dict[str, int]:
-    """Return {token: id} with a token for every id; texts do not contain those with a space.
-
-    Example:
-        >>> without_gaps({"a": 0, "b": 2})
-        {'a': 0, 'b': 2, ' 1': 1}
-    """
-    missing = set(range(max(vocabulary.values()) + 1)).difference(vocabulary.values())
-    return {**vocabulary, **{f" {i}": i for i in sorted(missing)}}
 
 
 def as_json(content: object) -> str:

@@ -73,7 +73,9 @@ class ByteBPEGraph(TokenizerGraph):
         self._inserts_space, self._trims_after = steps.inserts_space, steps.trims_after
         self._kinds = CodePointTable(byte_level_character_kinds())
         vocabulary = model.settings["vocab"]
-        spaces = np.zeros([len(model.spelling), 2], np.int32)  # none for added tokens
+        added = [token["id"] for token in (*steps.special_tokens, *steps.added_tokens)]
+        size = 1 + max(*vocabulary.values(), *steps.skipped_ids, *added)
+        spaces = np.zeros([size, 2], np.int32)  # none for added tokens
         for token, spaces_around in zip(
             vocabulary, surrounding_spaces(list(vocabulary)), strict=True
         ):

@@ -13,7 +13,6 @@ from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finde
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import SpecialTokenFinder, Tokens
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
-from encoder_zoo.encoders.tokenizers.text.text_input import join_spelling
 
 if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.steps import Model, Steps
@@ -34,7 +33,6 @@ class TokenizerGraph(tf.Module):
         super().__init__()
         self.words_are_independent = steps.words_are_independent
         self.unknown_token_id = steps.unknown_id
-        self._skipped_ids = steps.skipped_ids
         self._special_finder, special = None, steps.special_tokens
         self.special_ids = [token["id"] for token in special]  # of those found in texts
         if special:
@@ -45,13 +43,6 @@ class TokenizerGraph(tf.Module):
         self.ids_of_texts = graph_of_method(self._ids_of_texts, [texts])
         self.tokens_of_texts = graph_of_method(self._tokens_of_texts, [texts])
         self.ids_of_words = graph_of_method(self._ids_of_words, [words])
-        self._spelling = tf.constant(model.spelling, tf.string)
-        self._spelled = tf.function(join_spelling, autograph=False, reduce_retracing=True)
-
-    def texts_of_ids(self, rows: tf.RaggedTensor, skip_special_tokens: bool) -> tf.Tensor:
-        """Return the texts (B,) of ids."""
-        skipped = self._skipped_ids if skip_special_tokens else ()
-        return self._spelled(rows, self._spelling, skipped)
 
     def _index_added_tokens(self, steps: Steps) -> None:
         """Build the finders of added tokens, which need the subclass's normalizer."""

@@ -250,15 +250,11 @@ def test_words_of_their_own(neighbor):
 @pytest.mark.slow(except_for="^wordpiece-plain")
 @EACH
 @pytest.mark.eager
-def test_known_texts_and_back(kind, option):
+def test_known_texts(kind, option):
     tokenizer = made(kind, option)
     texts = json.loads((SENTENCEPIECE / "answers.json").read_text(encoding="utf-8"))["texts"]
     texts += [*WORDS, " ".join(WORDS), "".join(WORDS), "x" * 300, ""]
     check_equal(tokenizer, texts, **options_of(kind, option))
-    ids = tokenizer.library.ids_of_texts(tf.constant(texts))
-    for skip in (True, False):
-        ours = tokenizer.graph.texts_of_ids(ids, skip).numpy()
-        np.testing.assert_array_equal(tokenizer.library.texts_of_ids(ids, skip).numpy(), ours)
 
 
 @pytest.mark.slow
