@@ -24,6 +24,7 @@ from encoder_zoo.encoders.families.xlnet import XLNetBackbone as XLNetBackbone
 from encoder_zoo.encoders.tokenizers.bertweet import BertweetTokenizer as BertweetTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import RobertaTokenizer as RobertaTokenizer
 from encoder_zoo.encoders.tokenizers.gemma import GemmaTokenizer as GemmaTokenizer
+from encoder_zoo.encoders.tokenizers.generic import GenericTokenizer as GenericTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import EuroBertTokenizer as EuroBertTokenizer
 from encoder_zoo.encoders.tokenizers.byte_bpe import ModernBertTokenizer as ModernBertTokenizer
 from encoder_zoo.encoders.tokenizers.wordpiece import MPNetTokenizer as MPNetTokenizer

@@ -130,6 +130,10 @@ BERTWEET = TokenizerClass(
     ("BertweetTokenizer",),
     pair_separators=2,
 )
+# Of a tokenizer.json whose steps fit none of `TOKENIZERS`.
+ANY_STEPS = TokenizerClass(
+    "GenericTokenizer", "generic", ("tokenizer.json",), ("PreTrainedTokenizer",), pair_separators=2
+)
 TOKENIZERS = (
     WORDPIECE,
     MPNET_WORDPIECE,

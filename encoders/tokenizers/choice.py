@@ -7,6 +7,7 @@ from pathlib import Path
 from encoder_zoo.common.wording import invalid, shown
 from encoder_zoo.encoders.tokenizers import (
     ALBERT_SENTENCEPIECE,
+    ANY_STEPS,
     BERTWEET,
     BYTE_BPE,
     CAMEMBERT_SENTENCEPIECE,
@@ -26,6 +27,7 @@ from encoder_zoo.encoders.tokenizers.files.reading import (
     TokenizerFiles,
     strip_fast,
 )
+from encoder_zoo.encoders.tokenizers.steps import model_type
 
 logger = logging.getLogger("encoder_zoo")
 
@@ -125,7 +127,7 @@ def _kind_of(name: object, path: Path) -> TokenizerClass | None:
 def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     """Return the classes that fit the steps in tokenizer.json, the likeliest first."""
     model = files.part("model")
-    kind = model.get("type") or _type_of(model)
+    kind = model_type(model)
     if kind == "WordPiece":
         both = (WORDPIECE, MPNET_WORDPIECE)
         return both[::-1] if {"<mask>", "</s>"} <= _tokens(model) else both
@@ -139,7 +141,7 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
         if [step.get("type") for step in normalizers] == ["Replace"]:
             return (GEMMA_BPE,)
     elif kind != "Unigram":
-        raise invalid(f"{files.json_path}: model.type", kind, "WordPiece, BPE or Unigram")
+        return (ANY_STEPS,)
     tokens = _tokens(model)
     if any(step.get("pattern") == {"String": "``"} for step in normalizers):
         return (XLNET_SENTENCEPIECE if "<cls>" in tokens else ALBERT_SENTENCEPIECE,)
@@ -148,13 +150,6 @@ def _described(files: TokenizerFiles) -> tuple[TokenizerClass, ...]:
     else:
         likeliest = DEBERTA_SENTENCEPIECE if "[CLS]" in tokens else XLM_SENTENCEPIECE
     return (likeliest, *(kind for kind in _SENTENCEPIECE if kind is not likeliest))
-
-
-def _type_of(model: Mapping) -> str:
-    """Infer the type of a model without that field, as in older files."""
-    if isinstance(model.get("vocab"), list):
-        return "Unigram"
-    return "BPE" if "merges" in model else "WordPiece"
 
 
 def _tokens(model: Mapping) -> set[str]:

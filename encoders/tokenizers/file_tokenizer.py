@@ -18,7 +18,13 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.reading import field_of, parse_json, reading
 from encoder_zoo.common.serializable import serializable
-from encoder_zoo.encoders.tokenizers.library import check_growth, decoded, encode, tokenizers
+from encoder_zoo.encoders.tokenizers.library import (
+    check_growth,
+    check_merges,
+    decoded,
+    encode,
+    tokenizers,
+)
 from encoder_zoo.encoders.tokenizers.steps import SEQUENCES, Model, Steps, flat_steps
 
 if TYPE_CHECKING:
@@ -71,6 +77,7 @@ class FileTokenizer(ConfigFromSignature):
         with reading("tokenizer.json"):
             contents = parse_json(tokenizer_json, "tokenizer.json")
             check_growth(field_of(contents, "normalizer", (dict, NoneType), "tokenizer.json", None))
+            check_merges(contents["model"])
             contents |= {"truncation": None, "padding": None}
             self._library = tokenizers.Tokenizer.from_str(json.dumps(contents))
             model = contents["model"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from encoder_zoo.common.lazy import LazyModule, array_ops
 from encoder_zoo.common.reading import reading
+from encoder_zoo.common.wording import invalid, shown
 
 if TYPE_CHECKING:
     import tokenizers
@@ -107,13 +108,12 @@ def make_library(steps: Steps, model: Model) -> tuple[tokenizers.Tokenizer, np.n
         known = [model.ids[number] for number in numbers] if model.ids else numbers
         vocabulary = {token: i for i, token in enumerate(tokens)}
     content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
-    content |= {"post_processor": None, "decoder": None}
-    content["model"] = {**model.settings, "vocab": vocabulary}
+    content |= {"decoder": None, "model": {**model.settings, "vocab": vocabulary}}
     for part, name in SEQUENCES.items():
         content[part] = {"type": "Sequence", name: getattr(steps, part)}
-    if (prefix := steps.trims_after) is not None:
-        trims = {"add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
-        content["post_processor"] = {"type": "ByteLevel", **trims}
+    trim = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    trims = [{**trim, "add_prefix_space": prefix} for prefix in steps.trims]
+    content["post_processor"] = {"type": "Sequence", "processors": trims}
     made = tokenizers.Tokenizer.from_str(json.dumps(content))
     added = {token["content"]: token for token in (*steps.special_tokens, *steps.added_tokens)}
     for token in added.values():
@@ -163,6 +163,27 @@ def check_growth(normalizer: Mapping | None) -> None:
                 f"normalizer makes a text up to {longest:g} times as long. Expected at most "
                 f"{MAX_GROWTH} times."
             )
+
+
+def check_merges(model: Mapping) -> None:
+    """Raise an error for merges at which the library `tokenizers` would end the process.
+
+    It takes the prefix off the second token of each pair without a look at it.
+
+    Raises:
+        ValueError: If the second token of a pair lacks the prefix that continues words.
+
+    Example:
+        >>> check_merges({"continuing_subword_prefix": "##", "merges": [["a", "b"]]})
+        Traceback (most recent call last):
+        ValueError: model.merges[0] is ['a', 'b']. Expected a second token that begins with '##'.
+    """
+    prefix = model.get("continuing_subword_prefix") or ""
+    for i, merge in enumerate(model.get("merges", ()) if prefix else ()):
+        _, second = merge.split(" ") if isinstance(merge, str) else merge
+        if not (second.startswith(prefix) and prefix.isascii()):
+            expected = f"a second token that begins with {shown(prefix)}"
+            raise invalid(f"model.merges[{i}]", merge, expected)
 
 
 def _normalizer_steps(step: Mapping | None) -> list[Mapping]:

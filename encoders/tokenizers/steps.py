@@ -80,10 +80,10 @@ class Steps(NamedTuple):
         return [step["type"] for step in getattr(self, part)]
 
     @property
-    def trims_after(self) -> bool | None:
-        """Return whether spans were trimmed after a space was inserted, or None if untrimmed."""
-        trimming = [step for step in self.post_processor if step.get("trim_offsets")]
-        return trimming[0]["add_prefix_space"] if trimming else None
+    def trims(self) -> list[bool]:
+        """Return for each time that spans are trimmed whether a space was inserted before."""
+        trimming = (step for step in self.post_processor if step.get("trim_offsets"))
+        return [step["add_prefix_space"] for step in trimming]
 
     @property
     def keeps_spaces(self) -> bool:
@@ -133,10 +133,10 @@ class Model(NamedTuple):
     ids: Sequence[int] = ()
 
 
-def without_interpreter(part: str, step: Mapping) -> ValueError:
-    """Return the error for a step that TensorFlow's operations do not execute here."""
+def without_interpreter(part: str, steps: Sequence[Mapping]) -> ValueError:
+    """Return the error for steps that TensorFlow's operations do not execute here."""
     return ValueError(
-        f"tokenizer.json: {part} is {describe_steps([step])}, which only the library tokenizers "
+        f"tokenizer.json: {part} is {describe_steps(steps)}, which only the library tokenizers "
         "executes. Pass texts in memory: TensorFlow's graphs (tf.data, exports) lack this step."
     )
 
@@ -242,6 +242,20 @@ def model_settings(model: Mapping, kind: str) -> dict:
         name: None if value == "" or (name == "dropout" and not value) else value
         for name, value in found.items()
     }
+
+
+def model_type(model: Mapping) -> str:
+    """Return the type of a model, which older files lack.
+
+    Example:
+        >>> model_type({"vocab": {"a": 0}, "merges": []})
+        'BPE'
+    """
+    if "type" in model:
+        return model["type"]
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return "BPE" if "merges" in model else "WordPiece"
 
 
 def processor_kind(step: Mapping) -> object:

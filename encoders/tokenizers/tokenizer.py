@@ -248,7 +248,10 @@ class TokenizerArguments(ConfigFromSignature):
         return self._all_tokens.token(int(token_id))
 
 
-LIBRARY_BYTES = 2**20  # a graph is faster than the library, but tracing it takes a second
+# A graph is faster than the library, but tracing it takes a second. With 10,000 texts of 500
+# characters on two cores its speed is 7.8 (WordPiece), 2.0 (BPE) and 0.9 (Unigram) times the
+# library's, with 600 texts 3.3, 1.5 and 0.9 times.
+LIBRARY_BYTES = 2**20
 
 
 class Tokenizer(TokenizerArguments):

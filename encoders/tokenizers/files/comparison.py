@@ -132,14 +132,12 @@ def compare_steps(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
             raise files.mismatch(
                 f"model.{field} is {shown(value)}", f"{expected[field]!r}{of_token}"
             )
-    _compare_processors(files, tokenizer, ours.post_processor)
+    compare_processors(files, tokenizer)
 
 
-def _compare_processors(
-    files: TokenizerFiles, tokenizer: Tokenizer, expected: Sequence[Mapping]
-) -> None:
+def compare_processors(files: TokenizerFiles, tokenizer: Tokenizer) -> None:
     """Compare what is put around texts, and how spans are trimmed."""
-    found = files.steps("post_processor")
+    found, expected = files.steps("post_processor"), tokenizer.steps.post_processor
     template = files.template()
     if template is None and not files.names_class:
         raise ValueError(

@@ -150,11 +150,11 @@ class TokenizerFiles:
                     raise ValueError(f"{self.folder}: {name} is {differing(tokens)}")
                 for token in tokens.values():
                     found.setdefault(argument, token)
-        if unknown := self._unknown_of_model():
+        if unknown := self.unknown_of_model():
             found.setdefault("unknown_token", unknown)
         return {**found, **self._tokens_of_template(found)}
 
-    def _unknown_of_model(self) -> str | None:
+    def unknown_of_model(self) -> str | None:
         """Return the unknown token of the model in tokenizer.json; None if it has none."""
         model = self.part("model")
         token, position, vocabulary = (model.get(name) for name in ("unk_token", "unk_id", "vocab"))

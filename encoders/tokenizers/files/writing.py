@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.encoders.tokenizers import ANY_STEPS
 from encoder_zoo.encoders.tokenizers.files.comparison import compare_steps
 from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import special_added_token
@@ -32,7 +34,9 @@ class WritesFiles:
     def from_files(cls, files: TokenizerFiles, **template) -> Self:
         """Build the tokenizer that files describe.
 
-        A tokenizer.json is followed in every step, or refused with the name of the step.
+        A tokenizer.json is followed in every step. If its steps are not those of this class, it
+        becomes a `GenericTokenizer`, unless tokenizer_config.json names a class: then transformers
+        would not follow the file either, and it is refused with the name of the step.
 
         Args:
             files: of the vocabulary, or tokenizer.json.
@@ -44,13 +48,16 @@ class WritesFiles:
         """
         try:
             tokenizer = cls._from_files(files, **template)
+            if "tokenizer.json" in files:
+                compare_steps(files, tokenizer)
+            return tokenizer
         except ValueError as error:
+            if "tokenizer.json" in files and not files.names_class:
+                with contextlib.suppress(ValueError):
+                    return ANY_STEPS.load().from_files(files, cls, **template)
             if str(files.folder) in str(error):
                 raise
             raise ValueError(f"{files.folder}: {error}") from None
-        if "tokenizer.json" in files:
-            compare_steps(files, tokenizer)
-        return tokenizer
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, **template) -> Self:

@@ -44,8 +44,10 @@ class BertweetGraph(TokenizerGraph):
 
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
-        if steps.normalizer or steps.pre_tokenizer != [TWEET_WORDS]:
-            raise without_interpreter("pre_tokenizer", [*steps.normalizer, *steps.pre_tokenizer][0])
+        if steps.normalizer:
+            raise without_interpreter("normalizer", steps.normalizer)
+        if steps.pre_tokenizer != [TWEET_WORDS]:
+            raise without_interpreter("pre_tokenizer", steps.pre_tokenizer)
         spaces = np.zeros(SPECIALS.stop, np.int32)
         spaces[[*map(ord, PYTHON_SPACE)]] = 1
         self._spaces = CodePointTable(spaces)

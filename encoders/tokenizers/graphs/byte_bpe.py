@@ -70,7 +70,7 @@ class ByteBPEGraph(TokenizerGraph):
         super().__init__(steps, model)
         self._normalizers = make_normalizers(steps.normalizer)
         self._find_words = find_word_starts(steps.pre_tokenizer)
-        self._inserts_space, self._trims_after = steps.inserts_space, steps.trims_after
+        self._inserts_space, self._trims = steps.inserts_space, steps.trims
         self._kinds = CodePointTable(byte_level_character_kinds())
         vocabulary = model.settings["vocab"]
         added = [token["id"] for token in (*steps.special_tokens, *steps.added_tokens)]
@@ -169,11 +169,11 @@ class ByteBPEGraph(TokenizerGraph):
 
     def _trim_spans(self, tokens: Tokens) -> Tokens:
         """Remove the spaces around tokens from their spans, as RobertaProcessing does."""
-        if self._trims_after is None:
+        if not self._trims:
             return tokens
         ids, starts, ends, rows = tokens
         leading, trailing = tf.unstack(tf.gather(self._spaces, ids), num=2, axis=1)
-        if self._trims_after:  # the only space before a text counts as the added one
+        if self._trims[0]:  # the only space before a text counts as the added one
             first = tf.boolean_mask(rows[:-1], rows[:-1] < rows[1:])
             ones = tf.cast(tf.gather(leading, first) == 1, tf.int32)
             leading = tf.tensor_scatter_nd_sub(leading, first[:, None], ones)
@@ -189,13 +189,13 @@ def find_word_starts(pre_tokenizer: Sequence[Mapping]) -> Callable[..., tf.Tenso
     """
     *splits, last = pre_tokenizer
     if last["type"] != "ByteLevel" or (splits and last["add_prefix_space"]):
-        raise without_interpreter("pre_tokenizer", last)
+        raise without_interpreter("pre_tokenizer", [last])
     if last["use_regex"] and not splits:
         return byte_level_word_starts
     for words, function in ((GPT2_WORDS, byte_level_word_starts), (LLAMA_WORDS, llama_word_starts)):
         if splits == [split_at(words)] and not last["use_regex"]:
             return function
-    raise without_interpreter("pre_tokenizer", [*splits, last][0])
+    raise without_interpreter("pre_tokenizer", pre_tokenizer)
 
 
 BYTES = [bytes([byte]) for byte in range(256)]

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from encoder_zoo.encoders.tokenizers.segmentation.added_tokens import make_finder, tokenize_around
 from encoder_zoo.encoders.tokenizers.segmentation.tokens import SpecialTokenFinder, Tokens
+from encoder_zoo.encoders.tokenizers.steps import without_interpreter
 from encoder_zoo.encoders.tokenizers.text.characters import Characters, characters
 from encoder_zoo.encoders.tokenizers.text.ragged import row_ids
 
@@ -46,8 +47,9 @@ class TokenizerGraph(tf.Module):
 
     def _index_added_tokens(self, steps: Steps) -> None:
         """Build the finders of added tokens, which need the subclass's normalizer."""
-        prefix = steps.trims_after
-        options = {"trim_offsets": prefix is not None, "keep_first_space": bool(prefix)}
+        if len(steps.trims) > 1:
+            raise without_interpreter("post_processor", steps.post_processor)
+        options = {"trim_offsets": bool(steps.trims), "keep_first_space": any(steps.trims)}
         raw = [token for token in steps.added_tokens if not token["normalized"]]
         normalized = [token for token in steps.added_tokens if token["normalized"]]
         contents = [[ord(c) for c in token["content"]] for token in raw]

@@ -39,7 +39,7 @@ def make_graph(steps: Steps, model: Model) -> TokenizerGraph:
     settings = model_settings(model.settings, model.settings["type"])
     for name, expected in SETTINGS[graph].items():
         if settings.get(name, expected) != expected:
-            raise without_interpreter("model", {name: settings[name]})
+            raise without_interpreter("model", [{name: settings[name]}])
     with tf.init_scope(), for_graphs():  # its tables belong to no graph of the user
         return graph(steps, model)
 
@@ -50,9 +50,12 @@ def choose_graph(steps: Steps, model: Model) -> type[TokenizerGraph]:
     if kind == "WordPiece":
         return WordPieceGraph
     if kind not in ("BPE", "Unigram"):
-        raise without_interpreter("model", {"type": kind})
-    if "ByteLevel" in steps.types("pre_tokenizer"):
-        if not (set(byte_alphabet()) <= {*vocabulary} or model.settings["unk_token"]):
-            raise without_interpreter("model", {"unk_token": None})
+        raise without_interpreter("model", [{"type": kind}])
+    is_byte_level = "ByteLevel" in steps.types("pre_tokenizer")
+    if not (is_byte_level and set(byte_alphabet()) <= {*vocabulary}):
+        unknown = "unk_token" if kind == "BPE" else "unk_id"
+        if model.settings.get(unknown) is None:
+            raise without_interpreter("model", [{unknown: None}])
+    if is_byte_level:
         return ByteBPEGraph
     return BertweetGraph if model.settings.get("end_of_word_suffix") else SentencePieceGraph

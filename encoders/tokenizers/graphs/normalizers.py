@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from encoder_zoo.encoders.tokenizers.steps import (
     COMPOSING,
     QUOTES,
-    REPLACED_SPACE,
-    SPACE_PREPENDED,
     without_interpreter,
 )
-from encoder_zoo.encoders.tokenizers.text.characters import Characters
+from encoder_zoo.encoders.tokenizers.text.characters import Characters, members
 from encoder_zoo.encoders.tokenizers.text.charsmap import charsmap_rules
 from encoder_zoo.encoders.tokenizers.text.composition import NFCNormalizer
 from encoder_zoo.encoders.tokenizers.text.normalization import (
@@ -48,16 +48,15 @@ RUNS: tuple[tuple[Sequence[Mapping], Callable[[], Sequence[Normalizer]]], ...] =
     ([{"type": "NFC"}], lambda: [NFCNormalizer()]),
 )
 # {type of a step: function that makes its normalizer, or None if it cannot execute the step}
-SINGLE: dict[str, Callable[[Mapping], Normalizer | None]] = {
+NORMALIZERS: dict[str, Callable[[Mapping], Normalizer | None]] = {
     "Precompiled": lambda step: PrecompiledNormalizer(charsmap_rules(step["precompiled_charsmap"])),
     "Replace": replace_character,
+    "StripAccents": lambda step: CharacterMap({c: [] for c in np.flatnonzero(members("any_mark"))}),
 }
 
 
 def make_normalizers(steps: Sequence[Mapping]) -> list[Normalizer]:
     """Make the functions that execute the normalizer of tokenizer.json one after the other.
-
-    The spaces of SentencePiece at the end are left to the graph, which numbers them like "▁".
 
     Args:
         steps: List of steps of the normalizer.
@@ -73,16 +72,13 @@ def make_normalizers(steps: Sequence[Mapping]) -> list[Normalizer]:
         [97]
     """
     steps, found = list(steps), []
-    for ending in (REPLACED_SPACE, SPACE_PREPENDED):
-        if steps[-1:] == [ending]:
-            steps.pop()
     while steps:
         run = next((run for run in RUNS if steps[: len(run[0])] == [*run[0]]), None)
-        if run:
+        if run and not (found and {"type": "NFC"} in run[0]):  # with spans of characters as given
             found += run[1]()
-        elif (one := SINGLE.get(steps[0]["type"], lambda step: None)(steps[0])) is not None:
+        elif (one := NORMALIZERS.get(steps[0]["type"], lambda step: None)(steps[0])) is not None:
             found.append(one)
         else:
-            raise without_interpreter("normalizer", steps[0])
+            raise without_interpreter("normalizer", steps[:1])
         del steps[: len(run[0]) if run else 1]
     return found

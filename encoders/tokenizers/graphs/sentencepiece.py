@@ -28,7 +28,9 @@ from encoder_zoo.encoders.tokenizers.steps import (
     KEPT_WORDS,
     METASPACE,
     QUOTES,
+    REPLACED_SPACE,
     SPACE,
+    SPACE_PREPENDED,
     without_interpreter,
 )
 from encoder_zoo.encoders.tokenizers.text.characters import (
@@ -67,7 +69,12 @@ class SentencePieceGraph(TokenizerGraph):
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
         check_words(steps)
-        self._normalizers = make_normalizers(steps.normalizer)
+        normalizer = list(steps.normalizer)
+        if normalizer[-1:] == [REPLACED_SPACE]:  # the model numbers spaces like "▁"
+            normalizer.pop()
+            if normalizer[-1:] == [SPACE_PREPENDED]:
+                normalizer.pop()
+        self._normalizers = make_normalizers(normalizer)
         self._keeps_spaces, self._inserts_space = steps.keeps_spaces, steps.inserts_space
         self._words_depend = steps.words_depend
         self._splits_at_all_space = "WhitespaceSplit" in steps.types("pre_tokenizer")
@@ -256,5 +263,4 @@ def check_words(steps: Steps) -> None:
     else:
         expected = [[{"type": "WhitespaceSplit"}, METASPACE]]
     if steps.pre_tokenizer not in expected:
-        step = next((s for s in steps.pre_tokenizer if s not in expected[-1]), None)
-        raise without_interpreter("pre_tokenizer", step or (steps.pre_tokenizer or [{}])[0])
+        raise without_interpreter("pre_tokenizer", steps.pre_tokenizer)

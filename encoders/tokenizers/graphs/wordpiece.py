@@ -133,7 +133,7 @@ class WordPieceGraph(TokenizerGraph):
     def __init__(self, steps: Steps, model: Model):
         super().__init__(steps, model)
         if steps.pre_tokenizer != [{"type": "BertPreTokenizer"}]:
-            raise without_interpreter("pre_tokenizer", *steps.pre_tokenizer[:1])
+            raise without_interpreter("pre_tokenizer", steps.pre_tokenizer)
         self._options = bert_options(steps.normalizer)
         lowercase, _, _, clean_text = self._options
         vocabulary, added = model.settings["vocab"], steps.added_tokens
@@ -224,7 +224,7 @@ def bert_options(normalizer: Sequence[Mapping]) -> tuple[bool, bool, bool, bool]
         return False, False, False, False
     step, *others = normalizer
     if others or step["type"] != "BertNormalizer":
-        raise without_interpreter("normalizer", (others or [step])[0])
+        raise without_interpreter("normalizer", normalizer)
     lowercase, strips = step["lowercase"], step["strip_accents"]
     strips = lowercase if strips is None else strips
     return lowercase, strips, step["handle_chinese_chars"], step["clean_text"]

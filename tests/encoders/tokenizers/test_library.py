@@ -4,7 +4,6 @@ import functools
 import json
 
 import make_unicode_tables
-import numpy as np
 import paths
 import pytest
 import tensorflow as tf

@@ -196,7 +196,10 @@ def opened(content, settings):
 
 
 def differences(ours, theirs, engines=("library", "graph")):
-    """Names of what differs, of ids and offsets in both engines."""
+    """Names of what differs, of ids and offsets in both engines.
+
+    An engine that lacks a step of the file is left out if it says so by name.
+    """
     rows = tf.constant(TEXTS, tf.string)
     found = theirs.encode_batch(TEXTS, add_special_tokens=False)
     # The file's id of an added token counts, where the library numbers it anew.
@@ -205,7 +208,12 @@ def differences(ours, theirs, engines=("library", "graph")):
     expected = ids, [e.offsets for e in found]
     wrong = []
     for name in engines:
-        engine = getattr(ours, name)
+        try:
+            engine = getattr(ours, name)
+        except ValueError as error:
+            if name != "graph" or "graphs (tf.data, exports) lack this step" not in str(error):
+                wrong.append((name, str(error)))
+            continue
         ids, starts, ends = (part.to_list() for part in engine.tokens_of_texts(rows))
         if engine.ids_of_texts(rows).to_list() != ids:
             wrong.append((name, "ids_of_texts"))

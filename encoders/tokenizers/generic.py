@@ -1,0 +1,212 @@
+"""The tokenizer of a tokenizer.json whose steps fit no named class."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import json
+from collections.abc import Mapping
+from types import NoneType
+from typing import TYPE_CHECKING
+
+from encoder_zoo.common.configuration import argument_defaults
+from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.reading import field_of, parse_json, reading
+from encoder_zoo.common.serializable import serializable
+from encoder_zoo.common.validation import validate_arguments
+from encoder_zoo.common.wording import invalid
+from encoder_zoo.encoders.tokenizers.files.comparison import compare_processors
+from encoder_zoo.encoders.tokenizers.files.reading import (
+    SPECIAL_TOKENS,
+    TokenizerFiles,
+    check_count,
+    checked_vocabulary,
+    spelled_bytes,
+    tokens_by_id,
+)
+from encoder_zoo.encoders.tokenizers.files.special_tokens import read_template
+from encoder_zoo.encoders.tokenizers.files.writing import WritesFiles
+from encoder_zoo.encoders.tokenizers.library import check_growth, check_merges
+from encoder_zoo.encoders.tokenizers.steps import (
+    BYTE_TOKENS,
+    SEQUENCES,
+    SPACE,
+    flat_steps,
+    model_type,
+    without_interpreter,
+)
+from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from encoder_zoo.encoders.tokenizers.graphs.graph import TokenizerGraph
+
+FILE = "tokenizer.json"
+
+
+@serializable
+class GenericTokenizer(WritesFiles, Tokenizer):
+    """Tokenizes as a tokenizer.json says, whatever its steps are.
+
+    `Tokenizer.from_preset` opens a tokenizer.json as this class if its steps fit no named class,
+    such as `BertTokenizer`. The library `tokenizers` executes the steps on texts in memory.
+    Datasets and exports need a TensorFlow implementation of every step.
+
+    Args:
+        tokenizer_json: String. The contents of the file.
+        **options: The other arguments of `Tokenizer`. `added_tokens` defaults to the added tokens
+            of the file.
+
+    Raises:
+        ValueError: If the library cannot read the file. In datasets and exports, if TensorFlow's
+            operations lack a step.
+
+    Example:
+        >>> words = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "cat"]
+        >>> vocabulary = {word: i for i, word in enumerate(words)}
+        >>> model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+        >>> file = {"version": "1.0", "model": model, "added_tokens": []}
+        >>> file["pre_tokenizer"] = {"type": "Whitespace"}
+        >>> tokenizer = GenericTokenizer(json.dumps(file))
+        >>> tokenizer.tokenize(["a black cat"]).to_list()
+        [[5, 1, 6]]
+    """
+
+    lstrip_mask = False
+
+    @validate_arguments
+    def __init__(self, tokenizer_json: str, **options):
+        self.tokenizer_json = tokenizer_json
+        arguments = {**argument_defaults(type(self)), **options}
+        roles = {arguments[name] for name in SPECIAL_TOKENS}
+        with reading(FILE):
+            self._file = parse_json(tokenizer_json, FILE)
+            check_growth(field_of(self._file, "normalizer", (dict, NoneType), FILE, None))
+            self._model_of_file = {"type": model_type(self._file["model"]), **self._file["model"]}
+            check_merges(self._model_of_file)
+            if dropout := self._model_of_file.get("dropout"):
+                raise invalid("model.dropout", dropout, "none, else ids are random")
+            entries = self._file.get("added_tokens") or []
+            self._entries = {entry["content"]: entry for entry in entries}
+            others = [entry for token, entry in self._entries.items() if token not in roles]
+            tokens = tokens_by_id(self._vocabulary_with(roles))
+        super().__init__(tokens, **{"added_tokens": others, **options})
+        with reading(FILE):
+            self._engines["library"] = self._make_library()
+
+    def _vocabulary_with(self, roles: set[str]) -> dict[str, int]:
+        """Return {token: id} of the model and of the added tokens with a role."""
+        vocabulary = self._model_of_file["vocab"]
+        if isinstance(vocabulary, list):  # tokens with scores
+            check_count(len(vocabulary), "model.vocab")
+            vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
+        added = {token: entry["id"] for token, entry in self._entries.items() if token in roles}
+        return checked_vocabulary({**vocabulary, **added}, "model.vocab")
+
+    @classmethod
+    def from_files(
+        cls, files: TokenizerFiles, named: type[Tokenizer] | None = None, **template
+    ) -> GenericTokenizer:
+        """Build the tokenizer of tokenizer.json.
+
+        Args:
+            files: With tokenizer.json.
+            named: Class whose special tokens are the default.
+            **template: `uses_segments` and `pair_separators`.
+
+        Raises:
+            ValueError: If the library or this package cannot follow tokenizer.json.
+        """
+        roles = files.special_tokens_for(named or cls)
+        roles["unknown_token"] = files.unknown_of_model() or roles["unknown_token"]
+        _, added = files.split_added_tokens({}, roles.values())
+        text = json.dumps(files.contents[FILE], ensure_ascii=False)
+        tokenizer = cls(text, added_tokens=added, **roles, **template)
+        compare_processors(files, tokenizer)
+        return tokenizer
+
+    @property
+    def library_is_equal(self) -> bool:
+        """Return True, since the library defines what the steps do."""
+        return True
+
+    def _make_graph(self) -> TokenizerGraph:
+        if not self.steps.library_is_equal:
+            raise without_interpreter("normalizer", self.steps.normalizer)
+        return super()._make_graph()
+
+    @functools.cached_property
+    def _has_graph(self) -> bool:
+        """Whether TensorFlow's operations execute all steps."""
+        with contextlib.suppress(ValueError):
+            return self.graph is not None
+        return False
+
+    def _runs_in_graph(self, texts: array_ops.Tensor) -> bool:
+        needs_graph = array_ops.is_symbolic_tensor(texts)
+        return super()._runs_in_graph(texts) and (needs_graph or self._has_graph)
+
+    def _steps(self) -> dict:
+        steps = {part: self._file.get(part) for part in (*SEQUENCES, "decoder")}
+        template = read_template(steps["post_processor"] or {}, "post_processor")
+        own = (self.start_token, self.end_token, self.pair_separators, self.uses_segments)
+        if template is None or template[:4] != own:
+            processors = flat_steps(steps["post_processor"], "post_processor")
+            trims = [
+                {"type": "ByteLevel", "use_regex": True, "trim_offsets": True}
+                | {"add_prefix_space": step["add_prefix_space"]}
+                for step in processors
+                if step.get("trim_offsets")
+            ]
+            processors = [*trims, self._template()]
+            steps["post_processor"] = {"type": "Sequence", "processors": processors}
+        return steps
+
+    def _model(self) -> dict:
+        return copy.deepcopy(self._model_of_file)
+
+    def special_entries(self) -> list[dict]:
+        """Return the special tokens as entries of tokenizer.json, with the file's options."""
+        return [{**e, **self._entries.get(e["content"], {})} for e in super().special_entries()]
+
+    @property
+    def _decoders(self) -> dict[str, Mapping]:
+        """{type: step of the decoder}."""
+        decoder = self._file.get("decoder") or {}
+        return {step["type"]: step for step in decoder.get("decoders", [decoder]) if step}
+
+    def _text_of(self, token: str) -> bytes:
+        """Return the text of a token inside a text, as the decoder spells it."""
+        decoders = self._decoders
+        if "ByteLevel" in decoders:
+            return spelled_bytes(token)
+        if "ByteFallback" in decoders and token in BYTE_TOKENS:
+            return bytes([BYTE_TOKENS.index(token)])
+        if decoders.keys() & {"Metaspace", "Replace"}:
+            return token.replace(SPACE, " ").encode()
+        if "BPEDecoder" in decoders:
+            suffix = decoders["BPEDecoder"]["suffix"]
+            is_end = suffix and token.endswith(suffix)
+            return (f"{token.removesuffix(suffix)} " if is_end else token).encode()
+        prefix = decoders.get("WordPiece", {}).get("prefix")
+        is_continued = prefix and token.startswith(prefix)
+        return (token[len(prefix) :] if is_continued else f" {token}").encode()
+
+    def spelling(self) -> list[bytes]:
+        """Return the text of each id."""
+        return [self._text_of(token) for token in self.get_vocabulary()]
+
+    def starts_word(self, token: str) -> bool:
+        """Return whether a token begins a word."""
+        return self._text_of(token).startswith(b" ")
+
+    def _clean_up(self, texts: array_ops.Tensor) -> array_ops.Tensor:
+        return array_ops.strings.strip(texts)
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {}
+
+    def _settings(self) -> dict:
+        segments = ["token_type_ids"] * self.uses_segments
+        inputs = ["input_ids", *segments, "attention_mask"]
+        return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
