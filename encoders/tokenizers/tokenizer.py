@@ -35,7 +35,9 @@ from encoder_zoo.common.wording import (
     invalid,
     unknown_argument,
 )
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
+from encoder_zoo.encoders.tokenizers import ANY_STEPS
+from encoder_zoo.encoders.tokenizers.files.comparison import compare_steps
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
 from encoder_zoo.encoders.tokenizers.files.special_tokens import (
     complete_added_tokens,
     tokens_with_added,
@@ -261,7 +263,7 @@ class Tokenizer(TokenizerArguments):
     core operations does the work; elsewhere the library `tokenizers` does, with the same ids and
     offsets.
     A subclass stores each argument of its `__init__` under its own name, and implements
-    `_steps`, `_model_in_texts` and `spelling`, which the library and the graph execute.
+    `_from_files`, `_steps`, `_model_in_texts` and `spelling`.
 
     Args:
         vocabulary: tokens in the order of their ids.
@@ -367,6 +369,40 @@ class Tokenizer(TokenizerArguments):
         # Outside of a graph that calls `detokenize`, since it is kept.
         with tf.init_scope() if in_tensorflow() else contextlib.nullcontext():
             return array_ops.constant(self.spelling(), array_ops.string)
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles, **template) -> Self:
+        """Build the tokenizer that files describe.
+
+        A tokenizer.json is followed in every step. If its steps are not those of this class, it
+        becomes a `GenericTokenizer`, unless tokenizer_config.json names a class: then transformers
+        would not follow the file either, and it is refused with the name of the step.
+
+        Args:
+            files: of the vocabulary, or tokenizer.json.
+            **template: `uses_segments` and `pair_separators`.
+
+        Raises:
+            FileNotFoundError: If the folder has no vocabulary.
+            ValueError: If a field has a wrong value. See also `compare_steps`.
+        """
+        try:
+            tokenizer = cls._from_files(files, **template)
+            if "tokenizer.json" in files:
+                compare_steps(files, tokenizer)
+            return tokenizer
+        except ValueError as error:
+            if "tokenizer.json" in files and not files.names_class:
+                with contextlib.suppress(ValueError):
+                    return ANY_STEPS.load().from_files(files, cls, **template)
+            if str(files.folder) in str(error):
+                raise
+            raise ValueError(f"{files.folder}: {error}") from None
+
+    @classmethod
+    def _from_files(cls, files: TokenizerFiles, **template) -> Self:
+        """Build the tokenizer; steps of tokenizer.json that it does not read are compared later."""
+        raise NotImplementedError
 
     def __call__(self, texts: object, **options: Any) -> array_ops.RaggedTensor:
         """Call `tokenize`."""

@@ -2,67 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from encoder_zoo.common.configuration import argument_defaults
-from encoder_zoo.encoders.tokenizers import ANY_STEPS
-from encoder_zoo.encoders.tokenizers.files.comparison import compare_steps
-from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS, TokenizerFiles
+from encoder_zoo.encoders.tokenizers.files.reading import SPECIAL_TOKENS
 from encoder_zoo.encoders.tokenizers.files.special_tokens import special_added_token
 from encoder_zoo.encoders.tokenizers.steps import Model
 
 if TYPE_CHECKING:
-    from typing import Self
-
-    from encoder_zoo.encoders.tokenizers.files.reading import TokenizerFiles
+    pass
 
 
 class WritesFiles:
     """Mixin: writes the files that all tokenizers have.
 
-    Subclasses implement `_from_files`, `_vocabulary_files`, `_settings`, `_steps` and `_model`.
+    Subclasses implement `_vocabulary_files`, `_settings`, `_steps` and `_model`.
     """
 
     special_token_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
         argument: names[:1] for argument, names in SPECIAL_TOKENS.items()
     }
-
-    @classmethod
-    def from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Build the tokenizer that files describe.
-
-        A tokenizer.json is followed in every step. If its steps are not those of this class, it
-        becomes a `GenericTokenizer`, unless tokenizer_config.json names a class: then transformers
-        would not follow the file either, and it is refused with the name of the step.
-
-        Args:
-            files: of the vocabulary, or tokenizer.json.
-            **template: `uses_segments` and `pair_separators`.
-
-        Raises:
-            FileNotFoundError: If the folder has no vocabulary.
-            ValueError: If a field has a wrong value. See also `compare_steps`.
-        """
-        try:
-            tokenizer = cls._from_files(files, **template)
-            if "tokenizer.json" in files:
-                compare_steps(files, tokenizer)
-            return tokenizer
-        except ValueError as error:
-            if "tokenizer.json" in files and not files.names_class:
-                with contextlib.suppress(ValueError):
-                    return ANY_STEPS.load().from_files(files, cls, **template)
-            if str(files.folder) in str(error):
-                raise
-            raise ValueError(f"{files.folder}: {error}") from None
-
-    @classmethod
-    def _from_files(cls, files: TokenizerFiles, **template) -> Self:
-        """Build the tokenizer; steps of tokenizer.json that it does not read are compared later."""
-        raise NotImplementedError
 
     def to_files(self) -> dict[str, str | bytes]:
         """Write the tokenizer as files that transformers' AutoTokenizer reads with the same ids.
