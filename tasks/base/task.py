@@ -332,11 +332,11 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 token ids and give the outputs of `predict`. A tokenizer.json is written next to the
                 file, with which the library `tokenizers` makes the ids. Defaults to None.
             **options: of a "tf_saved_model" those of the task's `signatures`, such as `strategy` or
-                `null_threshold`. Of a folder `dtype="int8"`, which quantizes matrix products, and
-                `texts=`, some typical inputs, on which the outputs in int8 are compared with those
-                in float32 (the `agreement` of the opened export). Otherwise those of Keras's
-                exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in
-                "litert".
+                `null_threshold`. Of a folder `dtype="int8"`, which quantizes matrix products in
+                ONNX and LiteRT, and `texts=`, some typical inputs, on which the outputs in int8 are
+                compared with those in float32 (the `agreement` of the opened export). Otherwise
+                those of Keras's exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for
+                int8 weights in "litert".
 
         Raises:
             ValueError: If the backend or the task does not support the format, or a tokenizer.json

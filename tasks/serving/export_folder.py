@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from encoder_zoo.common.configuration import argument_names
+from encoder_zoo.common.lazy import keras, require, tf
 from encoder_zoo.common.validation import rules_of, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.tokenizers.file_tokenizer import FileTokenizer
@@ -19,7 +20,7 @@ from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.json_data import as_json_value
 from encoder_zoo.presets.files.manifest import write_manifest
 from encoder_zoo.tasks import ANSWERS
-from encoder_zoo.tasks.serving.engines import EngineRunner, open_session
+from encoder_zoo.tasks.serving.engines import EngineRunner, onnxruntime, open_session
 from encoder_zoo.tasks.serving.model_files import custom_operations, tokenizer_json, write_model
 from encoder_zoo.tasks.serving.opened_export import (
     KIND,
@@ -54,7 +55,8 @@ def export_folder(
         task: Task with a preprocessor.
         folder: String or path. It is replaced atomically.
         format: String. Format of the model's file.
-        dtype: String. "int8" quantizes matrix products. Defaults to "float32".
+        dtype: String. "int8" quantizes matrix products, of ONNX and LiteRT. Defaults to
+            "float32".
         texts: Typical inputs, as for `predict`, on which the outputs in int8 are compared with
             those in float32. Defaults to None.
         **options: Options of Keras's exporter.
@@ -63,6 +65,8 @@ def export_folder(
         ValueError: If the task cannot be opened without Keras, or the format does not support it.
     """
     record = describe(task, format, dtype)
+    if dtype == "int8":
+        _check_quantizes(format)
     if texts is not None and dtype != "int8":
         raise invalid("texts", texts, "None, unless dtype='int8'")
     if isinstance(texts, Sized) and not len(texts):
@@ -70,7 +74,11 @@ def export_folder(
     kind = Kind("an export", lambda manifest: manifest["task"] == KIND)
     with replacing(folder, kind) as new:
         path = new / MODEL_FILES[format][0]
+        if (dtype, format) == ("int8", "litert"):
+            options["optimizations"] = [tf.lite.Optimize.DEFAULT]
         write_model(task, path, format, **options)
+        if (dtype, format) == ("int8", "onnx"):
+            _quantize_onnx(path)
         if format == "litert" and (lacking := custom_operations(path)):
             raise _refused(task, f"LiteRT does not have {', '.join(lacking)}")
         if texts is not None:
@@ -79,6 +87,30 @@ def export_folder(
             data = content.encode() if isinstance(content, str) else content
             (new / name).write_bytes(data)
         write_manifest(new, {"task": KIND, KIND: dataclasses.asdict(record)})
+
+
+def _check_quantizes(format: Engine) -> None:
+    """Raise an error for a format without int8, or if a package for it is not installed."""
+    if format == "openvino":
+        raise invalid("dtype", "int8", "'float32' for 'openvino'; or pass format='onnx'")
+    if format == "litert" and keras.config.backend() != "tensorflow":
+        raise invalid("dtype", "int8", "'float32' for 'litert' without TensorFlow")
+    if format == "onnx":
+        require(onnxruntime)
+
+
+def _quantize_onnx(path: pathlib.Path) -> None:
+    """Store weights of matrix products and embeddings as int8, and quantize activations as they
+    come."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel("ERROR")  # it advises to run a step that open sizes do not allow
+    try:
+        quantize_dynamic(path, path, weight_type=QuantType.QInt8)
+    finally:
+        root.setLevel(level)
 
 
 def describe(task: Task, format: Engine, dtype: str) -> ExportRecord:

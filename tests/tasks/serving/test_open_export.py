@@ -111,6 +111,11 @@ def served(classifier, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def nano():
+    return ez.TextEmbedder.from_preset("bert_nano_en_uncased_embedder")
+
+
 @pytest.fixture
 def copied(served, tmp_path):
     folder = tmp_path / "copy"
@@ -147,6 +152,43 @@ def test_long_texts_thresholds_and_batches(classifier, served):
     assert_same(opened.predict(x), classifier.predict(x, verbose=0))
     with pytest.raises(ValueError, match="inputs"):
         opened.predict({**x, "answer_start": x["token_ids"]})
+
+
+@pytest.mark.parametrize("format", ["onnx", "litert"])
+def test_int8_is_close_and_measured(nano, format, tmp_path):
+    texts = ["A cat sleeps on the mat.", "Stocks fell sharply.", "It rains."]
+    nano.export(tmp_path / "float32", format=format)
+    nano.export(tmp_path / "int8", format=format, dtype="int8", texts=texts)
+    opened = ez.open_export(tmp_path / "int8")
+    cosines = np.sum(opened.embed(texts) * nano.embed(texts), axis=1)
+    assert 0.97 < cosines.min() < cosines.max() < 0.99999
+    assert opened.agreement["mean_cosine"] == pytest.approx(cosines.mean(), abs=1e-4)
+    assert opened.agreement["least_cosine"] == pytest.approx(cosines.min(), abs=1e-4)
+    sizes = [
+        sum(path.stat().st_size for path in (tmp_path / dtype).glob("model.*"))
+        for dtype in ("int8", "float32")
+    ]
+    assert sizes[0] < 0.4 * sizes[1]
+
+
+def test_int8_and_texts_that_do_not_fit(classifier, tmp_path):
+    for format, options, words in (
+        ("openvino", {"dtype": "int8"}, "dtype is 'int8'"),
+        ("onnx", {"dtype": "bfloat16"}, "dtype is 'bfloat16'"),
+        ("onnx", {"texts": ["a"]}, "texts is .*int8"),
+        ("onnx", {"dtype": "int8", "texts": []}, r"texts is \[\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            classifier.export(tmp_path / "served", format=format, **options)
+
+
+def test_an_index_opens_with_it(nano, tmp_path):
+    documents = ["A cat sleeps on the mat.", "Stocks fell sharply.", "It rains."]
+    nano.index(documents).save(tmp_path / "index")
+    nano.export(tmp_path / "served", format="onnx")
+    index = ez.load_index(tmp_path / "index", embedder=ez.open_export(tmp_path / "served"))
+    [hit] = index.search("the stock market", top_k=1)
+    assert_same(hit, nano.load_index(tmp_path / "index").search("the stock market", top_k=1)[0])
 
 
 def test_a_method_of_other_tasks_is_named(served):
