@@ -350,7 +350,7 @@ def _missing_head(task: PresetTask, file: SafetensorsFile) -> keras.layers.Layer
         return None
     task.num_classes = shape[0]
     try:
-        return task._make_head()
+        return task.build_head()
     finally:
         task.num_classes = None
 

@@ -124,7 +124,9 @@ def save_task(
     if format == "keras_hub":
         extra("save_for_keras_hub")(task, None, dtype, folder, settings, about)
         return
-    fields = task.config_fields()
+    if task.record.has_classes and task.head is None:
+        task._check_labels_known()
+    fields = task.record.folder.config_fields(task)
     config, weights = _config_and_weights(task)
     settings |= _own_class(backbone)
     if task.num_classes and task.labels == default_labels(task.num_classes):

@@ -94,6 +94,9 @@ class CrossEncoderFolder(FolderFormat):
             )
         return {"max_length": read_length(preset.files)}
 
+    def config_fields(self, task: keras.Model) -> dict[str, object]:
+        return cross_encoder_config(task.activation)
+
     def files(self, task: keras.Model, dtype: object = None) -> dict[str, bytes]:
         if task.preprocessor is None:
             return {}

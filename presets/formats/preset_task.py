@@ -103,6 +103,14 @@ class FolderFormat:
         """
         return {}
 
+    def config_fields(self, task: PresetTask) -> dict[str, object]:
+        """Return the fields of config.json for the settings of a head.
+
+        Raises:
+            ValueError: If there is no field for a setting.
+        """
+        return {}
+
 
 TRANSFORMERS_FOLDER = FolderFormat()
 
@@ -235,9 +243,6 @@ class PresetTask(Protocol):
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
         """Return constructor arguments from config.json, overridden by those of the caller."""
-
-    def config_fields(self) -> dict:
-        """Return further fields of config.json; raise a ValueError if a setting has none."""
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Return why the head of a checkpoint cannot be loaded; None if it can."""

@@ -78,6 +78,10 @@ class SparseFolder(FolderFormat):
     def __init__(self, load_table_class: Callable[[], type], read_tokenizer: Callable):
         self._load_table_class, self._read_tokenizer = load_table_class, read_tokenizer
 
+    def config_fields(self, task: keras.Model) -> dict[str, object]:
+        task.check_savable()
+        return {}
+
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = self._own_arguments(checkpoint)
         if given.get("pooling") == TOKEN_WEIGHTS:

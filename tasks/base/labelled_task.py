@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import as_configuration
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
@@ -81,9 +82,6 @@ class LabelledTask(Task):
         """Set the classes, and build the head if their number is known."""
         self.labels = validated_labels(labels)
         self.num_classes = resolve_num_classes(num_classes, self.labels)
-        if self.num_classes is not None:
-            with self.distribution.scope():
-                self.head = self._make_head()
         self._finish_building()
 
     def _set_head(self, head: keras.layers.Layer | None) -> None:
@@ -93,7 +91,9 @@ class LabelledTask(Task):
         # Past Keras's tracking: `head` has it, once the classes are known.
         object.__setattr__(self, "given_head", head)
 
-    def _make_head(self) -> keras.layers.Layer:
+    def build_head(self) -> keras.layers.Layer | None:
+        if self.num_classes is None:
+            return None
         of_tokens = self.objective.of_tokens
         if self.given_head is None:
             return make_head(
@@ -298,10 +298,14 @@ class LabelledTask(Task):
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings
             stored |= {name: value for name, value in of_classes.items() if name in known}
-        if cls._is_head_of(config) and cls._asks_for_classes_of(config, given):
+        if not cls._is_head_of(config):
+            return {**stored, **given}
+        if cls._asks_for_classes_of(config, given):
             names = labels_from_config(config)
             stored["labels"] = None if are_default_labels(names) else names
             stored["num_classes"] = len(names)
+        if "problem_type" in argument_names(cls) and cls._shares_classes_with(config, given):
+            stored["problem_type"] = config.get("problem_type") or default_problem(config, given)
         return {**stored, **given}
 
     @classmethod
@@ -326,10 +330,6 @@ class LabelledTask(Task):
         """Return whether config.json describes a checkpoint of this task."""
         [architecture, *_] = config.get("architectures") or [""]
         return architecture.endswith(cls.record.head)
-
-    def config_fields(self) -> dict:
-        self._check_labels_known()
-        return {}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
         """Return why the checkpoint's head is not for this task and these classes, or None."""
@@ -363,3 +363,21 @@ class LabelledTask(Task):
     def _renames(self, names: list[str]) -> bool:
         """Return whether the labels are others than those of a checkpoint, or in another order."""
         return bool(self.labels) and not are_default_labels(names) and names != self.labels
+
+
+def default_problem(config: dict, given: Mapping) -> str:
+    """Return the kind of problem of a classifier whose config.json does not say it.
+
+    Args:
+        config: Contents of config.json.
+        given: Arguments of the caller.
+    """
+    if len(labels_from_config(config)) > 1:
+        return "single_label_classification"
+    if not given.get("problem_type"):
+        logger.warning(
+            "config.json has one class and no problem_type: answers are numbers, as in "
+            "transformers' training. For their sigmoid, as in its pipeline, load it with "
+            "problem_type='multi_label_classification'."
+        )
+    return "regression"

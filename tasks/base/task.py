@@ -149,10 +149,16 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         loading.check_preprocessor_class(cls, preprocessor)
 
     def _finish_building(self) -> None:
-        """Mark the task as built, if it has its head, and attach its preprocessor."""
+        """Build the head, as far as the task can, and attach the preprocessor."""
+        with self.distribution.scope():
+            self.head = self.build_head()
         self.built = self.head is not None
         if self.preprocessor is not None:
             self.preprocessor.attach(self)
+
+    def build_head(self) -> keras.layers.Layer | None:
+        """Return the layers after the backbone, built; None as long as their size is not known."""
+        return self.head
 
     # -- description ---------------------------------------------------------------------------
 
@@ -252,14 +258,6 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         Of a new label it is None; None alone if no label is the checkpoint's, or all are.
         """
         return None
-
-    def config_fields(self) -> dict:
-        """Return further fields of config.json.
-
-        Raises:
-            ValueError: If there is no field for a setting of the head.
-        """
-        return {}
 
     def _warn_new_head(self) -> None:
         """Log once that answers are those of a head with random weights."""

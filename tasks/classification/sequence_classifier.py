@@ -31,11 +31,9 @@ from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
-from encoder_zoo.presets.formats.checkpoint import Checkpoint
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.classes import (
     label_weights,
-    labels_from_config,
     weighted_labels,
 )
 from encoder_zoo.tasks.base.confidence import (
@@ -355,22 +353,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
         return with_candidate_ranges(super().input_ranges(length))
-
-    @classmethod
-    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        config, stored = checkpoint.config, {}
-        if cls._is_head_of(config) and cls._shares_classes_with(config, given):
-            default = "single_label_classification"
-            if len(labels_from_config(config)) == 1:
-                default = "regression"
-                if not (config.get("problem_type") or given.get("problem_type")):
-                    logger.warning(
-                        "config.json has one class and no problem_type: answers are numbers, as "
-                        "in transformers' training. For their sigmoid, as in its pipeline, load it "
-                        "with problem_type='multi_label_classification'."
-                    )
-            stored["problem_type"] = config.get("problem_type") or default
-        return {**stored, **super().checkpoint_arguments(checkpoint, given)}
 
     @property
     def objective(self) -> Objective:

@@ -302,17 +302,30 @@ class SparseEncoder(Embedder[SparseIndex]):
         in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
         return in_graphs and self.compute_dtype == "float32"
 
-    def config_fields(self) -> dict:
+    def check_savable(self) -> None:
+        """Raise a ValueError if sentence-transformers has no form of this model and its queries'."""
         if self.pooling != TOKEN_WEIGHTS:
             check_head_representable(self)
-        self._check_query_form()
+        other = self.query_encoder
+        if other is not None and TOKEN_WEIGHTS in (self.pooling, getattr(other, "pooling", None)):
+            raise ValueError(
+                "Files of pooling='token_weights' (BGE-M3) hold no query_encoder. Save both "
+                "separately."
+            )
+        if isinstance(other, SparseEncoder):
+            check_head_representable(other)
+            if other.preprocessor is None:
+                raise invalid(
+                    "query_encoder.preprocessor",
+                    None,
+                    "a preprocessor, whose tokenizer is saved too",
+                )
         if self.preprocessor is not None and not self.preprocessor.include_prompt:
             raise invalid(
                 "include_prompt",
                 False,
                 "True: SparseEncoder of sentence-transformers has no such setting",
             )
-        return {}
 
     # -- training ------------------------------------------------------------------------------
 
@@ -541,25 +554,6 @@ class SparseEncoder(Embedder[SparseIndex]):
                 the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
         """
         return super().from_preset(source, **arguments)
-
-    def _check_query_form(self) -> None:
-        """Raise an error if sentence-transformers has no form of this model and its queries'."""
-        other = self.query_encoder
-        if other is None:
-            return
-        if TOKEN_WEIGHTS in (self.pooling, getattr(other, "pooling", None)):
-            raise ValueError(
-                "Files of pooling='token_weights' (BGE-M3) hold no query_encoder. Save both "
-                "separately."
-            )
-        if isinstance(other, SparseEncoder):
-            check_head_representable(other)
-            if other.preprocessor is None:
-                raise invalid(
-                    "query_encoder.preprocessor",
-                    None,
-                    "a preprocessor, whose tokenizer is saved too",
-                )
 
     @classmethod
     def tiny_data(cls) -> TinyData:

@@ -22,7 +22,7 @@ from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.layers import Activation, initializer
 from encoder_zoo.encoders.positions import take_positions
-from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.head import HiddenLayer, make_hidden
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import Task, TaskPresetArguments, TinyData
@@ -202,6 +202,14 @@ def token_metrics() -> list[keras.metrics.Metric]:
     return [loss, keras.metrics.SparseCategoricalAccuracy("accuracy")]
 
 
+class _MaskedLMFolder(FolderFormat):
+    """Transformers' layout, for heads that it has."""
+
+    def config_fields(self, task: MaskedLM) -> dict[str, object]:
+        check_head_representable(task)
+        return {}
+
+
 class MaskingPresetArguments(TaskPresetArguments, total=False):
     """Keyword arguments that the preprocessors of pretraining share."""
 
@@ -262,6 +270,7 @@ class MaskedLM(Task):
         pipeline_tag="fill-mask",
         text_method="fill_mask",
         instead_of_predict=MaskAnswers.instead_of_predict,
+        folder=_MaskedLMFolder(),
         labels_tokens=True,
         pretrains=True,
         learns_soft_labels=True,
@@ -333,10 +342,6 @@ class MaskedLM(Task):
     def compute_output_spec(self, inputs, training=None):
         positions = inputs.get("mask_positions", inputs["token_ids"])
         return keras.KerasTensor((*positions.shape, self.backbone.vocabulary_size), "float32")
-
-    def config_fields(self) -> dict:
-        check_head_representable(self)
-        return {}
 
     @overload
     def fill_mask(

@@ -23,7 +23,7 @@ from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.encoders.positions import last_positions
 from encoder_zoo.presets.formats.checkpoint import Checkpoint
-from encoder_zoo.presets.formats.preset_task import TaskRecord
+from encoder_zoo.presets.formats.preset_task import FolderFormat, TaskRecord
 from encoder_zoo.tasks.base.explanation import Method
 from encoder_zoo.tasks.base.head import head_dropout, make_head
 from encoder_zoo.tasks.base.missing_answers import Missing
@@ -66,6 +66,19 @@ class SpanQAPresetArguments(TaskPresetArguments, total=False):
     beam: tuple[int, int] | None
     window_length: int
     doc_stride: int
+
+
+class SpanQAFolder(FolderFormat):
+    """Transformers' layout, whose config.json has the sizes of a beam."""
+
+    def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
+        record, config = SpanQA.head_of(checkpoint.family).beam, checkpoint.config
+        if record is None or f"{record.output}.weight" not in checkpoint.shapes:
+            return {}
+        return {"beam": (config.get("start_n_top", 5), config.get("end_n_top", 5))}
+
+    def config_fields(self, task: SpanQA) -> dict[str, object]:
+        return dict(zip(("start_n_top", "end_n_top"), task.beam or (), strict=False))
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
@@ -126,6 +139,7 @@ class SpanQA(Task):
         head="ForQuestionAnswering",
         pipeline_tag="question-answering",
         text_method="answer",
+        folder=SpanQAFolder(),
         answer_settings=("null_threshold",),
         tuned_settings={"null_threshold": (None, "evaluate_answers")},
         file_advice="Of SQuAD's files: fit(ez.read_squad({!r})).",
@@ -146,13 +160,14 @@ class SpanQA(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         self.null_threshold = null_threshold
         self.beam = beam and tuple(beam)
-        record, policy = self.head_record, self.dtype_policy
-        self.dropout = head_dropout(record, backbone, dropout)
-        if self.beam:
-            self.head = make_span_beam(record, backbone, self.beam, policy)
-        else:
-            self.head = make_head(record, backbone, 2, self.dropout, policy, of_tokens=True)
+        self.dropout = head_dropout(self.head_record, backbone, dropout)
         self._finish_building()
+
+    def build_head(self) -> keras.layers.Layer:
+        record, policy = self.head_record, self.dtype_policy
+        if self.beam:
+            return make_span_beam(record, self.backbone, self.beam, policy)
+        return make_head(record, self.backbone, 2, self.dropout, policy, of_tokens=True)
 
     @classmethod
     def from_preset(
@@ -180,17 +195,6 @@ class SpanQA(Task):
                 f"The family {self.backbone.family.name!r} has no head with a beam. Leave out beam."
             )
         return record.beam
-
-    @classmethod
-    def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        arguments = super().checkpoint_arguments(checkpoint, given)
-        record, config = cls.head_of(checkpoint.family).beam, checkpoint.config
-        if record is None or f"{record.output}.weight" not in checkpoint.shapes:
-            return arguments
-        return {"beam": (config.get("start_n_top", 5), config.get("end_n_top", 5)), **arguments}
-
-    def config_fields(self) -> dict:
-        return dict(zip(("start_n_top", "end_n_top"), self.beam or (), strict=False))
 
     @classmethod
     def tiny_data(cls) -> TinyData:

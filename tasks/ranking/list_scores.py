@@ -23,11 +23,11 @@ class ListScores(Task):
     def _add_head(self, name: str, dropout: float | None) -> None:
         """Finish the constructor, with the family's head of one output; see `check_pooler`."""
         check_pooler(self, name)
-        record, backbone = self.head_record, self.backbone
-        self.dropout = head_dropout(record, backbone, dropout)
-        with self.distribution.scope():
-            self.head = make_head(record, backbone, 1, self.dropout, self.dtype_policy)
+        self.dropout = head_dropout(self.head_record, self.backbone, dropout)
         self._finish_building()
+
+    def build_head(self) -> keras.layers.Layer:
+        return make_head(self.head_record, self.backbone, 1, self.dropout, self.dtype_policy)
 
     def call(self, inputs, training=None):
         if CANDIDATE + "token_ids" not in inputs:

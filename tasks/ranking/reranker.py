@@ -21,7 +21,7 @@ from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
 from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
-from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder, cross_encoder_config
+from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
 from encoder_zoo.tasks.base.missing_answers import Missing
 from encoder_zoo.tasks.base.task import TaskPresetArguments, TinyData
@@ -290,11 +290,6 @@ class Reranker(ListScores):
                 f"The loss {name} is of pairs, and x has a list of texts for each query. Use "
                 "loss='auto' or a loss of lists, such as ez.losses.LambdaLoss()."
             )
-
-    # -- checkpoints ---------------------------------------------------------------------------
-
-    def config_fields(self) -> dict:
-        return cross_encoder_config(self.activation)
 
     # -- exports -------------------------------------------------------------------------------
 

@@ -213,19 +213,21 @@ class EntityExtractor(Task):
         self.subtoken_pooling = subtoken_pooling
         self.embed_label_marker = embed_label_marker
         self.dropout = dropout
-        with self.distribution.scope():
-            self.head = SpanHead(
-                self.span_dim,
-                max_width,
-                span_mode,
-                num_rnn_layers,
-                subtoken_pooling,
-                dropout,
-                name="head",
-                dtype=self.dtype_policy,
-            )
-            self.head.build((None, None, backbone.hidden_dim))
         self._finish_building()
+
+    def build_head(self) -> keras.layers.Layer:
+        head = SpanHead(
+            self.span_dim,
+            self.max_width,
+            self.span_mode,
+            self.num_rnn_layers,
+            self.subtoken_pooling,
+            self.dropout,
+            name="head",
+            dtype=self.dtype_policy,
+        )
+        head.build((None, None, self.backbone.hidden_dim))
+        return head
 
     @classmethod
     def from_preset(

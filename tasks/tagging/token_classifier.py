@@ -230,11 +230,11 @@ class TokenClassifier(LabelledTask):
         spans = [[(0, 1, "X"), (4, 6, "X")], [], [(2, 5, "X")], []]
         return TinyData({"labels": ["O", "B-X", "I-X"]}, super().tiny_data().x, spans)
 
-    def _make_head(self) -> keras.layers.Layer:
-        if self.crf:
+    def build_head(self) -> keras.layers.Layer | None:
+        if self.crf and self.num_classes is not None:
             self.transitions = TagTransitions(self.num_classes, name="transitions")
             self.transitions.build()
-        return super()._make_head()
+        return super().build_head()
 
     @property
     def head_record(self) -> Head:
