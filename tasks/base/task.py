@@ -291,7 +291,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 f"random. Use {self.record.instead_of_predict}, or evaluate(texts)",
             )
 
-    def _before_training(self, x, y, data: Source) -> None:
+    def _before_training(self, x, y, data: Source) -> bool:
         settings = self.record.tuned_settings
         changed = [name for name, (value, _) in settings.items() if getattr(self, name) != value]
         for name in changed:
@@ -304,6 +304,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
                 type(self).__name__,
                 " and ".join(settings[name][1] for name in changed),
             )
+        return False
 
     @reads_weights
     def export(

@@ -290,10 +290,10 @@ class Distillation(TextModel):
                 "'soft_labels' among them to learn from y; or leave out y",
             )
 
-    def _before_training(self, x, y, data) -> None:
+    def _before_training(self, x, y, data) -> bool:
         labels = keras.utils.unpack_x_y_sample_weight(x.element_spec)[1] if is_dataset(x) else y
-        if isinstance(self.student, Task) and labels is not None and not is_prepared(x):
-            self.student._before_training(x, y, data)
+        learns = isinstance(self.student, Task) and labels is not None and not is_prepared(x)
+        return learns and self.student._before_training(x, y, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """Return the sum of the objectives' means and of the weighted loss of the labels."""

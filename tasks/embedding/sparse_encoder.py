@@ -303,7 +303,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         return in_graphs and self.compute_dtype == "float32"
 
     def check_savable(self) -> None:
-        """Raise a ValueError if sentence-transformers has no form of this model and its queries'."""
+        """Raise a ValueError if sentence-transformers has no format for this model."""
         if self.pooling != TOKEN_WEIGHTS:
             check_head_representable(self)
         other = self.query_encoder
@@ -391,9 +391,9 @@ class SparseEncoder(Embedder[SparseIndex]):
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)
 
-    def _before_training(self, x, y, data) -> None:
-        super()._before_training(x, y, data)
+    def _before_training(self, x, y, data) -> bool:
         self.schedule.assign([0, data.total_steps // RISING])
+        return super()._before_training(x, y, data)
 
     @property
     def _answers(self) -> TermAnswers:

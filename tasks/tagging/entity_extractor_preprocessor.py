@@ -47,6 +47,28 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
+# One text on its way, in windows of 3 tokens that share 1 (`max_words=3`, `doc_stride=1`):
+#
+#   text              A n n a   s i n g s   w h o   s i n g s       label: who, at 0-4 and 11-14
+#   words             Anna      sings       who     sings
+#     starts, ends    0-4       5-10        11-14   15-20
+#     ids             an ##na   sings       who     sings           one row of tokens for a text
+#     numbers         0  0      1           2       3               the word of each token
+#   prompts           [MASK] who [SEP]                              the label's marker is at 1
+#
+#   window 0          [CLS] [MASK] who [SEP]  an ##na sings [SEP]
+#     word_index          0      0   0     0   1    0     2     0   counted from 1, 0 is no word
+#     first_word        0, which is Anna                            word_count 2
+#   window 1          [CLS] [MASK] who [SEP]  sings who sings [SEP]
+#     word_index          0      0   0     0      1   2     3     0
+#     first_word        1, which is sings                           word_count 3
+#
+#   span of Anna      words 0 to 0, in window 0: start 0 - 0 = 0, width 0, label 0
+#   span of who       words 2 to 2, in window 1: start 2 - 1 = 1, width 0, label 0
+#
+# All rows are ragged. `keys` adds the number of its row to each value, so that one search over the
+# values of all texts finds the position in each of them.
+
 SPACE, SYMBOL, LETTER, HYPHEN = range(4)  # kinds of characters
 MAX_LABELS = 25  # of a text in training
 
@@ -217,6 +239,8 @@ class EntityExtractorPreprocessor(Preprocessor):
         stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         windows = make_windows(lengths, capacity, array_ops.minimum(stride, capacity - 1))
 
+        # Which tokens stand for their words, and how many such tokens of the window there are up to
+        # each: a running sum over all windows, less what it was at the start of the window.
         numbers = take(words.numbers, windows)
         stands = numbers.with_values(take(self._word_marks(words), windows).values)
         index = array_ops.cumsum(array_ops.cast(stands.values, array_ops.int32))
@@ -231,6 +255,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         padded = array_ops.concat([inside.values, array_ops.zeros([1], array_ops.int32)], axis=0)
         first_word = array_ops.gather(padded, inside.row_starts())
 
+        # Prompt and tokens of each window.
         prompt = array_ops.gather(prompts.ids, windows.example)
         tokens = array_ops.concat([prompt, take(words.ids, windows)], axis=1)
         zeros = prompt.with_values(array_ops.zeros_like(prompt.values))
@@ -336,7 +361,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             y = label_lists(y)
         start, end, label = located_spans(y, texts, names)
         row = start.value_rowids()
-        # The words that a span shares a character with.
+        # The words that a span shares a character with, counted over all texts.
         begin = array_ops.searchsorted(keys(words.ends), keys(start), side="right")
         last = array_ops.searchsorted(keys(words.starts), keys(end), side="left") - 1
         first_of_text = array_ops.cast(
@@ -353,6 +378,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         width = last - begin
         fits = width < self.max_width
         self._report_wide(fits)
+        # Every window gets the spans of its text, and keeps those whose words are all inside.
         rows = [
             array_ops.gather(
                 array_ops.ragged.boolean_mask(start.with_values(v), start.with_values(fits)),

@@ -292,14 +292,16 @@ class TokenClassifier(LabelledTask):
             logger.warning(line)
             self._logged_notation = line
 
-    def _before_training(self, x, y, data) -> None:
+    def _before_training(self, x, y, data) -> bool:
         super()._before_training(x, y, data)
         if self.preprocessor is None or isinstance(x, dict):
-            return
+            return False
+        labelled_all = self.preprocessor.label_all_tokens
         self.split_symbols = True if token_labels.has_spans(x) else "outer"
         self._set_resolution(x, y)
         if self.valid_tags is None:
             self.valid_tags = self._are_valid(x, y)
+        return self.preprocessor.label_all_tokens != labelled_all
 
     def _set_resolution(self, x, y) -> None:
         """Set whether all tokens are labelled, and the strategy, such that the answers have the

@@ -186,11 +186,15 @@ class TextModel(ConfigFromSignature, keras.Model):
             training: Boolean. Whether they are given to `fit`, and not to `evaluate`.
         """
 
-    def _before_training(self, x, y, data: Source) -> None:
+    def _before_training(self, x, y, data: Source) -> bool:
         """Set how the task will answer, and forget what belongs to its weights of now.
 
         The data of `fit` are checked by then: what fails before leaves the answers as they are.
+
+        Returns:
+            Whether the examples of the data must be made again, by other settings.
         """
+        return False
 
     def _check_answers(self, x=None) -> None:
         """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
@@ -462,16 +466,25 @@ class TextModel(ConfigFromSignature, keras.Model):
         epoch_numbers = range(initial_epoch, epochs)
         plan = Plan(size, epoch_numbers, shuffle, steps_per_epoch, self.record.group_lengths)
         held_out_size = validation_batch_size or size
-        with logged_once():
-            if held_out is not None:
-                held_out = *sources.read(self, *held_out[:2]), held_out[2]
-                held_out = self._evaluation_source(*held_out, held_out_size, validation_steps)
-            data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
-        self._reserve_examples(data)
+        if held_out is not None:
+            held_out = *sources.read(self, *held_out[:2]), held_out[2]
+
+        def read() -> tuple[Source, Source | None]:
+            with logged_once():
+                others = held_out and self._evaluation_source(
+                    *held_out, held_out_size, validation_steps
+                )
+                data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
+            self._reserve_examples(data)
+            return (
+                data.split(validation_split, held_out_size) if validation_split else (data, others)
+            )
+
+        data, held_out_data = read()
+        if self._before_training(x, y, data):
+            data, held_out_data = read()
         if validation_split:
-            data, held_out = data.split(validation_split, held_out_size)
-            self.objective.report_split(data.examples, held_out.examples)
-        self._before_training(x, y, data)
+            self.objective.report_split(data.examples, held_out_data.examples)
         self._prepare_metrics()
         if class_weight is not None:
             data = self.objective.weigh_classes(data, class_weight, self.loss)
@@ -483,7 +496,7 @@ class TextModel(ConfigFromSignature, keras.Model):
             "validation_steps": validation_steps,
             "validation_freq": validation_freq,
         }
-        return self._fit(data, held_out, callbacks, verbose, options)
+        return self._fit(data, held_out_data, callbacks, verbose, options)
 
     def _begin_fit(self, x, y) -> tuple:
         """Return inputs and labels, checked; the task has learned from them and is compiled."""

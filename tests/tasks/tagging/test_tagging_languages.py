@@ -15,6 +15,7 @@ from tagging_languages import LANGUAGES, with_spans, with_tags
 
 import encoder_zoo as ez
 
+Preprocessor = ez.TokenClassifierPreprocessor
 WIDTH = 256
 IOB2 = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 SCHEMES = {
@@ -62,7 +63,7 @@ def encoder(family: str, length: int = 128):
 
 
 def classifier(family: str, length: int = 128, doc_stride=None, label_all_tokens=False, **settings):
-    preprocessor = ez.TokenClassifierPreprocessor(
+    preprocessor = Preprocessor(
         vocabulary(family), doc_stride=doc_stride, label_all_tokens=label_all_tokens
     )
     settings = {"labels": IOB2, **settings}
@@ -259,6 +260,21 @@ def test_the_resolution_is_chosen_before_the_training(caplog):
     plain = classifier("bert")
     learn(plain, *with_spans("english"))
     assert (plain.strategy, plain.preprocessor.label_all_tokens) == ("first", False)
+
+
+def test_the_first_training_labels_the_tokens_that_its_answers_need(monkeypatch):
+    x, y = with_spans("turkish")
+    model, encode, labels_all = classifier("bert", strategy="simple"), Preprocessor.labels_of, []
+
+    def labels_of(preprocessor, *args):
+        labels_all.append(preprocessor.label_all_tokens)
+        return encode(preprocessor, *args)
+
+    monkeypatch.setattr(Preprocessor, "labels_of", labels_of)
+    history = model.fit(x, y, validation_data=(x, y), verbose=0).history
+    assert labels_all[-2:] == [True, True]
+    found = model.evaluate(x, y, return_dict=True, verbose=0)
+    assert history["val_loss"][0] == pytest.approx(found["loss"], rel=1e-5)
 
 
 @pytest.mark.slow
