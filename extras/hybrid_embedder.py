@@ -1,4 +1,4 @@
-"""Three kinds of vectors of a text in one forward pass: its own, its terms', its tokens'.
+"""Compute text embeddings, term weights and token embeddings in one forward pass.
 
 Comment letters: N texts, D width, V vocabulary, L tokens of a text.
 """
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-WEIGHTS = (1.0, 0.3, 1.0)  # of the three scores, as BGE-M3 mixes them
-# Arguments of `from_preset` for all three tasks; others are those of `TextEmbedder`.
+WEIGHTS = (1.0, 0.3, 1.0)  # weights of the three scores in BGE-M3
+# Arguments of `from_preset` for all three tasks. All others are only for `TextEmbedder`.
 SHARED = ("max_length", "sequence_length", "prompts", "default_prompt", "added_tokens", "dtype")
-KEPT = 2  # texts whose vectors are kept: those asked for, and those that tell embedders apart
+KEPT = 2  # number of cached inputs: the current texts and the texts that identify embedders
 
 
 class HybridVectors(NamedTuple):
     """The vectors of N texts.
 
     Attributes:
-        dense: (N, D) float32, of `TextEmbedder`.
-        terms: (N, V) float32, a `scipy.sparse.csr_array`, of `SparseEncoder`.
-        tokens: for each text (L, D) float32, of `LateInteraction`.
+        dense: Float32 array of shape (N, D). Embeddings of `TextEmbedder`.
+        terms: Float32 `scipy.sparse.csr_array` of shape (N, V). Term weights of `SparseEncoder`.
+        tokens: List of float32 arrays of shape (L, D). Token embeddings of `LateInteraction`.
     """
 
     dense: np.ndarray
@@ -63,7 +63,7 @@ class HybridVectors(NamedTuple):
 
 
 class HybridPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `HybridEmbedder.from_preset`, for all three tasks that have them."""
+    """Keyword arguments of `HybridEmbedder.from_preset`, which are passed to the three tasks."""
 
     max_length: int | None
     prompts: Mapping[str, str] | None
@@ -74,7 +74,7 @@ class HybridPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable("encoder_zoo")
 class _ThreeHeads(Task):
-    """The backbone once, and the heads of three tasks on its outputs."""
+    """A single backbone with the heads of three tasks."""
 
     record = TaskRecord("hybrid_embedder", TextEmbedderPreprocessor)
 
@@ -91,7 +91,7 @@ class _ThreeHeads(Task):
 
 
 class HybridEmbedder:
-    """Embed texts three ways at once, as BGE-M3 does: by a vector, by terms, by tokens.
+    """Embeds texts with a vector, term weights and token vectors at once, like BGE-M3.
 
         model = ez.HybridEmbedder.from_preset("bge_m3")
         dense, terms, tokens = model.embed(texts)  # one forward pass
@@ -99,21 +99,22 @@ class HybridEmbedder:
         index = model.index(documents)
         index.search("How do I reset it?")  # by dense + 0.3 * terms + tokens
 
-    It holds three tasks that share one backbone, `dense`, `terms` and `tokens`. Each of them
-    embeds, searches and trains by itself, as usual; training one changes the vectors of all.
+    The tasks `dense`, `terms` and `tokens` share one backbone. You can use each of them separately.
+    Training one of them changes the vectors of all three.
 
     Args:
-        dense: of texts.
-        terms: of their terms, on the backbone of `dense`.
-        tokens: of their tokens, likewise, without markers, expansion and skiplist.
-        weights: of the three scores in their sum.
+        dense: `TextEmbedder` for text embeddings.
+        terms: `SparseEncoder` for term weights, with the backbone of `dense`.
+        tokens: `LateInteraction` for token embeddings, with the backbone of `dense` and without
+            markers, expansion and skiplist.
+        weights: Three floats. Weights of the three scores.
 
     Attributes:
-        dense, terms, tokens, weights: as given.
+        dense, terms, tokens, weights: The arguments.
 
     Raises:
-        ValueError: If the three models differ in backbone, tokenizer or number of tokens that they
-            read, or if `weights` are not three.
+        ValueError: If the backbone, the tokenizer or the maximum length of the three models is
+            different, or if `weights` does not have three elements.
 
     Source: Chen et al. 2024, BGE M3-Embedding, section 3.2.
 
@@ -149,11 +150,11 @@ class HybridEmbedder:
         self._asked = threading.local()
 
     def __reduce__(self) -> tuple:
-        """Return what a pickle or a copy is made of: one model, so that the backbone stays one."""
+        """Return the state for pickles and copies, which keeps the backbone shared."""
         return _of_model, (self._model, self.weights)
 
     def _check(self) -> None:
-        """Raise an error if the tasks do not read the same of a text."""
+        """Raise an error if the tasks use different parts of a text."""
         if len(self.weights) != 3:
             raise invalid("weights", self.weights, "three numbers")
         given = {"dense": self.dense, "terms": self.terms, "tokens": self.tokens}
@@ -206,18 +207,19 @@ class HybridEmbedder:
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> HybridVectors:
-        """Return the three kinds of vectors of each text, in one forward pass.
+        """Compute the three kinds of vectors of texts in one forward pass.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts.
-            prompt: of the `TextEmbedder`, before all texts; see there.
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for
-                NaN, no terms and None; "error", the default, for an error that names the first.
+            texts: A text, or a list, array, tensor or column of texts.
+            prompt: String. Name of a prompt of the `TextEmbedder`, which is added before all texts.
+            batch_size: Integer. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text (None, NaN or blank). "none"
+                returns NaN, no terms and None. "error" raises an error with the first of these
+                rows. Defaults to "error".
 
         Returns:
-            `(dense, terms, tokens)`, as of `embed` of the three tasks, in the order of the texts;
-            of a single text those of one.
+            `(dense, terms, tokens)`, as returned by `embed` of the three tasks, in the order of the
+            texts. For a single text, each of them is the result for this text.
 
         Raises:
             ValueError: If a text is empty or `prompt` is unknown.
@@ -244,14 +246,15 @@ class HybridEmbedder:
 
     @validate_arguments
     def similarity(self, queries: object, documents: object) -> np.ndarray:
-        """Return the weighted sum of the three similarities of each query and each document.
+        """Compute the weighted sum of the three similarities for all queries and documents.
 
         Args:
-            queries: texts, or `HybridVectors`.
-            documents: likewise.
+            queries: Texts, or `HybridVectors`.
+            documents: Texts, or `HybridVectors`.
 
         Returns:
-            (N, M) float32; more is closer. Of a single text the axis is left out.
+            Float32 array of shape (N, M), where higher values are more similar. For a single text,
+            its axis is removed.
         """
         sides, ones = [], []
         for x, prompt in ((queries, "query"), (documents, "document")):
@@ -273,16 +276,16 @@ class HybridEmbedder:
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Return the texts in the order of how well they match a query, the best first.
+        """Sort texts by their similarity to a query, starting with the best match.
 
         Args:
-            query: a text.
-            texts: one or more texts.
-            top_k: return so many; None is all.
-            batch_size: default 32.
+            query: String. The query.
+            texts: A text or a list of texts.
+            top_k: Integer. Maximum number of results. Defaults to None, which returns all texts.
+            batch_size: Integer. Defaults to 32.
 
         Returns:
-            For each text `{"index", "score", "text"}`, as of `TextEmbedder.rank`.
+            List of dicts `{"index", "score", "text"}`, like `TextEmbedder.rank`.
         """
         return ranked_texts(self, query, texts, top_k, batch_size)
 
@@ -303,18 +306,18 @@ class HybridEmbedder:
         metadata: object = None,
         text_column: Name | None = None,
     ) -> HybridIndex:
-        """Return an index that finds documents by the weighted sum of the three scores.
+        """Build an index that searches documents by the weighted sum of the three scores.
 
-        Documents and queries are each read once for all three of its indexes.
+        Documents and queries are encoded only once for the three indexes.
 
         Args:
-            documents: a list, array or column of texts, a table, rows that are dicts, or `chunks`.
-            precision: of the vectors of texts and of tokens, see `VectorIndex`.
-            batch_size: of `embed`.
-            ids, metadata, text_column: as of `VectorIndex.build`.
+            documents: A list, array or column of texts, a table, a list of dicts, or `chunks`.
+            precision: String. Precision of text and token embeddings, see `VectorIndex`.
+            batch_size: Integer. Batch size of `embed`.
+            ids, metadata, text_column: See `VectorIndex.build`.
 
         Raises:
-            ValueError: If `documents` or one of them is empty.
+            ValueError: If `documents` or one of the documents is empty.
         """
         given = Documents.of(documents, ids, metadata, text_column)
         dense, terms, tokens = self.embed(given, "document", batch_size)
@@ -335,20 +338,20 @@ class HybridEmbedder:
         overlap: NonNegativeInt = 0,
         **columns: Unpack[DocumentColumns],
     ) -> Documents:
-        """Return documents cut into chunks of at most so many of this model's tokens.
+        """Split documents into chunks with a maximum number of tokens of this model.
 
         Args:
-            documents, length, overlap, **columns: as of `TextEmbedder.chunks`.
+            documents, length, overlap, **columns: See `TextEmbedder.chunks`.
         """
         return self.dense.chunks(documents, length, overlap, **columns)
 
     @validate_arguments
     def load_index(self, folder: str | os.PathLike[str], verify: bool = True) -> HybridIndex:
-        """Open an index of this model that its `save` wrote.
+        """Load an index of this model that was saved by the `save` method of the index.
 
         Args:
-            folder: of the index.
-            verify: whether to verify the checksums of the files.
+            folder: Path. Folder of the index.
+            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
         """
         return HybridIndex.load(folder, self._parts(), verify)
 
@@ -357,10 +360,9 @@ class HybridEmbedder:
         return [_Part(self, name) for name in HybridVectors._fields]
 
     def _vectors(self, name: str, texts: Sequence[str], prompt: str | None, batch_size) -> Any:
-        """Return one kind of vectors of texts, of which the others are kept until they are asked
-        for in this thread."""
+        """Return one kind of vectors, and cache the other kinds for this thread."""
         if isinstance(texts, Documents):
-            only_column(texts)  # an error: chunks that are to be read in their documents
+            only_column(texts)  # raises an error for chunks with late chunking
         kept = vars(self._asked).setdefault("kept", {})  # {texts: {kind: vectors}}
         key = tuple(texts), prompt, self.backbone.weights_version
         if name not in kept.get(key, ()):
@@ -379,17 +381,18 @@ class HybridEmbedder:
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[HybridPresetArguments]
     ) -> Self:
-        """Load a model of three kinds of vectors, such as BGE-M3.
+        """Load a model with three kinds of vectors, such as BGE-M3.
 
         Args:
-            source: "bge_m3", a folder, or `hf://organisation/name[@revision]`; with
-                `sparse_linear.pt` and `colbert_linear.pt` beside the files of a `TextEmbedder`.
-            **arguments: `weights`; `max_terms` of the `SparseEncoder`; and those of `TextEmbedder`,
-                of which `max_length`, `prompts` and `sequence_length` are for all three.
+            source: String. "bge_m3", a folder, or `hf://organisation/name[@revision]`, with the
+                files of a `TextEmbedder`, `sparse_linear.pt` and `colbert_linear.pt`.
+            **arguments: `weights`, `max_terms` of the `SparseEncoder`, and the arguments of
+                `TextEmbedder`. `max_length`, `prompts` and `sequence_length` are used for all three
+                models.
 
         Raises:
-            ValueError: As for `TextEmbedder.from_preset`. A missing head is no error: it is new,
-                which one log line says.
+            ValueError: If `TextEmbedder.from_preset` raises it. A missing head is initialized with
+                random weights, and a message is logged.
         """
         weights = arguments.pop("weights", WEIGHTS)
         checks = {n: arguments.pop(n) for n in PresetArguments.__annotations__ if n in arguments}
@@ -414,18 +417,20 @@ class HybridEmbedder:
         dtype: str | None = None,
         **options: Unpack[SaveOptions],
     ) -> None:
-        """Save all three as one folder of BGE-M3's form, which FlagEmbedding opens, and each of
-        `TextEmbedder`, `SparseEncoder` and `LateInteraction`.
+        """Save the model in the format of BGE-M3, which FlagEmbedding can load.
+
+        The folder can also be loaded by `TextEmbedder`, `SparseEncoder` and `LateInteraction`.
 
         Args:
-            directory: folder to write or to replace.
-            dtype: "float32", "float16" or "bfloat16"; None stores every weight in its own.
-            **options: of `Task.save_to_preset`.
+            directory: Path. Folder to write or to replace.
+            dtype: "float32", "float16" or "bfloat16". Defaults to None, which keeps the dtype of
+                each weight.
+            **options: Arguments of `Task.save_to_preset`.
 
         Raises:
-            ValueError: If the files of BGE-M3 cannot hold a setting, such as another pooling of
+            ValueError: If the files of BGE-M3 cannot store a setting, such as another pooling of
                 `terms`.
-            OSError: If a file cannot be written, such as to a full disk.
+            OSError: If a file cannot be written, for example because the disk is full.
         """
         tasks = self.dense, self.terms, self.tokens
         beside = late_interaction_folder.hybrid_files(*tasks, saving.DTYPES.get(dtype))
@@ -437,8 +442,7 @@ def _of_model(model: _ThreeHeads, weights: Sequence[float]) -> HybridEmbedder:
 
 
 class _Part:
-    """One of the three tasks of a `HybridEmbedder`, as the embedder of an index: it takes its
-    vectors from the forward pass of all three."""
+    """One of the three tasks as the embedder of an index. It uses the shared forward pass."""
 
     def __init__(self, model: HybridEmbedder, name: str):
         self._model, self._name = model, name
@@ -458,7 +462,7 @@ class _Part:
         dim: int | None = None,
         max_terms: int | None = None,
     ) -> Any:
-        """Return the vectors of texts, as of the task."""
+        """Return the vectors of texts, like the `embed` method of the task."""
         vectors = self._model._vectors(self._name, texts, prompt, batch_size)
         if max_terms is not None:
             return as_rows(vectors.toarray(), max_terms)

@@ -1,1 +1,1 @@
-"""Answers to more texts than fit into memory: from files to files, or batch by batch."""
+"""Predictions for more texts than fit into memory, from files to files or batch by batch."""

@@ -1,6 +1,6 @@
-"""Answers of tasks as columns of Apache Arrow, whose types are the same for all batches.
+"""Predictions as columns of Apache Arrow, with the same types for all batches.
 
-Comment letters: N answers, D width.
+Comment letters: N predictions, D width.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
     pa = LazyModule("pyarrow", "This needs the package pyarrow: `pip install pyarrow`.")
 
-# Columns of answers that are not dicts, by method.
+# Column names for predictions that are not dicts, by method.
 NAMES = {
     "embed": "embedding",
     "extract_entities": "entities",
@@ -28,14 +28,15 @@ NAMES = {
 
 
 def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
-    """Return answers (N,) as columns: one for each key of a dict, or one of arrays or lists.
+    """Convert predictions to columns, with one column for each key of a dict.
 
     Args:
-        answers: of a task's method, at least one: an array (N, ...), a sparse matrix (N, D), a list
-            of dicts, or a list of arrays or lists.
-        method: name of the method, which names the column of answers that are not dicts.
-        kind: the TypedDict of the elements, where answers are lists of dicts; it types the column
-            of a batch whose lists are all empty.
+        answers: The predictions of a task, at least one. An array (N, ...), a sparse matrix (N, D),
+            a list of dicts, or a list of arrays or lists.
+        method: String. Name of the method, which is the column name for predictions that are not
+            dicts.
+        kind: TypedDict of the elements if the predictions are lists of dicts. It is the type of the
+            column if all lists of a batch are empty. Defaults to None.
 
     Example:
         >>> import pytest
@@ -62,12 +63,12 @@ def answer_columns(answers, method: str, kind: type | None = None) -> pa.Table:
 
 
 def check_installed() -> None:
-    """Raise an ImportError where pyarrow is not installed, before any work."""
+    """Raise an ImportError if pyarrow is not installed."""
     pa.default_memory_pool()
 
 
 def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
-    """Return a table with a row for each flag: the next of the table's, or nulls where it is False.
+    """Insert a row of nulls into a table for each flag that is False.
 
     Example:
         >>> import pytest
@@ -81,7 +82,7 @@ def spread(table: pa.Table, present: Sequence[bool]) -> pa.Table:
 
 
 def nulls(schema: pa.Schema, count: int) -> pa.Table:
-    """Return a table of a schema with a number of rows, all of them null.
+    """Create a table with the given schema and number of rows in which all values are null.
 
     Example:
         >>> import pytest
@@ -93,7 +94,7 @@ def nulls(schema: pa.Schema, count: int) -> pa.Table:
 
 
 def array_column(values: np.ndarray) -> pa.Array:
-    """Return an array (N, ...) as a column of numbers or of lists of a fixed size."""
+    """Convert an array (N, ...) to a column of numbers or of lists with a fixed size."""
     column = pa.array(np.ascontiguousarray(values).ravel())
     for size in reversed(values.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)
@@ -101,13 +102,13 @@ def array_column(values: np.ndarray) -> pa.Array:
 
 
 def _arrays(values: list[np.ndarray]) -> pa.Array:
-    """Return arrays of different lengths, (..., D) or (...), as a column of lists."""
+    """Convert arrays of different lengths, (..., D) or (...), to a column of lists."""
     offsets = np.cumsum([0, *map(len, values)], dtype="int32")
     return pa.ListArray.from_arrays(offsets, array_column(np.concatenate(values)))
 
 
 def _sparse_rows(matrix) -> pa.Array:
-    """Return the rows of a sparse matrix (N, D), as lists of `{"index", "weight"}`."""
+    """Convert the rows of a sparse matrix (N, D) to lists of `{"index", "weight"}`."""
     entries = pa.StructArray.from_arrays(
         [pa.array(matrix.indices.astype("int32")), pa.array(matrix.data)], ["index", "weight"]
     )
@@ -115,6 +116,6 @@ def _sparse_rows(matrix) -> pa.Array:
 
 
 def _type_of_lists(kind: type) -> pa.DataType:
-    """Return the type of lists of a TypedDict."""
+    """Return the Arrow type for lists of a TypedDict."""
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     return pa.list_(pa.struct([(k, types[t]) for k, t in get_type_hints(kind).items()]))

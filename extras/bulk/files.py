@@ -1,4 +1,4 @@
-"""Answers to the texts of files of any size, in Parquet, continued after a kill; and batches."""
+"""Write predictions for texts in files of any size to Parquet files, and process batches."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 SHARD_ROWS = 100_000
-# Of a chunk, which is answered at once: whatever comes first. They bound the memory.
+# Limits of a chunk, which is processed at once. The first limit that is reached ends the chunk.
+# They bound the memory.
 CHUNK_ROWS = 8192
 CHUNK_CHARACTERS = 2**24
-MARK = b"encoder_zoo"  # key of a shard's range and run in its footer
-LOCATION_COLUMNS = ("file", "row")  # columns of every answer
+MARK = b"encoder_zoo"  # key for the range and the run in the footer of a shard
+LOCATION_COLUMNS = ("file", "row")  # columns of every output file
 
 
 def _names(keep: str | Sequence[str]) -> list[str]:
@@ -55,7 +56,7 @@ Kept = Annotated[
 
 
 class Row(NamedTuple):
-    """A row of the files: its file, its number there from 0, its texts, its kept values."""
+    """A row of a file: the file, the row number (from 0), its texts and its copied values."""
 
     file: str
     number: int
@@ -78,36 +79,43 @@ def answer_files(
     verbose: Verbosity = "auto",
     **options: Any,
 ) -> list[pathlib.Path]:
-    """Answer the texts of files of any size, in order, and write the answers as Parquet.
+    """Process the texts in files of any size in order, and write the predictions to Parquet files.
 
-    Rows are read, answered and written some thousand at a time, so that memory does not grow with
-    the files. A first pass checks every row. Killed and called again, it goes on with the first
-    shard that is not there: a shard is written atomically, and holds its range of rows. Each answer
-    has the columns "file" and "row" (from 0), those of `keep`, and those of the answer: of a dict
-    one for each key ("label", "score"), of vectors "embedding", of entities "entities". A row
-    without text, null or blank, has null there. `pandas.read_parquet(folder)` and other readers of
-    Parquet open the folder as one table. It needs the package pyarrow.
+    The function processes some thousand rows at a time, so the memory does not depend on the size
+    of the files. All rows are checked before the first prediction. If the process is interrupted,
+    call the function again to continue with the first missing shard. Shards are written atomically
+    and contain their range of rows.
+
+    Each prediction has the columns "file" and "row" (from 0), the columns of `keep`, and the
+    columns of the prediction: one for each key of a dict ("label", "score"), "embedding" for
+    vectors, and "entities" for entities. If a row has no text (null or blank), these columns are
+    null. Use `pandas.read_parquet(folder)` or another Parquet reader to load the folder as one
+    table. The function requires the package pyarrow.
 
     Args:
-        task: any task that answers to raw texts, or a `ZeroShotClassifier`.
-        paths: a path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list of these;
-            each file is read once. `.txt` (a text on each line, the column "text"), `.csv`, `.tsv`
-            (tabs, no quotes), `.jsonl`, each perhaps packed, `.csv.gz`, in UTF-8; or `.parquet`.
-        folder: to write to, for these answers alone; a name such as "answers.parquet" is refused.
-        columns: of the texts: the name of one; a list of names for pairs; or {argument of the
-            method: name of its column}, such as `{"question": "q", "context": "page"}`.
-        method: of the task, such as "predict_proba"; None is the one that answers to texts.
-        keep: the column that is copied, such as "id", or a list of columns.
-        shard_rows: rows of a file of answers, which is what a kill loses at most.
-        verbose: 0 is silent; otherwise progress and speed are printed.
-        **options: further arguments of the method, such as `batch_size=64` or `top_k=3`.
+        task: A task with predictions for raw texts, or a `ZeroShotClassifier`.
+        paths: A path, a pattern such as "texts/*.jsonl" or "texts/**/*.jsonl", or a list of these.
+            Each file is read once. The formats are `.txt` (a text on each line, the column "text"),
+            `.csv`, `.tsv` (tabs, no quotes), `.jsonl`, in UTF-8 and optionally compressed
+            (`.csv.gz`), and `.parquet`.
+        folder: Path. Output folder, which must not be used for other files. A name like a file,
+            such as "answers.parquet", raises an error.
+        columns: The columns with the texts: a name, a list of names for pairs, or a dict {argument
+            of the method: name of its column}, such as `{"question": "q", "context": "page"}`.
+        method: String. Method of the task, such as "predict_proba". Defaults to None, which selects
+            the prediction method of the task.
+        keep: String or list of strings. Columns to copy, such as "id".
+        shard_rows: Integer. Number of rows in an output file. At most one file is lost if the
+            process is interrupted.
+        verbose: 0 to disable the output. Otherwise progress and speed are printed.
+        **options: Additional arguments of the method, such as `batch_size=64` or `top_k=3`.
 
     Returns:
-        The files of the answers, in order.
+        List of paths. The output files, in order.
 
     Raises:
-        ValueError: If a row cannot be answered, the folder holds answers of another run, or a file
-            was changed while it was read.
+        ValueError: If a row cannot be processed, the folder contains predictions of another run, or
+            a file was changed while it was read.
         FileNotFoundError: If no file matches a path.
 
     Example:
@@ -152,7 +160,7 @@ def answer_files(
 
 
 class AnswerShard(NamedTuple):
-    """A file of answers, and the range of rows that it holds."""
+    """An output file and its range of rows."""
 
     run: Run
     number: int
@@ -161,7 +169,7 @@ class AnswerShard(NamedTuple):
 
     @classmethod
     def of(cls, run: Run, number: int) -> AnswerShard:
-        """Return the shard of a number."""
+        """Return the shard with the given number."""
         first = number * run.shard_rows
         return cls(run, number, first, min(run.shard_rows, run.rows - first))
 
@@ -174,7 +182,7 @@ class AnswerShard(NamedTuple):
         return f"{self.run.sha256} rows {self.first} to {self.first + self.count}".encode()
 
     def is_finished(self) -> bool:
-        """Return whether its file is there, whole, and holds these rows of this run."""
+        """Return whether the file exists, is complete, and contains these rows of this run."""
         if self.path.is_symlink() or not self.path.is_file():
             return False
         try:
@@ -187,7 +195,7 @@ class AnswerShard(NamedTuple):
             return False
 
     def write(self, rows: Iterator[Row], progress: AnswerProgress | None) -> None:
-        """Answer rows and write them, atomically."""
+        """Process rows and write them atomically."""
         schema = self.run.schema.with_metadata({MARK: self._mark})
         written = 0
         with replacing_file(self.path, _is_cut_off) as new, contextlib.ExitStack() as stack:
@@ -208,7 +216,7 @@ class AnswerShard(NamedTuple):
 
 
 def _is_cut_off(path: pathlib.Path) -> bool:
-    """Return whether a shard is Parquet that cannot be read, as of a full disk; it is made anew."""
+    """Return whether a shard is incomplete, for example because the disk was full."""
     with open(path, "rb") as file:
         begins = file.read(4) == b"PAR1"
     try:
@@ -232,7 +240,7 @@ def _rows(run: Run) -> Iterator[Row]:
 
 
 def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """Yield rows that are answered at once."""
+    """Yield chunks of rows that are processed at once."""
     chunk, size = [], 0
     for row in rows:
         chunk.append(row)
@@ -251,7 +259,7 @@ def _characters(value) -> int:
 
 
 def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:
-    """Return the table of some rows and their answers."""
+    """Return a table with rows and their predictions."""
     fields = run.schema
     columns = {"file": [row.file for row in rows], "row": [row.number for row in rows]}
     kept = zip(*(row.kept for row in rows), strict=True)
@@ -267,11 +275,11 @@ def _answered(run: Run, rows: list[Row]) -> pyarrow.Table:
 
 
 class AnswerProgress(Progress):
-    """Prints how many rows are answered, how fast, and how long the rest will take.
+    """Prints the number of processed rows, the speed and the remaining time.
 
     Args:
-        rows: of all files.
-        left: that are not answered yet.
+        rows: Integer. Number of rows in all files.
+        left: Integer. Number of rows that are not processed yet.
     """
 
     def __init__(self, rows: int, left: int):
@@ -286,7 +294,7 @@ class AnswerProgress(Progress):
 
 
 def _duration(seconds: float) -> str:
-    """Return a time in the unit that suits it.
+    """Format a duration with a suitable unit.
 
     Example:
         >>> _duration(50), _duration(600), _duration(36_000)
@@ -298,33 +306,35 @@ def _duration(seconds: float) -> str:
 
 
 class BatchAnswers:
-    """Add a task's answers to batches of columns: a function of tables, for Ray Data, Spark and
-    others that call one with each part of the data.
+    """Adds predictions to batches of columns, for Ray Data, Spark and similar frameworks.
 
         opened = functools.partial(ez.Classifier.from_preset, "my_preset")
         ray.data.read_json("texts").map_batches(
             ez.BatchAnswers, fn_constructor_args=[opened], batch_size=1024, compute=...)
 
-    A row without text, None or blank, has null for its answers. It needs the package pyarrow.
+    If a row has no text (None or blank), its predictions are null. The class requires the package
+    pyarrow.
 
     Args:
-        task: that answers; or a function without arguments that opens it, called once, in the
-            process that answers.
-        columns: of the texts: the name of one; a list of names for pairs; or {argument of the
-            method: name of its column}, such as `{"question": "q", "context": "page"}`.
-        method: of the task; None is the one that answers to texts, such as "classify".
-        **options: further arguments of the method, such as `batch_size=64` or `top_k=3`.
+        task: A task, or a function without arguments that loads a task. The function is called once
+            in the process that computes the predictions.
+        columns: The columns with the texts: a name, a list of names for pairs, or a dict {argument
+            of the method: name of its column}, such as `{"question": "q", "context": "page"}`.
+        method: String. Method of the task. Defaults to None, which selects the prediction method of
+            the task, such as "classify".
+        **options: Additional arguments of the method, such as `batch_size=64` or `top_k=3`.
 
     Call arguments:
-        batch: `{name: column}` of NumPy, a table of Arrow or of pandas, of N rows.
+        batch: Dict `{name: column}` of NumPy arrays, or a table of Arrow or pandas, with N rows.
 
     Returns:
-        An Arrow table of N rows: the columns of the batch, then those of the answers: of dicts one
-        for each key, of vectors "embedding", of entities "entities".
+        Arrow table with N rows. It contains the columns of the batch and the columns of the
+            predictions: one for each key of a dict, "embedding" for vectors, and "entities" for
+            entities.
 
     Raises:
-        ValueError: If the method cannot be called with these arguments, a row is not text, or the
-            batch has a column with the name of an answer.
+        ValueError: If the method cannot be called with these arguments, a row is not text, or a
+            column of the batch has the same name as a column of the predictions.
 
     Example:
         >>> import pytest
@@ -346,7 +356,7 @@ class BatchAnswers:
         **options: Any,
     ):
         self._task_method = TaskMethod(task, columns, method, options)
-        self._schema = None  # of the answers, once there were some
+        self._schema = None  # schema of the predictions, known after the first batch with text
 
     def __call__(self, batch) -> pyarrow.Table:
         table, names = _as_table(batch), self._task_method.names
@@ -354,7 +364,7 @@ class BatchAnswers:
         rows = enumerate(zip(*values, strict=True))
         present = [has_text(row, names, f"Row {number}") for number, row in rows]
         answers = self._task_method.answers(values, present)
-        if answers is None:  # engines want one schema of all batches
+        if answers is None:  # frameworks require the same schema for all batches
             answers = nulls(self._schema or self._learned_schema(table), len(present))
         self._schema = answers.schema
         return self._joined(table, answers)
@@ -374,7 +384,7 @@ class BatchAnswers:
 
 
 def joined(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
-    """Return the columns of both, whose names differ."""
+    """Combine the columns of two tables. The names must be different."""
     for name in answers.column_names:
         table = table.append_column(name, answers[name])
     return table
@@ -383,7 +393,7 @@ def joined(table: pyarrow.Table, answers: pyarrow.Table) -> pyarrow.Table:
 def _as_table(batch) -> pyarrow.Table:
     if isinstance(batch, Mapping):
         return pa.table({name: _as_column(values) for name, values in batch.items()})
-    if hasattr(batch, "to_numpy"):  # of pandas
+    if hasattr(batch, "to_numpy"):  # pandas
         return pa.Table.from_pandas(batch, preserve_index=False)
     return batch
 

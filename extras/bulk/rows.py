@@ -1,4 +1,4 @@
-"""Rows of files, one after the other: lines of text, CSV, JSON lines, Parquet."""
+"""Read rows from files in order: lines of text, CSV, JSON lines, Parquet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from encoder_zoo.common.wording import shown
 from encoder_zoo.extras.bulk.columns import pa
 
 parquet = LazyModule("pyarrow.parquet", "This needs the package pyarrow: `pip install pyarrow`.")
-BATCH = 1024  # rows of Parquet that are read at a time
+BATCH = 1024  # number of Parquet rows to read at a time
 
 
 def _are_paths(value) -> bool:
@@ -34,13 +34,13 @@ Paths = Annotated[
 
 
 def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
-    """Return the files of paths and patterns, each once; those of a pattern by name.
+    """Return the files that match paths and patterns, without duplicates.
 
-    In a pattern `**` stands for any number of folders.
+    The files of a pattern are sorted by name. In a pattern, `**` matches any number of folders.
 
     Raises:
         FileNotFoundError: If no file matches a path.
-        ValueError: If a file is of an unknown kind.
+        ValueError: If the type of a file is unknown.
     """
     found = []
     for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
@@ -57,25 +57,26 @@ def files_of(paths: str | os.PathLike | Sequence) -> list[pathlib.Path]:
 
 def _matching(pattern: str) -> list[str]:
     found = sorted(glob.glob(pattern, recursive=True))
-    if "**" in pattern:  # which finds folders as well as the files in them
+    if "**" in pattern:  # also matches folders
         found = [path for path in found if not os.path.isdir(path)]
     return found
 
 
 def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
-    """Yield the values of some columns of a file, row by row.
+    """Yield the values of columns in a file, row by row.
 
     Args:
-        path: a `.txt`, where each line is a row of the one column "text"; a `.csv`, with names in
-            its first line; a `.tsv`, the same with tabs and without quotes; a `.jsonl`, an object
-            on each line. These may be packed, `.jsonl.gz`. Or a `.parquet`.
-        names: of the columns.
+        path: Path of a `.txt` file (each line is a row of the column "text"), a `.csv` file (with
+            names in the first line), a `.tsv` file (the same with tabs and without quotes), a
+            `.jsonl` file (an object on each line), all optionally compressed, such as `.jsonl.gz`,
+            or a `.parquet` file.
+        names: List of strings. Names of the columns.
 
     Yields:
-        The location of each row, for errors, and its values.
+        The location of each row for error messages, and its values.
 
     Raises:
-        ValueError: If a row cannot be read, or a column is missing.
+        ValueError: If a row cannot be read, or if a column is missing.
 
     Example:
         >>> import tempfile
@@ -88,12 +89,12 @@ def rows_of(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Seq
 
 
 def is_parquet(path: pathlib.Path) -> bool:
-    """Return whether a file has types of its own for its columns."""
+    """Return whether the columns of a file have types."""
     return path.suffix.lower() == ".parquet"
 
 
 def _kind(path: pathlib.Path) -> str:
-    """Return the ending that says what a file is, behind which .gz may stand."""
+    """Return the suffix of a file without .gz."""
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
@@ -108,7 +109,7 @@ def _reader_of(path: pathlib.Path) -> Callable:
 
 
 def _lines(path: pathlib.Path) -> Iterator[str]:
-    """Yield the lines of a text file in UTF-8, with their ends."""
+    """Yield the lines of a UTF-8 text file with their line ends."""
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     number = 0
     with opener(path, "rb") as file:
@@ -130,7 +131,7 @@ def _text_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def _csv_rows(path: pathlib.Path, names: Sequence[str]) -> Iterator[tuple[str, Sequence]]:
-    csv.field_size_limit(2**31 - 1)  # of long texts
+    csv.field_size_limit(2**31 - 1)  # for long texts
     is_tsv = _kind(path) == ".tsv"
     form = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
     reader, row = csv.reader(_lines(path), **form), -1
@@ -189,7 +190,7 @@ READERS = {
 
 
 def _positions(path: pathlib.Path, names: Sequence[str], header: list[str]) -> list[int]:
-    """Return where the columns stand in a file's header."""
+    """Return the positions of columns in the header of a file."""
     for name in names:
         if name not in header:
             raise ValueError(

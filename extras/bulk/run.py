@@ -1,4 +1,4 @@
-"""The description of answers to files, which is the same when a run is continued."""
+"""The description of a run, which must not change when the run is continued."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-EXACT = 2**53  # up to which every integer is a float of 64 bits
-INTEGERS = range(-(2**63), 2**63)  # of 64 bits
+EXACT = 2**53  # all smaller integers are exact in float64
+INTEGERS = range(-(2**63), 2**63)  # range of int64
 
 
 class Scan(NamedTuple):
-    """Findings of the first pass over files.
+    """Results of the first pass over files.
 
     Attributes:
-        rows: of each file.
-        without_text: number of rows that have no text.
-        sample: the values of the first row that has.
-        kept: types of the kept columns.
+        rows: Number of rows in each file.
+        without_text: Number of rows without text.
+        sample: Values of the first row with text.
+        kept: Types of the copied columns.
     """
 
     rows: list[int]
@@ -52,18 +52,19 @@ class Scan(NamedTuple):
 
 
 def scan(paths: Sequence[pathlib.Path], names: Sequence[str], keep: Sequence[str]) -> Scan:
-    """Read files once, and raise an error for the first row that cannot be answered.
+    """Read files once, and raise an error for the first row that cannot be processed.
 
     Args:
-        paths: of the files.
-        names: of the columns with texts.
-        keep: of the columns that are copied.
+        paths: Paths of the files.
+        names: Names of the columns with texts.
+        keep: Names of the columns to copy.
 
     Raises:
-        ValueError: If a row is not text, there is no text, or a column has values of several types.
+        ValueError: If a row is not text, if there is no text, or if the values of a column have
+            different types.
     """
     counts, without_text, sample, schemas = [], 0, None, []
-    largest = {}  # column: (integer, its location)
+    largest = {}  # {column: (integer, its location)}
     for path in paths:
         count, kinds = 0, {name: set() for name in keep}
         for location, values in rows_of(path, [*names, *keep]):
@@ -108,7 +109,7 @@ def _check_plain(value, name: str, location: str) -> None:
 
 
 def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) -> None:
-    """Raise an error if a column, whose type all rows and files decide, cannot hold an integer."""
+    """Raise an error if a column cannot store an integer. All rows and files determine its type."""
     if pa.types.is_floating(kind) or (pa.types.is_int64(kind) and value not in INTEGERS):
         raise ValueError(
             f"{location} of {name!r} is {value}, which {kind} of the column cannot hold. Expected "
@@ -117,7 +118,7 @@ def _check_fits(value: int, name: str, location: str, kind: pyarrow.DataType) ->
 
 
 def _types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
-    """Return the types of the kept columns of a file."""
+    """Return the types of the copied columns in a file."""
     if is_parquet(path):
         schema = parquet.read_schema(path)
         return pa.schema([schema.field(name) for name in kinds]).remove_metadata()
@@ -136,24 +137,24 @@ def _types(path: pathlib.Path, kinds: dict[str, set]) -> pyarrow.Schema:
     return pa.schema([(name, types[frozenset(found)]) for name, found in kinds.items()])
 
 
-NAME = "_answers.json"  # readers of Parquet leave out names that begin with _
+NAME = "_answers.json"  # Parquet readers ignore names that begin with _
 FORMAT = 1
 PLAIN = (str, int, float, bool, type(None))
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Answers of one model to the texts of some files.
+    """A run that processes the texts of files with one model.
 
     Attributes:
-        folder: of the answers.
-        task_method: gives the answers.
-        files: that are read.
-        keep: columns that are copied.
-        shard_rows: rows of a shard.
-        rows: of all files.
-        schema: of the answers' table.
-        sha256: of all that decides the answers.
+        folder: Output folder.
+        task_method: Method that computes the predictions.
+        files: Input files.
+        keep: Columns to copy.
+        shard_rows: Number of rows in a shard.
+        rows: Number of rows in each file.
+        schema: Schema of the output table.
+        sha256: Checksum of everything that determines the predictions.
     """
 
     folder: pathlib.Path
@@ -174,11 +175,11 @@ class Run:
         keep: list[str],
         shard_rows: int,
     ) -> Run:
-        """Return the run that the folder holds, which must be this one, or a new one.
+        """Return the run of the folder, or a new run if the folder is empty.
 
         Raises:
-            ValueError: As for `scan` and `InputFiles`, or if the folder holds answers of another
-                run.
+            ValueError: If `scan` or `InputFiles` raises it, or if the folder contains predictions
+                of another run.
         """
         files = InputFiles(paths)
         settings = {
@@ -211,8 +212,8 @@ class Run:
 
 
 def checksum_of_model(task: Task) -> str:
-    """Return a checksum of the weights and settings that decide a task's answers."""
-    model = getattr(task, "classifier", task)  # of a ZeroShotClassifier
+    """Return a checksum of the weights and settings that determine the predictions of a task."""
+    model = getattr(task, "classifier", task)  # for a ZeroShotClassifier
     preprocessor = model.preprocessor
     of_parts = {"task": model, "backbone": model.backbone, "preprocessor": preprocessor}
     settings = {name: _plain(part.get_config()) for name, part in of_parts.items()}
@@ -225,7 +226,7 @@ def checksum_of_model(task: Task) -> str:
 
 
 def _plain(value):
-    """Return settings without objects, which have others' settings, and names of layers."""
+    """Remove objects, which have separate settings, and layer names from settings."""
     if isinstance(value, Mapping):
         kept = {str(name): _plain(inner) for name, inner in value.items() if name != "name"}
         return {name: inner for name, inner in kept.items() if inner is not None}
@@ -235,7 +236,7 @@ def _plain(value):
 
 
 def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]) -> tuple:
-    """Return the number of rows of each file, and the serialized schema of the answers."""
+    """Return the number of rows of each file, and the serialized schema of the predictions."""
     scanned = scan(paths, task_method.names, keep)
     if scanned.without_text:
         logger.warning(
@@ -258,7 +259,7 @@ def _scanned(task_method: TaskMethod, paths: list[pathlib.Path], keep: list[str]
 
 
 def _read(folder: pathlib.Path) -> dict:
-    """Return the description of the answers in a folder; {} if it is empty or not there."""
+    """Read the description in a folder. Return {} if the folder is empty or does not exist."""
     path = folder / NAME
     if not os.path.lexists(path):
         if folder.exists() and any(file.name[0] != "." for file in folder.iterdir()):
@@ -277,13 +278,13 @@ def _read(folder: pathlib.Path) -> dict:
 
 
 def _checked_schema(folder: pathlib.Path, found: dict, files: int) -> pyarrow.Schema:
-    """Return the schema in a description, whose numbers of rows must be such."""
+    """Return the schema of a description after checking its numbers of rows."""
     rows = found.get("rows")
     right = isinstance(rows, list) and len(rows) == files
     try:
         if right and all(type(count) is int and count >= 0 for count in rows):
             return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
-    except (KeyError, TypeError, ValueError, OSError):  # as of no schema
+    except (KeyError, TypeError, ValueError, OSError):  # the schema is invalid
         pass
     raise ValueError(f"{folder / NAME} is damaged. Write to another folder.")
 

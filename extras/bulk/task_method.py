@@ -1,4 +1,4 @@
-"""A task's answers to columns of texts, some of which may be missing.
+"""Predictions of a task for columns of texts with missing values.
 
 Comment letters: N rows.
 """
@@ -33,14 +33,15 @@ MethodName = Annotated[str, Rule(lambda v: isinstance(v, str) and v.isidentifier
 
 
 class TaskMethod:
-    """A method of a task, the columns that it reads, and its further arguments.
+    """A method of a task, the columns with its texts, and its additional arguments.
 
     Args:
-        task, columns, method: see `BatchAnswers`.
-        options: further arguments of the method.
+        task, columns, method: See `BatchAnswers`.
+        options: Dict. Additional arguments of the method.
 
     Raises:
-        ValueError: If the task has no such method, or it cannot be called with these arguments.
+        ValueError: If the task does not have this method, or if it cannot be called with these
+            arguments.
         ImportError: If pyarrow is not installed.
     """
 
@@ -63,17 +64,17 @@ class TaskMethod:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the columns that the method reads."""
+        """Return the names of the columns with texts."""
         if isinstance(self.columns, str):
             return [self.columns]
         return list(self.columns.values() if isinstance(self.columns, Mapping) else self.columns)
 
     def answers(self, values: Sequence[Sequence], present: Sequence[bool]) -> pyarrow.Table | None:
-        """Return the answers' columns (N,); None if no row has text.
+        """Return the predictions as columns (N,), or None if there is no text.
 
         Args:
-            values: of the columns `names`, each (N,).
-            present: (N,), which rows have text.
+            values: Values of the columns `names`, each of shape (N,).
+            present: Sequence of booleans of shape (N,). Whether a row has text.
         """
         chosen = [[v for v, p in zip(column, present, strict=True) if p] for column in values]
         count = len(chosen[0])
@@ -88,18 +89,18 @@ class TaskMethod:
         return spread(answer_columns(answers, self.method, kind), present)
 
     def sample(self, are_lists: Sequence[bool]) -> pyarrow.Table:
-        """Return the answer to one text made up, which tells the columns of all answers.
+        """Return the prediction for a made-up text, which determines all columns.
 
         Args:
-            are_lists: of the columns `names`, whether a row holds a list of texts.
+            are_lists: For each column in `names`, whether a row contains a list of texts.
         """
-        model = getattr(self.task, "classifier", self.task)  # of a ZeroShotClassifier
+        model = getattr(self.task, "classifier", self.task)  # for a ZeroShotClassifier
         mask = getattr(model.preprocessor.tokenizer, "mask_token", None)
-        text = f"a {mask or 'b'}"  # `fill_mask` needs one
+        text = f"a {mask or 'b'}"  # `fill_mask` requires a mask
         return self.answers([[[text] if is_list else text] for is_list in are_lists], [True])
 
     def _arguments(self, values: Sequence) -> tuple[tuple, dict]:
-        """Return the positional and the named arguments that the method gets."""
+        """Return the positional and the keyword arguments of the method."""
         if isinstance(self.columns, str):
             return (values[0],), {}
         if isinstance(self.columns, Mapping):
@@ -107,7 +108,7 @@ class TaskMethod:
         return (tuple(values),), {}
 
     def _check_call(self) -> None:
-        """Raise an error for arguments that the method does not take, before there are texts."""
+        """Raise an error for invalid arguments of the method before any text is processed."""
         signature = inspect.signature(self._function)
         if "verbose" in signature.parameters:
             self.options.setdefault("verbose", 0)
@@ -126,15 +127,15 @@ class TaskMethod:
 
 
 def has_text(row: Sequence, names: Sequence[str], location: str) -> bool:
-    """Return whether all values of a row are texts or lists of texts, and none of them is blank.
+    """Return whether all values of a row are texts or lists of texts that are not blank.
 
     Args:
-        row: values of the columns `names`.
-        names: for the error.
-        location: of the row, for the error.
+        row: Values of the columns `names`.
+        names: Column names for error messages.
+        location: String. Location of the row for error messages.
 
     Raises:
-        ValueError: If the value is neither a text nor a list of texts.
+        ValueError: If a value is neither a text nor a list of texts.
 
     Example:
         >>> has_text(["a", ["b"]], ["x", "y"], "Row 0"), has_text([None], ["x"], "Row 0")

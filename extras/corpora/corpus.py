@@ -1,4 +1,4 @@
-"""A corpus on disk: documents as token ids, in checked files, larger than memory."""
+"""A corpus on disk: documents as token ids in verified files that can be larger than memory."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ Part = Annotated[tuple[int, int], Rule(_is_part, "(i, n) with i from 0 to n - 1"
 
 
 class PretrainingCorpus:
-    """Documents, tokenized once into files, for the `fit` of a task that pretrains.
+    """Documents that are tokenized once and stored in files, for pretraining with `fit`.
 
-    The files hold numbers only, with checksums. Training reads the tokens of each batch from disk,
-    so that a corpus may be larger than memory. `MaskedLM`, `ReplacedTokenDetection` and
-    `Pretraining` take it instead of texts, and make their own examples: see their preprocessors.
+    The files only contain numbers and have checksums. Training reads the tokens of each batch from
+    disk, so a corpus can be larger than memory. Pass it to `MaskedLM`, `ReplacedTokenDetection` or
+    `Pretraining` instead of texts. The preprocessor of each task creates its own examples.
 
     Args:
-        folder: written by `from_files` or `from_documents`.
+        folder: Path. Folder that was written by `from_files` or `from_documents`.
 
     Attributes:
-        num_tokens, num_sentences, num_documents: number of each.
-        num_shards: number of files.
-        vocabulary_size: of its tokenizer.
-        sha256: checksum of its contents.
-        manifest: the contents of its `corpus.json`.
+        num_tokens, num_sentences, num_documents: Number of tokens, sentences and documents.
+        num_shards: Number of files.
+        vocabulary_size: Vocabulary size of the tokenizer.
+        sha256: Checksum of the contents.
+        manifest: Contents of `corpus.json`.
 
     Raises:
-        ValueError: If the corpus is not complete, or is damaged or changed.
+        ValueError: If the corpus is not complete, or if it is damaged or changed.
 
     Example:
         >>> import tempfile
@@ -92,7 +92,7 @@ class PretrainingCorpus:
         self.num_shards = len(shards)
         self.vocabulary_size = self.manifest["tokenizer"]["vocabulary_size"]
         self.sha256 = self.manifest["sha256"]
-        self._compared: set[int] = set()  # files, with their checksums
+        self._compared: set[int] = set()  # indices of files whose checksums were verified
 
     @classmethod
     @validate_arguments
@@ -105,27 +105,29 @@ class PretrainingCorpus:
         verbose: Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
-        """Tokenize text files with a sentence on each line and a blank line between documents.
+        """Tokenize text files with one sentence per line and a blank line between documents.
 
-        The same call, after a crash, continues after the last complete file; for a complete corpus
-        it returns at once. Files that were changed meanwhile are an error. Memory is that of one
-        file. Several processes or hosts make a part each, which `join` makes one corpus of.
+        After a crash, call the method again to continue after the last complete file. For a
+        complete corpus, it returns immediately. If a file was changed in the meantime, an error is
+        raised. The method needs the memory for a single file. Several processes or hosts can create
+        one part each, and `join` combines the parts.
 
         Args:
-            folder: to write to, for this corpus alone.
-            paths: of the text files, in UTF-8, packed by gzip or not. A document of more than
-                16 million characters is cut.
-            tokenizer: of the model that is to be pretrained.
-            shard_tokens: approximate number of tokens in a file. Examples are shuffled over several
-                files; only their positions are in memory.
-            verbose: 0 is silent; otherwise progress and speed are printed.
-            part: (i, n): only part i of n, from 0, about equally long; a file that is packed by
-                gzip is in one part. All parts have the same other arguments, but for `folder`.
+            folder: Path. Output folder, which must not be used for other files.
+            paths: Paths of the text files, in UTF-8 and optionally compressed by gzip. A document
+                with more than 16 million characters is split.
+            tokenizer: Tokenizer of the model to pretrain.
+            shard_tokens: Integer. Approximate number of tokens in a file. Examples are shuffled
+                over several files, and only their positions are in memory.
+            verbose: 0 to disable the output. Otherwise progress and speed are printed.
+            part: Tuple (i, n). Only process part i of n, starting from 0. The parts have a similar
+                length, and a compressed file is only in one part. All other arguments except
+                `folder` must be the same for all parts.
 
         Raises:
             FileNotFoundError: If a file does not exist.
-            ValueError: If the folder belongs to another corpus, or a file is not text in UTF-8 or
-                was changed during or after the reading.
+            ValueError: If the folder belongs to another corpus, or if a file is not UTF-8 text or
+                was changed during or after reading.
         """
         source = Texts(TextFiles(paths, part), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -142,18 +144,18 @@ class PretrainingCorpus:
         verbose: Verbosity = "auto",
         part: Part | None = None,
     ) -> PretrainingCorpus:
-        """Tokenize documents that are given one by one; otherwise as `from_files`.
+        """Tokenize the documents of an iterable, like `from_files`.
 
         Args:
-            folder, tokenizer, shard_tokens, verbose: as for `from_files`.
-            documents: a generator, a list, a `tf.data.Dataset`: of texts with a sentence on each
-                line, or of lists of sentences. To continue after a crash it must give the same
-                documents in the same order, which is checked; those that are done are skipped.
-            part: (i, n): these documents are part i of n, from 0, of a corpus; the caller divides
-                them.
+            folder, tokenizer, shard_tokens, verbose: See `from_files`.
+            documents: A generator, a list or a `tf.data.Dataset` of texts with one sentence per
+                line, or of lists of sentences. To continue after a crash, it must return the same
+                documents in the same order, which is checked. Finished documents are skipped.
+            part: Tuple (i, n). These documents are part i of n, starting from 0, of a corpus. The
+                caller splits the documents.
 
         Raises:
-            ValueError: If the folder belongs to another corpus, or a document is not text.
+            ValueError: If the folder belongs to another corpus, or if a document is not text.
         """
         source = Texts(CorpusDocuments(documents), tokenizer, part)
         write(pathlib.Path(folder), source, shard_tokens, verbose)
@@ -167,18 +169,19 @@ class PretrainingCorpus:
         parts: Sequence[str | os.PathLike[str]],
         verbose: Verbosity = "auto",
     ) -> PretrainingCorpus:
-        """Make one corpus of the parts that several processes made.
+        """Combine the parts that several processes have created into one corpus.
 
-        Its files are those that one process would have written, byte by byte. As there, the same
-        call continues after a crash. The parts are not needed afterwards.
+        The files are equal to the files of a single process, byte by byte. After a crash, call the
+        method again to continue. The parts are not needed afterwards.
 
         Args:
-            folder: to write to, for this corpus alone.
-            parts: folders of all parts, in any order.
-            verbose: 0 is silent; otherwise progress and speed are printed.
+            folder: Path. Output folder, which must not be used for other files.
+            parts: Folders of all parts, in any order.
+            verbose: 0 to disable the output. Otherwise progress and speed are printed.
 
         Raises:
-            ValueError: If a part is missing, given twice, of another corpus, damaged or changed.
+            ValueError: If a part is missing, duplicate, damaged or changed, or if it belongs to
+                another corpus.
 
         Example:
             >>> import tempfile
@@ -204,7 +207,7 @@ class PretrainingCorpus:
         )
 
     def verify(self) -> None:
-        """Read every file and compare it with its checksum.
+        """Read all files and verify their checksums.
 
         Raises:
             ValueError: If a file is damaged or changed.
@@ -215,10 +218,10 @@ class PretrainingCorpus:
                     raise damaged(file.name)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise a ValueError for a tokenizer that is not the corpus's.
+        """Raise a ValueError if the corpus was created with another tokenizer.
 
         Raises:
-            ValueError: If the corpus was made with another tokenizer.
+            ValueError: If the corpus was created with another tokenizer.
         """
         if self.manifest["tokenizer"] != described_tokenizer(tokenizer):
             raise ValueError(
@@ -228,11 +231,11 @@ class PretrainingCorpus:
             )
 
     def training_data(self, plan: Plan, maker: BatchMaker) -> CorpusBatches:
-        """Return the corpus as the data of `fit` and `evaluate`, which call this."""
+        """Return the corpus as a data source for `fit` and `evaluate`, which call this method."""
         return CorpusBatches(plan, maker, self)
 
     def shard(self, number: int) -> Shard:
-        """Open one of the files, from 0; the first time it is compared with its checksum."""
+        """Open a file by its index. The checksum is verified the first time."""
         entry = self.manifest["shards"][number]
         with self._opened(entry) as file:
             if size_of(file) != entry["bytes"]:
@@ -244,7 +247,7 @@ class PretrainingCorpus:
 
     @contextlib.contextmanager
     def _opened(self, entry: Mapping) -> Iterator[BinaryIO]:
-        """Open a file of the corpus, in a folder that still holds this corpus."""
+        """Open a file after checking that the folder still contains this corpus."""
         with OpenFolder(self.folder, [NAME, entry["file"]]) as files:
             if manifest_in(files).get("sha256") != self.sha256:
                 raise ValueError(
@@ -255,21 +258,21 @@ class PretrainingCorpus:
             files.check_unchanged()
 
 
-SHARED = ("tokenizer", "source", "shard_tokens")  # settings that all parts have alike
+SHARED = ("tokenizer", "source", "shard_tokens")  # settings that must be the same for all parts
 
 
 class Parts:
-    """The documents of all parts of a corpus: a `Source` of `writing.py`.
+    """The documents of all parts of a corpus. This is a `Source` of `writing.py`.
 
     Args:
-        corpora: the parts, in any order.
+        corpora: The parts, in any order.
 
     Raises:
-        ValueError: If a folder is not a part, or a part is missing, given twice, or of another
-            corpus.
+        ValueError: If a folder is not a part, or if a part is missing, duplicate, or belongs to
+            another corpus.
     """
 
-    start = (0, 0)  # number of the shard among all, and of its document
+    start = (0, 0)  # index of the shard in all parts, and of the document in the shard
     part = None
 
     def __init__(self, corpora: Sequence[PretrainingCorpus]):
@@ -290,7 +293,7 @@ class Parts:
         self._shards = [(corpus, n) for corpus in corpora for n in range(corpus.num_shards)]
 
     def check_unchanged(self) -> None:
-        """Do nothing: reading a part's files compares them with its manifest."""
+        """Do nothing, because files of a part are compared with the manifest when they are read."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
         begin, document = position
@@ -316,7 +319,7 @@ def _check_same_corpus(first: PretrainingCorpus, other: PretrainingCorpus) -> No
 
 
 def _check_complete(corpora: Sequence[PretrainingCorpus]) -> None:
-    """Raise an error unless each part is there once."""
+    """Raise an error unless each part exists exactly once."""
     found = [tuple(corpus.manifest[PART]) for corpus in corpora]
     count = found[0][1]
     if found != [(i, count) for i in range(count)]:

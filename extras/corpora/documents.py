@@ -1,4 +1,4 @@
-"""Documents and their sentences, from text files or from an iterable."""
+"""Read documents and their sentences from text files or from an iterable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 from encoder_zoo.common.wording import shown
 from encoder_zoo.presets.files.open_folder import InputFiles
 
-# A document with more characters is cut, to limit memory for files without blank lines.
+# Longer documents are split to limit the memory for files without blank lines.
 MAX_CHARACTERS = 2**24
 
 
@@ -21,9 +21,9 @@ class Document(NamedTuple):
     """The sentences of a document, and the position after it.
 
     Attributes:
-        sentences: none of them empty, at least one.
-        position: plain numbers, from which `documents` continues.
-        share: how much of the text has been read, from 0 to 1; None if unknown.
+        sentences: Non-empty list of non-empty sentences.
+        position: Numbers from which `documents` continues.
+        share: Float between 0 and 1. Fraction of the text that has been read, or None if unknown.
     """
 
     sentences: list[str]
@@ -32,14 +32,14 @@ class Document(NamedTuple):
 
 
 class TextFiles:
-    """Documents in text files: a sentence on each line, a blank line between documents.
+    """Documents in text files, with one sentence per line and a blank line between documents.
 
-    A file's end ends a document as well. Files that end in `.gz` are unpacked.
+    A document also ends at the end of a file. Files that end with `.gz` are decompressed.
 
     Args:
-        paths: of the files, in UTF-8.
-        part: (i, n): only part i of n, from 0. Parts are about equally long; they begin behind a
-            blank line, or with a file that is packed by gzip.
+        paths: Paths of the files, in UTF-8.
+        part: Tuple (i, n). Only read part i of n, starting from 0. The parts have a similar length.
+            They begin after a blank line or with a compressed file.
 
     Raises:
         FileNotFoundError: If a file does not exist.
@@ -60,27 +60,27 @@ class TextFiles:
         self._files = InputFiles(self.paths)
         self.sizes = self._files.sizes
         i, n = part or (0, 1)
-        # Number of the file, byte of its text.
+        # Index of the file, and byte position in its text.
         self.start, self._end = (self._border(sum(self.sizes) * k // n) for k in (i, i + 1))
 
     def describe(self) -> dict:
-        """Return names and sizes, which must be the same for a corpus to be continued."""
+        """Return the names and sizes, which must not change if a corpus is continued."""
         return {"files": [[p.name, n] for p, n in zip(self.paths, self.sizes, strict=True)]}
 
     @property
     def modified(self) -> list[int]:
-        """When each file was written last: it must stay so for a corpus to be continued."""
+        """The modification time of each file, which must not change if a corpus is continued."""
         return self._files.modified
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if a file is another than at first."""
+        """Raise a ValueError if a file has changed."""
         self._files.check_unchanged()
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
-        """Yield the documents from a position on.
+        """Yield the documents after a position.
 
         Raises:
-            ValueError: If a file is not text in UTF-8.
+            ValueError: If a file is not UTF-8 text.
         """
         self._check_place(position)
         if tuple(position) >= self._end:
@@ -99,7 +99,7 @@ class TextFiles:
             offset = 0
 
     def _check_place(self, position: Sequence[int]) -> None:
-        """Raise an error for a place that is in no file; where one is packed its end is unknown."""
+        """Raise an error if no file has the position. The size of compressed files is unknown."""
         right = len(position) == 2 and all(type(number) is int for number in position)
         if right and position[0] < len(self.paths):
             number, byte = position
@@ -113,7 +113,7 @@ class TextFiles:
             )
 
     def _border(self, byte: int) -> tuple[int, int]:
-        """Return where the first part begins that does not begin before a byte of all files."""
+        """Return the start of the first part that does not begin before a byte position."""
         number = 0
         while number < len(self.sizes) and byte >= self.sizes[number]:
             byte -= self.sizes[number]
@@ -134,8 +134,8 @@ class CorpusDocuments:
     """Documents of an iterable, such as a generator or a `tf.data.Dataset`.
 
     Args:
-        documents: each a text with a sentence on each line, or a list or tensor of sentences. For a
-            corpus to be continued it must give the same ones in the same order.
+        documents: Iterable of texts with one sentence per line, or of lists or tensors of
+            sentences. To continue a corpus, it must return the same documents in the same order.
 
     Example:
         >>> documents = CorpusDocuments(["One.\\nTwo.", ["Three."]])
@@ -143,27 +143,27 @@ class CorpusDocuments:
         [['Three.']]
     """
 
-    start = (0,)  # how many documents come before
-    modified = None  # nothing is known of it
+    start = (0,)  # number of previous documents
+    modified = None  # unknown
 
     def __init__(self, documents: Iterable):
         self._documents = documents
 
     def check_unchanged(self) -> None:
-        """Do nothing: `documents` compares those that are done."""
+        """Do nothing, because `documents` compares the finished documents."""
 
     def describe(self) -> dict:
-        """Return {}: they cannot be described without reading them."""
+        """Return {}, because documents cannot be described without reading them."""
         return {}
 
     def documents(self, position: Sequence[int]) -> Iterator[Document]:
-        """Yield the documents from a position on.
+        """Yield the documents after a position.
 
         Args:
-            position: how many documents come before, and their checksum where there are some.
+            position: The number of previous documents and, if it is not 0, their checksum.
 
         Raises:
-            ValueError: If a document is not text, or differs from the one that was read before.
+            ValueError: If a document is not text, or if a previous document has changed.
         """
         done, found, number = position[0], hashlib.sha256(), -1
         for number, document in enumerate(self._documents):
@@ -190,17 +190,17 @@ def _check_same_documents(position: Sequence, found) -> None:
 
 
 def sentences_of(document: object, number: int = 0) -> list[str]:
-    """Return the sentences of a document that is a text, or a list or tensor of sentences.
+    """Split a document into sentences.
 
     Args:
-        document: see `CorpusDocuments`.
-        number: of the document, for the error.
+        document: See `CorpusDocuments`.
+        number: Integer. Index of the document for error messages.
 
     Example:
         >>> sentences_of("One. \\n\\nTwo.")
         ['One.', 'Two.']
     """
-    if hasattr(document, "numpy"):  # a tensor of a dataset
+    if hasattr(document, "numpy"):  # a tensor from a dataset
         document = document.numpy()
     if isinstance(document, str | bytes):
         document = _text(document, number).split("\n")
@@ -233,14 +233,14 @@ def _is_packed(path: pathlib.Path) -> bool:
 
 
 def _unpacked(path: pathlib.Path, file: BinaryIO) -> contextlib.AbstractContextManager:
-    """Return the text of an open file that is packed by gzip, or not."""
+    """Open the text of a file, which can be compressed by gzip."""
     return gzip.GzipFile(fileobj=file) if _is_packed(path) else contextlib.nullcontext(file)
 
 
 def _in_lines(
     path: pathlib.Path, text: BinaryIO, offset: int, limit: int | None
 ) -> Iterator[tuple[list[str], int]]:
-    """Yield the sentences of each document before a byte, and the byte after it."""
+    """Yield the sentences of each document before a byte position, and the next byte position."""
     sentences, size = [], 0
     for line in text:
         offset += len(line)

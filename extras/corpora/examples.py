@@ -1,7 +1,7 @@
-"""Examples of a shard's documents: pairs of segments, or full sentences.
+"""Create examples from the documents of a shard: pairs of segments, or full sentences.
 
-An example is a start token and some spans of tokens, each followed by an end token. Planning an
-example does not read its tokens.
+An example consists of a start token and spans of tokens. An end token follows each span. The tokens
+are not read when an example is planned.
 
 Comment letters: R examples, P spans, U units, K slots.
 """
@@ -21,20 +21,20 @@ from encoder_zoo.extras.corpora.writing import Shard, splits
 from encoder_zoo.tasks.pretraining.masked_lm_preprocessor import MaskedLMPreprocessor
 from encoder_zoo.tasks.pretraining.pretraining import PretrainingPreprocessor
 
-OTHER = 0.5  # share of the pairs whose second segment does not follow the first
+OTHER = 0.5  # probability that the second segment does not follow the first
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardExamples:
-    """Examples of one shard, before their tokens are read.
+    """The examples of a shard, before their tokens are read.
 
     Attributes:
-        spans: (P, 2) int64, first token and the one after the last.
-        example_splits: (R + 1,) offsets in `spans` of each example.
-        labels: (R,) int32 for pairs: 1 where the second segment does not follow the first; None
-            where examples have no label.
-        slot_splits: (K + 1,) offsets of the examples that count as one in a batch: short examples
-            share a slot.
+        spans: Int64 array of shape (P, 2). Start and end positions of the spans.
+        example_splits: Array of shape (R + 1,). Offsets of the examples in `spans`.
+        labels: Int32 array of shape (R,) for pairs, which is 1 if the second segment does not
+            follow the first. None if examples do not have a label.
+        slot_splits: Array of shape (K + 1,). Offsets of the examples in a slot. Short examples
+            share a slot, which counts as one example in a batch.
     """
 
     spans: np.ndarray
@@ -43,7 +43,7 @@ class ShardExamples:
     slot_splits: np.ndarray
 
     def slot_length(self, slot: int) -> int:
-        """Return the tokens of a slot's examples."""
+        """Return the number of tokens in a slot."""
         first, behind = self.slot_splits[slot : slot + 2]
         return int(self.lengths[first:behind].sum())
 
@@ -54,16 +54,16 @@ class ShardExamples:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """Return (R,) the number of tokens of every example, special tokens included."""
+        """Return the number of tokens in each example, including special tokens, (R,)."""
         tokens = splits(self.spans[:, 1] - self.spans[:, 0] + 1)
         return np.diff(tokens[self.example_splits]) + 1
 
 
 def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Random], ShardExamples]:
-    """Return what makes the examples that a preprocessor's task learns from, of a shard.
+    """Return a function that plans the examples of a shard for the task of a preprocessor.
 
     Args:
-        preprocessor: of pairs or of single texts.
+        preprocessor: A preprocessor for pairs or for single texts.
     """
     length = preprocessor.max_sequence_length
     if isinstance(preprocessor, PretrainingPreprocessor):
@@ -76,13 +76,13 @@ def planner(preprocessor: MaskedLMPreprocessor) -> Callable[[Shard, random.Rando
 
 
 def full_sentences(shard: Shard, length: int) -> ShardExamples:
-    """Return examples of as many sentences as fit, also of several documents.
+    """Fill examples with as many sentences as possible, also from several documents.
 
-    An end token separates two documents. A sentence that is longer than an example is cut.
+    An end token separates two documents. Sentences that are longer than an example are split.
 
     Args:
-        shard: to take them from.
-        length: of an example, with its start token and end tokens.
+        shard: Shard with the documents.
+        length: Integer. Length of an example, including its start token and end tokens.
 
     Source: Liu et al. 2019, section 4.2, FULL-SENTENCES.
 
@@ -95,16 +95,18 @@ def full_sentences(shard: Shard, length: int) -> ShardExamples:
 
 
 def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardExamples:
-    """Return examples of as many sentences of one document as fit; short examples share a slot.
+    """Fill examples with the sentences of one document. Short examples share a slot.
 
-    Examples at the end of a document are short. As many of them as fit into `length` tokens share a
-    slot of a batch, so that all batches have about as many tokens.
+    Each example contains as many sentences as possible. Examples at the end of a document are
+    short. Several of them share a slot with up to `length` tokens, so that all batches have a
+    similar number of tokens.
 
     Args:
-        shard, length: as for `full_sentences`.
-        rng: chooses which short examples are packed together.
+        shard, length: See `full_sentences`.
+        rng: Random generator that selects the short examples for each slot.
 
-    Source: Liu et al. 2019, section 4.2, DOC-SENTENCES; put together as `pack_examples` does.
+    Source: Liu et al. 2019, section 4.2, DOC-SENTENCES. Examples are combined like in
+    `pack_examples`.
 
     Example:
         >>> shard = Shard.of([[[1, 2], [3]], [[4, 5], [6, 7, 8]]])
@@ -123,11 +125,13 @@ def document_sentences(shard: Shard, length: int, rng: random.Random) -> ShardEx
 
 
 def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
-    """Return examples of at most `room` tokens, without the start token and the last end token."""
+    """Return examples with up to `room` tokens, without the start token and the last end token."""
     starts, ends, documents = _units(shard, room)
-    # Tokens up to a unit's end, where an end token between documents counts as one.
+    # Tokens up to the end of a unit, including end tokens between documents.
     reached = (ends + documents).tolist()
-    first = np.searchsorted(documents, np.arange(documents[-1] + 2)).tolist()  # unit of a document
+    first = np.searchsorted(
+        documents, np.arange(documents[-1] + 2)
+    ).tolist()  # first unit per document
     starts, ends, documents = starts.tolist(), ends.tolist(), documents.tolist()
     spans, sizes, unit = [], [], 0
     while unit < len(starts):
@@ -142,8 +146,7 @@ def _sentences(shard: Shard, room: int, across: bool) -> ShardExamples:
 
 
 def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return first token, the one after the last, and document of each sentence (U,); sentences
-    of more than `most` tokens are cut."""
+    """Return the start, end and document of each sentence (U,) after splitting long ones."""
     lengths = np.diff(shard.sentences)
     pieces = -(-lengths // most)
     sentence = np.repeat(np.arange(len(lengths)), pieces)
@@ -157,22 +160,24 @@ def _units(shard: Shard, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def segment_pairs(
     shard: Shard, length: int, swapped: bool, short_share: float, rng: random.Random
 ) -> ShardExamples:
-    """Return pairs of segments, each of one or more sentences; half do not follow each other.
+    """Create pairs of segments. In half of them, the second segment does not follow the first.
 
-    Consecutive sentences fill an example, and are split into two segments. In half of the examples
-    the second one does not follow: for BERT it is from another document, and the sentences that
-    would have followed are used for the next example; for ALBERT the two are swapped. If both are
-    too long, tokens of the longer segment are removed, at its front or its end at random.
+    Consecutive sentences fill an example and are split into two segments. In half of the examples,
+    the second segment does not follow the first. For BERT, it is from another document, and the
+    original sentences are used for the next example. For ALBERT, the two segments are swapped. If
+    the segments are too long, tokens of the longer segment are removed at its start or end at
+    random.
 
     Args:
-        shard: to take them from.
-        length: of an example, with its three special tokens.
-        swapped: whether the other half is swapped, rather than from another document.
-        short_share: of the examples that are made for a smaller length, of two tokens and more.
-        rng: makes all random choices.
+        shard: Shard with the documents.
+        length: Integer. Length of an example, including its three special tokens.
+        swapped: Boolean. Whether to swap the segments instead of using another document.
+        short_share: Float between 0 and 1. Fraction of examples with a smaller length of at least
+            two tokens.
+        rng: Random generator.
 
-    Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, released with it,
-    where a whole document has one length; Lan et al. 2020, section 3.1.
+    Source: Devlin et al. 2019, appendix A.2, and `create_pretraining_data.py`, which was released
+    with it and uses one length for a whole document. Lan et al. 2020, section 3.1.
 
     Example:
         >>> shard = Shard.of([[[1, 2], [3, 4], [5]], [[6], [7, 8]]])
@@ -207,11 +212,11 @@ def segment_pairs(
 
 
 def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Return the next sentence, both segments as spans, and 1 if the second is from elsewhere."""
+    """Return the next sentence, both segments as spans, and 1 if the second does not follow."""
     start, behind = chunk
     middle = _middle(chunk, rng)
     first = offsets[start], offsets[middle]
-    alone = len(documents) == 2  # in its shard: there is no other document
+    alone = len(documents) == 2  # the shard has no other document
     if behind - start > 1 and (alone or rng.random() >= OTHER):
         return behind, first, (offsets[middle], offsets[behind]), 0
     if alone:
@@ -225,7 +230,7 @@ def _next_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
-    """Return as `_next_pair`, with half of the pairs swapped; a single sentence is split."""
+    """Do the same as `_next_pair`, but swap half of the pairs. A single sentence is split."""
     start, behind = chunk
     if behind - start > 1:
         middle = offsets[_middle(chunk, rng)]
@@ -240,13 +245,13 @@ def _swapped_pair(offsets, documents, document, chunk, goal, rng) -> tuple:
 
 
 def _middle(chunk: tuple[int, int], rng: random.Random) -> int:
-    """Return the sentence at which the second segment begins, at random."""
+    """Select the first sentence of the second segment at random."""
     start, behind = chunk
     return start + 1 + int(rng.random() * max(1, behind - start - 1))
 
 
 def _truncated(first: tuple, second: tuple, room: int, rng: random.Random) -> list[tuple]:
-    """Return both segments truncated to so many tokens in all, the longer one first."""
+    """Truncate two segments to a total number of tokens, starting with the longer segment."""
     lengths = first[1] - first[0], second[1] - second[0]
     if sum(lengths) <= room:
         return [first, second]
@@ -255,6 +260,6 @@ def _truncated(first: tuple, second: tuple, room: int, rng: random.Random) -> li
     spans = []
     for (start, _), length, left in zip((first, second), lengths, kept, strict=True):
         cut = length - left
-        start += rng.getrandbits(cut).bit_count() if cut else 0  # front or end for each token
+        start += rng.getrandbits(cut).bit_count() if cut else 0  # start or end for each token
         spans.append((start, start + left))
     return spans

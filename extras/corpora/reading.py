@@ -1,4 +1,4 @@
-"""Batches of examples of a corpus: shuffled by a seed, from any step on, in parts for workers.
+"""Read shuffled batches of examples from a corpus, starting from any step, in parts for workers.
 
 Comment letters: B batch, K slots, see `examples.ShardExamples`.
 """
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-WINDOW = 8  # files that are shuffled together
-AHEAD = 4  # batches that are padded ahead
+WINDOW = 8  # number of files that are shuffled together
+AHEAD = 4  # number of batches that are prepared in advance
 
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Reads the slots of a corpus, in any order.
+    """Reads the slots of a corpus in any order.
 
     Args:
-        corpus: to read.
-        plan: makes examples of a shard, with a random generator.
-        seed: of the examples and of their order.
-        windows: number of slots of each window from the first on, as far as known. It grows with
-            reading, and makes a late slot quick to find.
+        corpus: Corpus to read.
+        plan: Function of a shard and a random generator that plans the examples of the shard.
+        seed: Integer. Seed for the examples and their order.
+        windows: List with the number of slots in each window that has been read. It is extended
+            while reading, and is used to find a slot without reading all previous windows.
     """
 
     corpus: PretrainingCorpus
@@ -53,22 +53,22 @@ class Reader:
     windows: list[int] = dataclasses.field(default_factory=list)
 
     def ordered(self) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield all slots once, in order: (shard, its examples, number of the slot)."""
+        """Yield all slots once in order: (shard, its examples, index of the slot)."""
         for number in range(self.corpus.num_shards):
             shard, examples = self._planned(0, number)
             for slot in range(examples.slots):
                 yield shard, examples, slot
 
     def shuffled(self, done: int = 0) -> Iterator[tuple[Shard, ShardExamples, int]]:
-        """Yield slots of endless shuffled passes, without the first `done`.
+        """Yield slots of infinite shuffled epochs, except the first `done` slots.
 
-        The files have another order in every pass, and `WINDOW` of them are shuffled together.
+        The files have a different order in every epoch, and `WINDOW` of them are shuffled together.
         """
-        number = 0  # of the window
+        number = 0  # index of the window
         while number < len(self.windows) and done >= self.windows[number]:
             done -= self.windows[number]
             number += 1
-        with ThreadPoolExecutor(1) as thread:  # plans the next window while this one is read
+        with ThreadPoolExecutor(1) as thread:  # plans the next window at the same time
             following = thread.submit(self._window, number)
             while True:
                 shards, positions = following.result()
@@ -83,11 +83,11 @@ class Reader:
                 done = max(0, done - len(positions))
 
     def count(self) -> int:
-        """Return the number of slots of one pass, by planning one."""
+        """Count the slots of one epoch by planning it."""
         return sum(self._planned(0, n)[1].slots for n in range(self.corpus.num_shards))
 
     def _window(self, number: int) -> tuple[list[tuple[Shard, ShardExamples]], np.ndarray]:
-        """Return some shards with their examples, and (K, 2) the order of shards and slots."""
+        """Return shards with their examples, and the order of shards and slots, (K, 2)."""
         per_pass = -(-self.corpus.num_shards // WINDOW)
         run, part = divmod(number, per_pass)
         order = np.random.default_rng([self.seed, run]).permutation(self.corpus.num_shards)
@@ -103,14 +103,14 @@ class Reader:
 
 
 class CorpusBatches(Source):
-    """A corpus as the data of `fit` and `evaluate`, read pass after pass.
+    """A corpus as a data source for `fit` and `evaluate`, which reads it once per epoch.
 
-    With several workers each reads its own part of every batch alone.
+    If there are several workers, each of them only reads its own part of every batch.
 
     Args:
-        plan: `Plan`, whose `batch_size` counts slots, of all workers together.
-        maker: `BatchMaker`, whose preprocessor makes examples of the corpus.
-        corpus: of the preprocessor's tokenizer.
+        plan: `Plan`. Its `batch_size` is the total number of slots for all workers.
+        maker: `BatchMaker`. Its preprocessor creates the examples.
+        corpus: Corpus with the same tokenizer as the preprocessor.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, corpus: PretrainingCorpus):
@@ -143,7 +143,7 @@ class CorpusBatches(Source):
         return self._collated(slots, seed, start, self.maker.worker)
 
     def in_order(self) -> tf.data.Dataset:
-        """Return the batches of one pass, which is always the same."""
+        """Return the batches of one epoch in a fixed order."""
         reader = self._reader(0)
         steps = -(-reader.count() // self.plan.batch_size)
         batches = self._collated(reader.ordered, NOT_RANDOM)
@@ -155,10 +155,10 @@ class CorpusBatches(Source):
         """Return prepared batches of slots.
 
         Args:
-            slots: returns an iterator of them.
-            seed: of masking.
-            done: how many batches come before.
-            worker: number of this worker, and how many there are.
+            slots: Function that returns an iterator over slots.
+            seed: Integer. Seed for masking.
+            done: Integer. Number of previous batches.
+            worker: Tuple with the index of this worker and the number of workers.
         """
         preprocessor, (number, count) = self.maker.preprocessor, worker
         part = slice(*(self.plan.batch_size * n // count for n in (number, number + 1)))
@@ -184,7 +184,7 @@ class CorpusBatches(Source):
         return dataset.with_options(options)
 
     def _read(self, slots: Callable, part: slice, seed: int, done: int) -> Iterator[dict]:
-        """Yield this worker's part of each batch, and the span of its tokens in the batch."""
+        """Yield the part of each batch for this worker, and the range of its tokens."""
         following, tokenizer = slots(), self.maker.preprocessor.tokenizer
         for step in itertools.count(done):
             batch = list(itertools.islice(following, self.plan.batch_size))
@@ -200,11 +200,11 @@ class CorpusBatches(Source):
 
 
 def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -> None:
-    """Raise a ValueError if a corpus is not for this task.
+    """Raise a ValueError if a corpus cannot be used for a task.
 
     Raises:
-        ValueError: If the task has no preprocessor or `dynamic=False`, or the corpus was made with
-            another tokenizer.
+        ValueError: If the task has no preprocessor or `dynamic=False`, or if the corpus was created
+            with another tokenizer.
     """
     if not isinstance(preprocessor, MaskedLMPreprocessor):
         raise ValueError(
@@ -217,13 +217,13 @@ def check_corpus(corpus: PretrainingCorpus, preprocessor: Preprocessor | None) -
 
 
 def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool):
-    """Return a prepared batch of the examples that `read_examples` returns.
+    """Prepare a batch from the examples that `read_examples` returns.
 
     Args:
-        examples: Tensors of the batch.
-        collate: Pads and masks them.
-        packed: Whether texts share slots.
-        draws: Whether masks are drawn; else they depend on the texts alone.
+        examples: Dict of tensors. The examples of the batch.
+        collate: Function that pads and masks the examples.
+        packed: Boolean. Whether texts share slots.
+        draws: Boolean. Whether masks are random. Otherwise they only depend on the texts.
     """
     examples = dict(examples)
     slot_sizes, sizes, flat = (examples.pop(name) for name in ("slot_sizes", "sizes", "token_ids"))
@@ -247,14 +247,14 @@ def _collate_slots(examples: dict, collate: Callable, packed: bool, draws: bool)
 def read_examples(
     slots: list[tuple[Shard, ShardExamples, int]], tokenizer, vocabulary_size: int
 ) -> dict:
-    """Return the examples of some slots with their tokens, one after the other.
+    """Return the examples of slots with their concatenated tokens.
 
     Returns:
-        `{"token_ids": ids of all examples, "sizes": tokens of each, "first_length": tokens of its
-        first segment, "slot_sizes": examples of each slot}`, and "labels" of pairs.
+        Dict `{"token_ids": ids of all examples, "sizes": tokens of each example, "first_length":
+        tokens of the first segment, "slot_sizes": examples of each slot}`, and "labels" for pairs.
 
     Raises:
-        ValueError: If the corpus holds an id that the model does not have.
+        ValueError: If the corpus contains an id that is not in the vocabulary of the model.
     """
     start, end = (np.array([i]) for i in (tokenizer.start_token_id, tokenizer.end_token_id))
     parts, sizes, first_lengths, labels, slot_sizes = [], [], [], [], []

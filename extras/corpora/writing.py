@@ -1,7 +1,7 @@
-"""Tokenizing of documents into the files of a corpus, continued after a crash.
+"""Tokenize documents and write them to the files of a corpus, which can be continued.
 
-A file ends with the document that fills it, so that the files do not depend on how the documents
-came: parts that were tokenized apart, joined, are the files that one process writes.
+A file ends with the document that fills it, so the files do not depend on how the documents were
+split. Joining parts results in the same files as a single process.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Some documents of a corpus.
+    """Documents of a corpus.
 
     Attributes:
-        tokens: (T,) unsigned ids; those of a file are read when they are used.
-        sentences: (S + 1,) int64, offsets in `tokens`.
-        documents: (D + 1,) int64, offsets in `sentences`.
+        tokens: Array of unsigned ids of shape (T,). The ids in a file are read when they are used.
+        sentences: Int64 array of shape (S + 1,). Offsets in `tokens`.
+        documents: Int64 array of shape (D + 1,). Offsets in `sentences`.
 
     Example:
         >>> shard = Shard.of([[[5, 6], [7]], [[8]]])
@@ -50,7 +50,7 @@ class Shard:
 
     @classmethod
     def of(cls, documents: list[list[list[int]]]) -> Shard:
-        """Return a shard of documents in memory, lists of sentences, which are lists of ids."""
+        """Create a shard from documents in memory: lists of sentences with lists of ids."""
         sentences = [sentence for document in documents for sentence in document]
         return cls(
             np.array([token for sentence in sentences for token in sentence], "uint32"),
@@ -60,10 +60,10 @@ class Shard:
 
     @classmethod
     def open(cls, file: BinaryIO, vocabulary_size: int) -> Shard:
-        """Read the shard in a file, checked but for the ids; its tokens are mapped into memory.
+        """Read and check the shard in a file. Its tokens are mapped into memory and not checked.
 
         Raises:
-            ValueError: As for `SafetensorsFile`, or if the file is no shard of a corpus.
+            ValueError: If the file is damaged or is not a shard of a corpus.
         """
         path, file = file.name, SafetensorsFile(file)
         offsets = dict.fromkeys(("sentences", "documents"), "uint32")
@@ -72,7 +72,7 @@ class Shard:
         if found != expected:
             raise ValueError(f"{path} is no shard of a corpus: it holds {found}, not {expected}.")
         sentences, documents = (file.read(n).astype("int64") for n in ("sentences", "documents"))
-        tokens = np.asarray(file.mapped("tokens"))  # slices of a plain view are quicker
+        tokens = np.asarray(file.mapped("tokens"))  # slices of a plain view are faster
         shard = cls(tokens, sentences, documents)
         for name, size in (("sentences", len(shard.tokens)), ("documents", len(sentences) - 1)):
             if not _are_splits(getattr(shard, name), size):
@@ -82,7 +82,7 @@ class Shard:
         return shard
 
     def part(self, first: int, behind: int) -> Shard:
-        """Return the documents from one to before another.
+        """Return the documents from index `first` to index `behind`, exclusive.
 
         Example:
             >>> Shard.of([[[5, 6], [7]], [[8]]]).part(1, 2).tokens.tolist()
@@ -94,7 +94,7 @@ class Shard:
         return Shard(tokens, sentences - sentences[0], documents - documents[0])
 
     def write(self, path: pathlib.Path, vocabulary_size: int) -> None:
-        """Write the shard as a file."""
+        """Write the shard to a file."""
         arrays = {
             "tokens": self.tokens.astype(id_type(vocabulary_size)),
             "sentences": self.sentences.astype("uint32"),
@@ -104,7 +104,7 @@ class Shard:
 
 
 def id_type(vocabulary_size: int) -> str:
-    """Return the smallest type that holds the ids.
+    """Return the smallest type for the ids.
 
     Example:
         >>> id_type(30_522), id_type(2**16 + 1)
@@ -114,7 +114,7 @@ def id_type(vocabulary_size: int) -> str:
 
 
 def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
-    """Return the offsets of consecutive parts of some lengths, and the end of the last.
+    """Return the offsets of consecutive parts with the given lengths, and the end of the last part.
 
     Example:
         >>> splits([2, 1]).tolist()
@@ -124,7 +124,7 @@ def splits(lengths: list[int] | np.ndarray) -> np.ndarray:
 
 
 def _are_splits(offsets: np.ndarray, size: int) -> bool:
-    """Return whether these are the offsets of parts that are not empty."""
+    """Return whether the values are offsets of non-empty parts."""
     return bool(
         len(offsets) > 1
         and offsets[0] == 0
@@ -136,12 +136,12 @@ def _are_splits(offsets: np.ndarray, size: int) -> bool:
 NAME = "corpus.json"
 FORMAT = 1
 COUNTS = ("tokens", "sentences", "documents")
-PART = "part"  # (i, n) of a part of a corpus; None of a whole one
-MODIFIED = "modified"  # when its text files were written last; None of documents and parts
+PART = "part"  # part of a corpus, (i, n), or None for a complete corpus
+MODIFIED = "modified"  # modification times of the text files, or None for documents and parts
 
 
 def described_tokenizer(tokenizer: Tokenizer) -> dict:
-    """Return class, size, and a checksum of all settings of a tokenizer."""
+    """Return the class, the vocabulary size and a checksum of all settings of a tokenizer."""
     config = json.dumps(tokenizer.get_config(), sort_keys=True).encode()
     return {
         "class": type(tokenizer).__name__,
@@ -151,7 +151,7 @@ def described_tokenizer(tokenizer: Tokenizer) -> dict:
 
 
 def read_manifest(folder: pathlib.Path) -> dict:
-    """Return the contents of `corpus.json`, checked; {} if there is none.
+    """Read and check `corpus.json`. Return {} if the file does not exist.
 
     Raises:
         ValueError: If the manifest is damaged or changed.
@@ -163,7 +163,7 @@ def read_manifest(folder: pathlib.Path) -> dict:
 
 
 def manifest_in(files: OpenFolder) -> dict:
-    """Return the contents of `corpus.json` in an open folder, checked; {} if there is none."""
+    """Read and check `corpus.json` in an open folder. Return {} if the file does not exist."""
     if NAME not in files:
         return {}
     path = files.path / NAME
@@ -177,13 +177,13 @@ def manifest_in(files: OpenFolder) -> dict:
 
 
 def _is_sound(manifest: dict) -> bool:
-    """Return whether all required fields exist, with values that can be."""
+    """Return whether all required fields exist and have valid values."""
     try:
         size, whole = manifest["tokenizer"]["vocabulary_size"], manifest["complete"]
         shards = manifest["shards"]
         numbers = [size, *(shard[name] for shard in shards for name in ("bytes", *COUNTS))]
         texts = [shard[name] for shard in shards for name in ("file", "sha256")]
-        places = [] if whole else [shard["position"] for shard in shards]  # to continue from
+        places = [] if whole else [shard["position"] for shard in shards]  # to continue
         return (
             type(whole) is bool
             and all(type(number) is int and number > 0 for number in numbers)
@@ -195,28 +195,28 @@ def _is_sound(manifest: dict) -> bool:
 
 
 def _is_place(value: object) -> bool:
-    """Return whether this is a number of documents or bytes, or a checksum of documents."""
+    """Return whether a value is a number of documents or bytes, or a checksum of documents."""
     return type(value) is str or (type(value) is int and value >= 0)
 
 
 def damaged(path: str | pathlib.Path) -> ValueError:
-    """Return the error for a file whose size or checksum differs."""
+    """Return the error for a file with a different size or checksum."""
     return ValueError(
         f"{path} is damaged or changed: its size or checksum is another. Make the corpus anew, in "
         "another folder."
     )
 
 
-BLOCK = 2**22  # characters that are tokenized at a time, at most
+BLOCK = 2**22  # maximum number of characters that are tokenized at a time
 
 
 class Block(NamedTuple):
     """Tokenized documents.
 
     Attributes:
-        shard: the documents.
-        positions: in the source, after each document, plain numbers.
-        share: how much of the source has been read, from 0 to 1; None if unknown.
+        shard: The documents.
+        positions: Numbers with the position in the source after each document.
+        share: Float between 0 and 1. Fraction of the source that has been read, or None if unknown.
     """
 
     shard: Shard
@@ -225,14 +225,15 @@ class Block(NamedTuple):
 
 
 class Source(Protocol):
-    """Gives the tokenized documents of a corpus.
+    """The source of the tokenized documents of a corpus.
 
     Attributes:
-        start: the position of the first.
-        tokenizer: its description.
-        description: of the documents, plain data, the same for a corpus to be continued.
-        modified: when their files were written last, likewise; None: there are none.
-        part: (i, n) of a part, or None.
+        start: Position of the first document.
+        tokenizer: Description of the tokenizer.
+        description: Description of the documents, which must not change if a corpus is continued.
+        modified: Modification times of the files, which must not change either. None if there are
+            no files.
+        part: Tuple (i, n) for a part, or None.
     """
 
     start: Sequence[int]
@@ -242,19 +243,19 @@ class Source(Protocol):
     part: Sequence[int] | None
 
     def check_unchanged(self) -> None:
-        """Raise a ValueError if the documents were changed while they were read."""
+        """Raise a ValueError if the documents have changed while they were read."""
 
     def blocks(self, position: Sequence[int], shard_tokens: int) -> Iterator[Block]:
-        """Yield the documents from a position on, several at a time."""
+        """Yield blocks of documents after a position."""
 
 
 class Texts:
-    """Tokenizes documents: a `Source`.
+    """A `Source` that tokenizes documents.
 
     Args:
-        documents: to tokenize.
-        tokenizer: that does it.
-        part: (i, n) of a part, or None.
+        documents: Documents to tokenize.
+        tokenizer: Tokenizer.
+        part: Tuple (i, n) for a part, or None.
     """
 
     def __init__(
@@ -278,10 +279,10 @@ class Texts:
 
 
 def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int | str) -> None:
-    """Write a corpus, or the rest of one.
+    """Write a corpus, or continue it.
 
     Raises:
-        ValueError: If the folder belongs to another corpus, or the documents hold no text.
+        ValueError: If the folder belongs to another corpus, or if the documents contain no text.
     """
     manifest = _begun(folder, source, shard_tokens)
     if manifest["complete"]:
@@ -307,7 +308,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
         write_signed(folder / NAME, manifest)
     if not shards and source.part is None:
         raise ValueError("There is no text in the documents. Expected sentences.")
-    for shard in shards:  # joined parts have other positions than texts
+    for shard in shards:  # positions in joined parts are different from positions in texts
         del shard["position"]
     write_signed(folder / NAME, {**manifest, "complete": True})
     if progress:
@@ -315,7 +316,7 @@ def write(folder: pathlib.Path, source: Source, shard_tokens: int, verbose: int 
 
 
 def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
-    """Return the manifest in the folder, which must be of the same corpus, or a new one."""
+    """Return the manifest in the folder, which must belong to the corpus, or a new one."""
     settings = {
         "format": FORMAT,
         "tokenizer": source.tokenizer,
@@ -327,7 +328,7 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
     found = read_manifest(checked_folder(folder))
     if not found:
         return {**settings, "encoder_zoo": __version__, "complete": False, "shards": []}
-    found.setdefault(MODIFIED, settings[MODIFIED])  # not known in release 0.2
+    found.setdefault(MODIFIED, settings[MODIFIED])  # missing in release 0.2
     modified = settings.pop(MODIFIED)
     for name, value in settings.items():
         if found.get(name) != value:
@@ -350,7 +351,7 @@ def _begun(folder: pathlib.Path, source: Source, shard_tokens: int) -> dict:
 def _shards(
     blocks: Iterable[Block], shard_tokens: int, progress: CorpusProgress | None
 ) -> Iterator[tuple[Shard, list[int]]]:
-    """Yield shards, and the position after each: of as few documents as have so many tokens."""
+    """Yield shards with a minimum number of tokens, and the position after each shard."""
     parts, size, position = [], 0, None
     for shard, positions, share in blocks:
         if progress:
@@ -371,7 +372,7 @@ def _shards(
 
 
 def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Document]]:
-    """Yield documents of about so many characters, to be tokenized at a time."""
+    """Yield blocks of documents with about the given number of characters."""
     block, size = [], 0
     for document in documents:
         block.append(document)
@@ -384,7 +385,7 @@ def _blocks(documents: Iterable[Document], characters: int) -> Iterator[list[Doc
 
 
 def _tokenized(documents: list[list[str]], tokenizer: Tokenizer) -> tuple[Shard, list[int]]:
-    """Return documents as ids, without sentences and documents of no token, and which are left."""
+    """Tokenize documents. Return them without empty sentences and documents, and their indices."""
     ids = tokenizer.tokenize([sentence for document in documents for sentence in document])
     lengths = ids.row_lengths().numpy()
     document = np.repeat(np.arange(len(documents)), [len(d) for d in documents])
@@ -406,10 +407,10 @@ def _joined(parts: list[Shard]) -> Shard:
 
 
 class CorpusProgress(Progress):
-    """Prints the tokens that are done, of how many documents.
+    """Prints the number of processed tokens and documents.
 
     Args:
-        shards: entries of those that are written already.
+        shards: Entries of the shards that are already written.
     """
 
     def __init__(self, shards: list[dict]):
@@ -417,11 +418,11 @@ class CorpusProgress(Progress):
         self._documents = sum(shard["documents"] for shard in shards)
 
     def add(self, part: Shard, share: float | None) -> None:
-        """Count tokenized documents, and print progress now and then."""
+        """Count tokenized documents, and sometimes print the progress."""
         self._documents += len(part.documents) - 1
         self.count(len(part.tokens), "" if share is None else f", {share:.0%} of the text")
 
     def show(self, state: str = "") -> None:
-        """Print totals, speed and how far the writing is."""
+        """Print the totals, the speed and the progress."""
         counts = f"{self.done:,} tokens of {self._documents:,} documents"
         print(f"Corpus: {counts}, {self.rate:,.0f} tokens/s{state}", flush=True)
