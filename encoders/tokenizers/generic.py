@@ -94,6 +94,10 @@ class GenericTokenizer(WritesFiles, Tokenizer):
         with reading(FILE):
             self._engines["library"] = self._make_library()
 
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor; the file holds the vocabulary."""
+        return {name: v for name, v in super().get_config().items() if name != "vocabulary"}
+
     def _vocabulary_with(self, roles: set[str]) -> dict[str, int]:
         """Return {token: id} of the model and of the added tokens with a role."""
         vocabulary = self._model_of_file["vocab"]

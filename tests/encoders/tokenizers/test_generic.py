@@ -6,6 +6,7 @@ TensorFlow's graphs give equal ids and offsets, or refuse the step by its name.
 
 import json
 import pathlib
+import pickle
 import sys
 
 import pytest
@@ -218,9 +219,12 @@ def test_it_is_saved_and_opened_again(tmp_path):
     text = "The new york ab 12345!"
     ids = library.encode(text, add_special_tokens=False).ids
     assert type(again) is GenericTokenizer and 19 in ids
-    for tokenizer in (ours, again):
+    copy = pickle.loads(pickle.dumps(ours))
+    for tokenizer in (ours, again, copy):
         assert tokenizer.tokenize(text).numpy().tolist() == ids
         assert tokenizer.id_to_token(19) == "new york" and tokenizer.vocabulary_size == 20
+    more = ez.Tokenizer.from_preset(tmp_path / "saved", added_tokens=["zebra"])
+    assert more.tokenize("a zebra").numpy().tolist() == [5, 20]
     inputs = ez.SequenceClassifierPreprocessor(again)((["ab"], ["a"]))
     pair = library.encode("ab", "a")
     assert inputs["token_ids"].numpy().tolist() == [pair.ids]
