@@ -15,6 +15,7 @@ import numpy as np
 from encoder_zoo.common.lazy import LazyModule, array_ops
 from encoder_zoo.common.reading import reading
 from encoder_zoo.common.wording import invalid, shown
+from encoder_zoo.encoders.tokenizers.steps import flat_steps
 
 if TYPE_CHECKING:
     import tokenizers
@@ -156,7 +157,7 @@ def check_growth(normalizer: Mapping | None) -> None:
     """
     # {letter: how many letters the steps after this one make of it}; "" stands for all others.
     lengths = {"": 1.0}
-    for step in reversed(_normalizer_steps(normalizer)):
+    for step in reversed(flat_steps(normalizer, "normalizer")):
         lengths = _lengths_before(step, lengths)
         if (longest := max(lengths.values())) > MAX_GROWTH:
             raise ValueError(
@@ -184,14 +185,6 @@ def check_merges(model: Mapping) -> None:
         if not (second.startswith(prefix) and prefix.isascii()):
             expected = f"a second token that begins with {shown(prefix)}"
             raise invalid(f"model.merges[{i}]", merge, expected)
-
-
-def _normalizer_steps(step: Mapping | None) -> list[Mapping]:
-    if step is None:
-        return []
-    if step.get("type") == "Sequence":
-        return [inner for part in step["normalizers"] for inner in _normalizer_steps(part)]
-    return [step]
 
 
 def _lengths_before(step: Mapping, lengths: Mapping[str, float]) -> dict[str, float]:
