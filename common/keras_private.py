@@ -118,7 +118,7 @@ def opens_training(cls: type[M]) -> type[M]:
         if own_on_jax:
             self.predict_function = _predict_function_on_jax(self)
             return
-        if joins_processes(self) and not _weights_are_spread():
+        if joins_processes(self):
             self.predict_function = _predict_function_on_torch(self)
         else:
             make_predict_function(self, force)
@@ -285,8 +285,16 @@ def torch_processes() -> int:
     return distributed.get_world_size() if is_there else 1
 
 
-def _weights_are_spread() -> bool:
-    return isinstance(keras.distribution.distribution(), keras.distribution.ModelParallel)
+def torch_process() -> int:
+    """Return the number of this process among those of `torch.distributed`, from 0 on."""
+    return sys.modules["torch"].distributed.get_rank() if torch_processes() > 1 else 0
+
+
+def gather_from_processes(value: object) -> list:
+    """Return the values of all processes of `torch.distributed`, each of which must call this."""
+    found = [None] * torch_processes()
+    sys.modules["torch"].distributed.all_gather_object(found, value)
+    return found
 
 
 def _predict_function_on_torch(model: keras.Model) -> Callable:

@@ -16,14 +16,23 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
-from encoder_zoo.common.keras_private import joins_processes, torch_processes
+from encoder_zoo.common.keras_private import (
+    gather_from_processes,
+    joins_processes,
+    torch_processes,
+)
 from encoder_zoo.common.lazy import array_ops, tf
 from encoder_zoo.common.tensorflow_private import separate_collectives
 from encoder_zoo.tasks.training.optimizers import FusedAdamW
+
+if TYPE_CHECKING:
+    from encoder_zoo.tasks.training.data import Source
+    from encoder_zoo.tasks.training.exact_metrics import ExactMetric
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +45,7 @@ def shard_of_process() -> tuple[int, int]:
         (0, 1)
     """
     distribution = keras.distribution.distribution()
-    if distribution is None or distribution.num_processes == 1:
+    if distribution is None or distribution.num_processes == 1 or keras.config.backend() != "jax":
         return 0, 1
     count = min(distribution.num_processes, distribution.num_model_replicas)
     return distribution.data_shard_id, count
@@ -213,6 +222,12 @@ class Distribution:
                     f"Pass batches of a multiple of {devices} rows; batch(size, "
                     "drop_remainder=True) of a dataset leaves out the rest."
                 ) from error
+            if torch_processes() > 1 and "not used in producing loss" in str(error):
+                raise ValueError(
+                    "The loss does not depend on all trainable weights, for whose gradients the "
+                    "processes of torch.distributed wait. Freeze the layers that the task does not "
+                    "use, as by task.backbone.pooler.trainable = False, and compile again."
+                ) from error
             if not self._lost_worker(error):
                 raise
             raise RuntimeError(
@@ -259,6 +274,35 @@ class Distribution:
                 "keras.distribution.set_distribution, or call "
                 "keras.distribution.set_distribution(None)."
             )
+
+    def agree(
+        self, model: keras.Model, metrics: list[ExactMetric], *sources: Source | None
+    ) -> None:
+        """Check that the processes of `torch.distributed` that Keras joins have as many batches.
+
+        Args:
+            model: The model that is trained or evaluated.
+            metrics: List of its metrics that keep examples. They get the same room everywhere.
+            *sources: Data of the training and of its validation, or of an evaluation.
+
+        Raises:
+            ValueError: If the numbers differ. A process with more batches would wait for ever.
+        """
+        if not joins_processes(model):
+            return
+        mine = [f"{len(s.plan.epochs)} x {s.steps_per_epoch}" for s in sources if s is not None]
+        found = gather_from_processes((mine, [metric.capacity for metric in metrics]))
+        if any(batches != mine for batches, _ in found):
+            listed = ", ".join(f"{batches} in process {i}" for i, (batches, _) in enumerate(found))
+            raise ValueError(
+                "The processes of torch.distributed have different numbers of batches, and each "
+                f"waits for the others. Got epochs x batches of {listed}. Pass as many rows in "
+                "each process."
+            )
+        rooms = zip(*(capacities for _, capacities in found), strict=True)
+        grown = [metric.reserve(max(room)) for metric, room in zip(metrics, rooms, strict=True)]
+        if any(grown):
+            model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
         """Log what the other processes of `torch.distributed` have to do with this training."""
@@ -403,9 +447,15 @@ def current_strategy() -> tf.distribute.Strategy | None:
 
 
 def check_backend_spreads() -> None:
-    """Raise a ValueError for a distribution that Keras's backend leaves aside."""
+    """Raise a ValueError for a distribution that this backend does not train tasks under."""
     backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
-    if keras.distribution.distribution() is not None and not spreads_models():
+    distribution = keras.distribution.distribution()
+    if backend == "torch" and isinstance(distribution, keras.distribution.ModelParallel):
+        raise ValueError(
+            "PyTorch does not divide the attention of tasks under keras.distribution.ModelParallel "
+            "in useful time. Start the process with KERAS_BACKEND=jax, or use DataParallel."
+        )
+    if distribution is not None and not spreads_models():
         asked, needed = "keras.distribution", "jax"
         undo = "call keras.distribution.set_distribution(None)"
     elif backend != "tensorflow" and tensorflow and tensorflow.distribute.has_strategy():

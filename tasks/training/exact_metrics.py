@@ -12,7 +12,7 @@ import keras
 from keras import metrics, ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.common.keras_private import HigherIsBetter
+from encoder_zoo.common.keras_private import HigherIsBetter, torch_process, torch_processes
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
 from encoder_zoo.tasks.losses.replicas import leaves_out_rows
@@ -26,8 +26,8 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
     `fit` and `evaluate` make room for as many examples as they have. With more than there is room
     for the result is NaN.
 
-    In a replica of `tf.distribute` only the replica's own part of the variables is written, so that
-    their sum over the replicas holds the examples of all.
+    In a replica of `tf.distribute`, and in a process of `torch.distributed`, only its own part of
+    the variables is written, so that their sum over all of them holds the examples of all.
 
     Args:
         capacity: number of examples that there is room for.
@@ -356,13 +356,13 @@ def _sum_of_shares(logits):
 def _replicas() -> int:
     """Return the number of replicas that have a part of the variables."""
     if keras.config.backend() != "tensorflow":
-        return 1
+        return torch_processes()
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def _replica():
     """Return the number of the replica that this runs in."""
     if keras.config.backend() != "tensorflow":
-        return 0
+        return torch_process()
     context = tf.distribute.get_replica_context()
     return 0 if context is None else context.replica_id_in_sync_group

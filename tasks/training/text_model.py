@@ -526,6 +526,7 @@ class TextModel(ConfigFromSignature, keras.Model):
             none.on_train_end()
             return self.history
         self.distribution.report_processes(self)
+        self.distribution.agree(self, self._exact_metrics(), data, held_out)
         with self.distribution.running():
             arguments, done = resume(self, data, callbacks, verbose)
             validation = held_out and held_out.in_order()
@@ -567,9 +568,12 @@ class TextModel(ConfigFromSignature, keras.Model):
             if hasattr(metric, "read_task"):
                 metric.read_task(self)
 
+    def _exact_metrics(self) -> list[ExactMetric]:
+        return [m for m in self.compiled_with.given if isinstance(m, ExactMetric)]
+
     def _reserve_examples(self, data: Source) -> None:
         """Make room for all examples in the metrics that keep them."""
-        kept = [m for m in self.compiled_with.given if isinstance(m, ExactMetric)]
+        kept = self._exact_metrics()
         if not kept:
             return
         count = (data.plan.steps_per_epoch or 0) * data.plan.batch_size
@@ -652,6 +656,7 @@ class TextModel(ConfigFromSignature, keras.Model):
         self._make_ready()
         self._prepare_metrics()
         data = self._evaluation_source(x, y, sample_weight, batch_size or BATCH_SIZE, steps)
+        self.distribution.agree(self, self._exact_metrics(), data)
         batches = data.in_order()
         build_metrics(self, batches)
         with ending_quietly(given), own_errors(data):

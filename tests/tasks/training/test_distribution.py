@@ -602,34 +602,85 @@ model.fit(texts, labels, verbose=0)
 """
 
 
+def torch_processes(script, count, folder):
+    """Return files and logs of processes of torch.distributed, which have ended well."""
+    pytest.importorskip("torch")
+    [address] = free_addresses(1)
+    files = [folder / f"{number}_of_{count}.npz" for number in range(count)]
+    logs = [folder / f"{file.name}.log" for file in files]
+    processes = [
+        start_process(
+            script, log, *(number, count, address, CHECKPOINT, file), KERAS_BACKEND="torch"
+        )
+        for number, (file, log) in enumerate(zip(files, logs, strict=True))
+    ]
+    for log, process in zip(logs, processes, strict=True):
+        assert process.wait(PATIENCE) == 0, log.read_text()[-3000:]
+    return [np.load(file) for file in files], [log.read_text() for log in logs]
+
+
 @pytest.mark.matrix
 @pytest.mark.slow
 def test_two_processes_of_torch_learn_what_one_learns(tmp_path):
-    pytest.importorskip("torch")
-    found, logs = [], []
-    for count in (1, 2):
-        [address] = free_addresses(1)
-        files = [tmp_path / f"{number}_of_{count}.npz" for number in range(count)]
-        processes = [
-            start_process(
-                TORCH_PROCESS,
-                f"{file}.log",
-                *(number, count, address, CHECKPOINT, file),
-                KERAS_BACKEND="torch",
-            )
-            for number, file in enumerate(files)
-        ]
-        for file, process in zip(files, processes, strict=True):
-            log = tmp_path / f"{file.name}.log"
-            assert process.wait(PATIENCE) == 0, log.read_text()[-3000:]
-            logs.append(log.read_text())
-            found.append(np.load(file))
-    one, *two = found
+    [one], [alone] = torch_processes(TORCH_PROCESS, 1, tmp_path)
+    two, logs = torch_processes(TORCH_PROCESS, 2, tmp_path)
     for name in one:
         for part in two:
             np.testing.assert_allclose(part[name], one[name], rtol=1e-4, atol=1e-5)
-    alone = "fit trains in this process alone: each of the 2 processes"
-    assert [alone in log for log in logs] == [False, True, True]
+    joined = any("Keras trains and evaluates one model in the 2 processes" in log for log in logs)
+    said = "one model in the 2 processes" if joined else "in this process alone: each of the 2"
+    assert [said in log for log in (alone, *logs)] == [False, True, True]
+
+
+# `fit` where Keras joins the processes, each with its part of every batch of 4. Where it does not,
+# each trains alone.
+JOINED_PROCESS = """
+import sys
+import keras
+import numpy as np
+import torch
+import encoder_zoo as ez
+from encoder_zoo.tasks.training.distribution import spreads_models
+
+number, count, address, folder, results = sys.argv[1:]
+number, count = int(number), int(count)
+torch.distributed.init_process_group(
+    "gloo", init_method=f"tcp://{address}", rank=number, world_size=count
+)
+if spreads_models():
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+model = ez.Classifier.from_preset(folder, dropout=0.0, attention_dropout=0.0)
+parts = count if hasattr(model, "ddp_model") else 1
+texts, labels = ["the cat sat", "a dog", "the film was good", "bad"] * 4, [0, 1, 2, 1, 2, 0] * 3
+rows = [i for i in range(16) if parts == 1 or i % 4 * parts // 4 == number]
+mine = [texts[i] for i in rows], [labels[i] for i in rows]
+model.compile(keras.optimizers.SGD(0.1), metrics=["accuracy", "auc"])
+options = {"batch_size": 4 // parts, "verbose": 0}
+history = model.fit(*mine, shuffle=False, validation_data=mine, **options).history
+found = model.evaluate(*mine, return_dict=True, **options)
+history = {f"fit {name}": value for name, [value] in history.items()}
+np.savez(results, *model.get_weights(), **history, **found)
+if parts > 1:
+    few = 4 + 4 * number
+    for call in (model.fit, model.evaluate):
+        try:
+            call(texts[:few], labels[:few], batch_size=4, verbose=0)
+        except ValueError as error:
+            assert "1 x 2" in str(error) and "process 1" in str(error), error
+        else:
+            raise AssertionError
+"""
+
+
+@pytest.mark.matrix
+@pytest.mark.slow
+def test_fit_in_processes_that_keras_joins_is_fit_in_one(tmp_path):
+    [one], _ = torch_processes(JOINED_PROCESS, 1, tmp_path)
+    two, _ = torch_processes(JOINED_PROCESS, 2, tmp_path)
+    assert {"auc", "fit val_auc", "fit loss"} < set(one)
+    for name in one:
+        for part in two:
+            np.testing.assert_allclose(part[name], one[name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.matrix
@@ -658,6 +709,16 @@ def test_torch_and_jax_refuse_the_distributions_of_others():
         assert keras.config.backend() == "torch" and not spreads_models()
     else:
         assert spreads_models()
+    if keras.config.backend() == "torch":
+        mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+        layout = keras.distribution.LayoutMap(mesh)
+        keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout))
+        try:
+            tiny.task(get_family("bert"), ez.SequenceClassifier)
+        except ValueError as error:
+            assert "ModelParallel" in str(error) and "KERAS_BACKEND=jax" in str(error), error
+        else:
+            raise AssertionError
     """
     for backend in ("torch", "jax"):
         run(code, KERAS_BACKEND=backend)
