@@ -161,7 +161,7 @@ At SIGTERM the service takes no more requests, answers those that it has accepte
 
 # %%
 service.terminate()
-print("ended with", service.wait())
+service.wait()
 
 # %% [markdown]
 """

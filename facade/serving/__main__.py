@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Sequence
 
 import uvicorn
@@ -11,6 +12,9 @@ import uvicorn
 from encoder_zoo.serving import Limits, create_app, open_folders
 
 SECONDS_TO_STOP = 60  # for the requests that are accepted
+# Python's threads change every 5 milliseconds by default. The event loop would wait for so long
+# after each system call while the model computes.
+SWITCH_SECONDS = 0.0005
 MAX_CONNECTIONS = 1000  # further ones are answered with 503
 
 
@@ -38,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parse_arguments(arguments)
     limits = Limits(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Limits)})
     app = create_app(*open_folders(given.sources), limits)
+    sys.setswitchinterval(SWITCH_SECONDS)
     uvicorn.run(
         app,
         host=given.host,

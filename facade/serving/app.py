@@ -28,6 +28,7 @@ from encoder_zoo.serving.routes import ROUTES, Model, Route, make_examples
 logger = logging.getLogger("encoder_zoo")
 
 CLIENT_LEFT = 499  # a status for metrics and logs, as nginx has it
+FEW = 4  # answers that are written in the event loop
 DISCARDED = 16  # times the largest request is read, so that the client reads the refusal
 
 
@@ -96,7 +97,10 @@ class Service:
             if not is_about_request(error):
                 raise
             raise explain_error(error, fields, route) from error
-        content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
+        if len(answers) <= FEW:  # a change of threads takes longer
+            content = write_json(question.write(answers))
+        else:
+            content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
         return Response(content, media_type="application/json")
 
     def endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -39,12 +39,15 @@ class Job:
             rows of several jobs that have the same key.
         rows: List of rows, such as texts.
         count: Function of the rows that returns the number of tokens of every row.
+        is_short: Boolean. Whether the tokens are counted in the event loop. Under load, a change of
+            threads takes longer than the tokens of a few sentences. Defaults to False.
     """
 
     key: Hashable
     run: Callable[[Rows], Sequence]
     rows: Rows
     count: Callable[[Rows], list[int]]
+    is_short: bool = False
     costs: list[int] = dataclasses.field(default_factory=list, init=False)
 
 
@@ -129,7 +132,10 @@ class Batcher:
         loop, waiting = asyncio.get_running_loop(), None
         self.waiting += count
         try:
-            job.costs = await loop.run_in_executor(self._counter, job.count, job.rows)
+            if job.is_short:
+                job.costs = job.count(job.rows)
+            else:
+                job.costs = await loop.run_in_executor(self._counter, job.count, job.rows)
             waiting = WaitingJob(job, loop.create_future())
             self._lines.setdefault(job.key, deque()).append(waiting)
             self._changed.set()

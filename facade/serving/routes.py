@@ -16,6 +16,7 @@ from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.requests import Fields, Refusal, is_text
 from encoder_zoo.tasks.base.classes import sigmoid
 
+SHORT = 2000  # characters of the texts of a request
 CHARACTERS_PER_TOKEN = 4  # for models whose tokenizer is unknown, in bytes of UTF-8
 
 
@@ -49,7 +50,8 @@ class Model(NamedTuple):
     ) -> Job:
         """Make a job that is joined with others of the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
-        return Job(key, run, rows, self.count_tokens)
+        is_short = sum(map(len, find_texts(rows))) <= SHORT
+        return Job(key, run, rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
         """Make a job of one row that is never joined with others."""
