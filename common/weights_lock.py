@@ -1,6 +1,7 @@
 """One lock for the weights of a model: many threads may read them, one at a time changes them.
 
-Answers are then those of one state of the weights, before a change or after it.
+Every answer then uses one state of the weights, before a change or after it. `LocksWeights` says
+which methods of a model hold the lock, and `reads_weights` holds it in a function.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,18 +19,17 @@ from encoder_zoo.common.lazy import keras, refuse_in_fork
 
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M", bound="keras.Model")
 
 
 class WeightsLock:
-    """A lock that many threads share to read, and one alone has to write, in fair turns.
+    """A lock that many threads share to read, and a single thread holds to write, in fair turns.
 
-    Writers go in the order in which they came, and before readers that come later; a writer that
-    leaves lets in all readers that wait. A thread that has it may take it again, in either way.
+    Threads enter in the order in which they came: readers together, writers alone. A thread that
+    holds the lock may take it again, in either way.
 
     Attributes:
-        of_metrics: a lock of the thread that fits or evaluates.
-        version: a number that grows whenever weights may have changed.
+        of_metrics: A lock of the thread that fits or evaluates.
+        version: Integer that grows whenever weights may have changed.
 
     Example:
         >>> lock = WeightsLock()
@@ -40,99 +41,88 @@ class WeightsLock:
     def __init__(self):
         self.of_metrics = threading.RLock()
         self._fit = threading.Lock()
-        self._mutex = threading.RLock()
-        self._changed = threading.Condition(self._mutex)
-        self._readers: dict[int, int] = {}  # how often each thread has it
+        self._changed = threading.Condition(threading.RLock())
+        self._readers: dict[int, int] = {}  # how often each thread holds it
         self._writer: int | None = None
         self._depth = self.version = 0
-        self._waiting_readers: set[int] = set()
-        self._waiting_writers: deque[int] = deque()
+        self._waiting: deque[tuple[int, bool]] = deque()  # threads, and whether they write
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait until no thread changes the weights, and have none begin in the block."""
-        me = threading.get_ident()
-        readers = self._readers
-        with self._mutex:
-            if me in readers:
-                readers[me] += 1
-            elif self._writer == me or (self._writer is None and not self._waiting_writers):
-                readers[me] = 1
-            else:
-                self._wait_to_read(me)
+        """Wait until no thread changes the weights, and keep other threads from a change."""
+        me, readers = threading.get_ident(), self._readers
+        with self._changed:
+            if me not in readers and self._writer != me:
+                self._wait(me, writes=False)
+            readers[me] = readers.get(me, 0) + 1
         try:
             yield
         finally:
-            with self._mutex:
+            with self._changed:
                 readers[me] -= 1
                 if not readers[me]:
                     del readers[me]
-                    if self._waiting_writers:
-                        self._changed.notify_all()
-
-    def _wait_to_read(self, me: int) -> None:
-        self._waiting_readers.add(me)
-        try:
-            self._changed.wait_for(lambda: me in self._readers)
-        except BaseException:  # the user's interrupt, before or after it was let in
-            self._waiting_readers.discard(me)
-            self._readers.pop(me, None)
-            self._changed.notify_all()
-            raise
+                    self._changed.notify_all()
 
     @contextlib.contextmanager
     def exclusive(self, changes: bool = True) -> Iterator[None]:
-        """Wait until no other thread reads or changes the weights, and have none begin.
+        """Wait until no other thread reads or changes the weights, and keep others from both.
 
         Args:
-            changes: whether the block may change weights, which counts as another version.
+            changes: Boolean. Whether the block may change weights, which counts as another version.
+                Defaults to True.
         """
         me = threading.get_ident()
-        with self._mutex:
+        with self._changed:
             if self._writer != me:
-                self._wait_to_write(me)
-            self._depth += 1
+                self._wait(me, writes=True)
+            self._writer, self._depth = me, self._depth + 1
         try:
             yield
         finally:
-            with self._mutex:
+            with self._changed:
                 self.version += changes
                 self._depth -= 1
                 if not self._depth:
                     self._writer = None
-                    self._let_in()
+                    self._changed.notify_all()
 
-    def _wait_to_write(self, me: int) -> None:
-        readers, waiting = self._readers, self._waiting_writers
+    def _wait(self, me: int, writes: bool) -> None:
+        """Wait for this thread's turn."""
+        turn, waiting, readers = (me, writes), self._waiting, self._readers
+
+        def may_enter() -> bool:
+            if self._writer is not None:
+                return False
+            if writes:
+                return waiting[0] == turn and readers.keys() <= {me}
+            return not any(other for _, other in itertools.takewhile(turn.__ne__, waiting))
+
         if me in readers:
-            waiting.appendleft(me)  # the others wait until it has read
+            waiting.appendleft(turn)  # the others wait until it has read
         else:
-            waiting.append(me)
+            waiting.append(turn)
         try:
-            self._changed.wait_for(
-                lambda: self._writer is None and waiting[0] == me and readers.keys() <= {me}
-            )
-            self._writer = me
-        finally:
-            waiting.remove(me)
-            if self._writer is None:  # interrupted by the user
-                self._let_in()
-
-    def _let_in(self) -> None:
-        """Let in the readers that wait, as a writer is gone; the next one waits for them."""
-        self._readers.update(dict.fromkeys(self._waiting_readers, 1))
-        self._waiting_readers.clear()
-        self._changed.notify_all()
+            self._changed.wait_for(may_enter)
+        finally:  # also after an interrupt by the user
+            waiting.remove(turn)
+            self._changed.notify_all()
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Have no other thread call a model in the block: its functions and metrics are renewed."""
+        """Keep other threads from calls of a model whose functions and metrics are replaced."""
         with self.of_metrics, self.exclusive(changes=False):
             yield
 
     @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Keep the weights, and other threads from the metrics."""
+        with self.of_metrics, self.shared():
+            yield
+
+    @contextlib.contextmanager
     def fitting(self) -> Iterator[None]:
-        """Have no other thread fit in the block, and none evaluate: the metrics are in use.
+        """Keep other threads from `fit` and `evaluate`.
 
         Raises:
             RuntimeError: If another call of `fit` trains the model.
@@ -150,7 +140,7 @@ class WeightsLock:
 
 
 def weights_lock(model: keras.Model) -> WeightsLock:
-    """Return the lock of a model's weights; tasks have that of their backbone, which several share.
+    """Return the lock of a model's weights. Tasks that share a backbone share its lock.
 
     Example:
         >>> model = keras.Sequential()
@@ -163,121 +153,87 @@ def weights_lock(model: keras.Model) -> WeightsLock:
     """
     refuse_in_fork()
     known = vars(getattr(model, "backbone", model))
-    # A new one only at first, and then in one step for all threads.
+    # A new lock is only made at first, and then in one step for all threads.
     return known.get("_weights_lock") or known.setdefault("_weights_lock", WeightsLock())
 
 
 def share_weights_lock(model: keras.Model, other: keras.Model) -> None:
-    """Have a model that is trained together with another one use its lock."""
+    """Make a model use the lock of another one that is trained together with it."""
     vars(getattr(model, "backbone", model))["_weights_lock"] = weights_lock(other)
 
 
-@contextlib.contextmanager
-def reading(*models: object) -> Iterator[None]:
-    """Have the weights of some models stay as they are in the block.
+def reads_weights(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep the weights of all models among a function's arguments while it runs.
 
-    All threads take the locks of several models in one order, so that none waits for another.
-
-    Args:
-        *models: or objects whose `_asked_models` are those; others, and None, are left out.
-
-    Example:
-        >>> with reading(None, "an embedder of others"):
-        ...     pass
-    """
-    asked = [
-        one for m in models for one in (m._asked_models if hasattr(m, "_asked_models") else [m])
-    ]
-    owners = (getattr(model, "backbone", model) for model in asked)
-    locks = {weights_lock(owner) for owner in owners if hasattr(owner, "weights_version")}
-    with contextlib.ExitStack() as stack:
-        for lock in sorted(locks, key=id):
-            stack.enter_context(lock.shared())
-        yield
-
-
-def reads_weights_of(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a function see one state of the weights of the models among its arguments.
-
-    Args:
-        *names: of the arguments, see `reading`.
+    An argument is a model, or has a list of models in `_asked_models`. All threads take the locks
+    of several models in one order, so that they do not wait for each other.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-
-        @functools.wraps(function)
-        def holding(*args, **kwargs):
-            given = {**kwargs, **signature.bind(*args, **kwargs).arguments}
-            with reading(*map(given.get, names)):
-                return function(*args, **kwargs)
-
-        return holding
-
-    return decorate
-
-
-def reads_weights(method: Callable[P, R]) -> Callable[P, R]:
-    """Have a method of a model see one state of its weights from beginning to end."""
-    return _inside(lambda lock: lock.shared(), method)
-
-
-def changes_weights(method: Callable[P, R]) -> Callable[P, R]:
-    """Have no other thread read a model's weights while a method changes them."""
-    return _inside(lambda lock: lock.exclusive(), method)
-
-
-def trains(method: Callable[P, R]) -> Callable[P, R]:
-    """Have no other thread train or evaluate a model while a method trains it."""
-    return _inside(lambda lock: lock.fitting(), method)
-
-
-def compiles(method: Callable[P, R]) -> Callable[P, R]:
-    """Have no other thread call a model while a method compiles it."""
-    return _inside(lambda lock: lock.compiling(), method)
-
-
-def uses_metrics(method: Callable[P, R]) -> Callable[P, R]:
-    """Have a method wait until no other thread trains or evaluates a model, and have none begin."""
-    return _inside(lambda lock: lock.of_metrics, method)
-
-
-def _inside(
-    hold: Callable[[WeightsLock], contextlib.AbstractContextManager], method: Callable
-) -> Callable:
-    """Return a method that runs while it holds the lock of its model in some way."""
-
-    @functools.wraps(method)
-    def holding(self, *args, **kwargs):
-        with hold(weights_lock(self)):
-            return method(self, *args, **kwargs)
+    @functools.wraps(function)
+    def holding(*args, **kwargs):
+        given = [x for x in (*args, *kwargs.values()) if not isinstance(x, type)]
+        models = [model for x in given for model in getattr(x, "_asked_models", [x])]
+        owners = [getattr(model, "backbone", model) for model in models]
+        locks = {weights_lock(owner) for owner in owners if isinstance(owner, LocksWeights)}
+        with contextlib.ExitStack() as stack:
+            for lock in sorted(locks, key=id):
+                stack.enter_context(lock.shared())
+            return function(*args, **kwargs)
 
     return holding
 
 
-# Of Keras's models; pickles and copies are made by `__reduce__`.
-READ = ("get_weights", "get_state_tree", "save", "save_weights", "__reduce__")
-ASK = ("predict", "predict_on_batch", "evaluate")
-CHANGE = ("set_weights", "set_state_tree", "load_weights", "quantize")
+# Methods of Keras's models and of ours, by the way in which they hold the lock. `__reduce__` makes
+# pickles and copies, and Keras sets the functions of a model to None while it exports it.
+METHODS = {
+    "shared": """predict predict_on_batch get_weights get_state_tree save save_weights __reduce__
+        save_to_preset save_adapters for_cpu similarity""",
+    "exclusive": "set_weights set_state_tree load_weights quantize enable_lora load_adapters",
+    "evaluating": "evaluate test_on_batch",
+    "compiling": "compile export",
+    "fitting": "fit train_on_batch",
+}
+WAYS = {name: way for way, names in METHODS.items() for name in names.split()}
 
 
-def locks_weights(cls: type[M]) -> type[M]:
-    """Have threads see one state of the weights of a class's models, whatever others do with them.
+class LocksWeights:
+    """Mixin of models that many threads may ask while others save, change or train them.
 
-    A class decorator for the methods of Keras's models; those that a class has of its own have
-    decorators there.
+    The methods in `METHODS` hold the lock of the weights, and so do the public methods that take
+    a `batch_size`, as every method that answers does. Subclasses are treated in the same way, but
+    their own `fit`, `evaluate` and `compile` only hold the lock in those that they override.
     """
-    kinds = [
-        (reads_weights, READ + ASK),
-        (changes_weights, CHANGE),
-        (trains, ("fit", "train_on_batch")),
-        # Keras sets the functions of a model to None while it exports it.
-        (compiles, ("compile", "export")),
-        (uses_metrics, ("evaluate", "test_on_batch")),
-    ]
-    own = set(vars(cls))
-    for decorate, names in kinds:
-        for name in names:
-            if name not in own:
-                setattr(cls, name, decorate(getattr(cls, name)))
-    return cls
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        is_first = LocksWeights in cls.__bases__
+        names = dict.fromkeys([*vars(cls), *(WAYS if is_first else ())])
+        for name in filter(functools.partial(hasattr, cls), names):
+            method = getattr(cls, name)
+            way = WAYS.get(name) or ("shared" if _answers(name, method) else None)
+            if way == "shared":
+                setattr(cls, name, reads_weights(method))
+            elif way == "exclusive" or (way and is_first):
+                setattr(cls, name, _hold(way, method))
+
+    @property
+    def weights_version(self) -> int:
+        """Return a number that grows whenever weights may have changed."""
+        return weights_lock(self).version
+
+
+def _answers(name: str, method: object) -> bool:
+    """Return whether an attribute of a class is a public method that takes a `batch_size`."""
+    is_public = inspect.isfunction(method) and not name.startswith("_")
+    return is_public and "batch_size" in inspect.signature(method).parameters
+
+
+def _hold(way: str, method: Callable) -> Callable:
+    """Return a method that holds the lock of its model in some way."""
+
+    @functools.wraps(method)
+    def holding(self, *args, **kwargs):
+        with getattr(weights_lock(self), way)():
+            return method(self, *args, **kwargs)
+
+    return holding

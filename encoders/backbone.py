@@ -18,18 +18,11 @@ from encoder_zoo.common.arguments import (
 )
 from encoder_zoo.common.configuration import argument_names, signature_of_arguments
 from encoder_zoo.common.extras import extra
-from encoder_zoo.common.keras_private import (
-    opens_training,
-)
+from encoder_zoo.common.keras_private import opens_training
 from encoder_zoo.common.lazy import LazyModule, refuse_in_fork
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import name_variables_alike
-from encoder_zoo.common.weights_lock import (
-    changes_weights,
-    locks_weights,
-    reads_weights,
-    weights_lock,
-)
+from encoder_zoo.common.weights_lock import LocksWeights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.attention_masks import AttentionMask
 from encoder_zoo.encoders.core import Encoder, SelfAttention
@@ -105,8 +98,7 @@ class _BuiltAtOnce(type(keras.Model)):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 @opens_training
-@locks_weights
-class Backbone(Encoder, metaclass=_BuiltAtOnce):
+class Backbone(LocksWeights, Encoder, metaclass=_BuiltAtOnce):
     """Base class of all encoder families. `Backbone.from_preset` selects the right subclass.
 
     A family overrides `make_embeddings`, `make_block`, `make_final_layer`, `block_contexts` or
@@ -197,11 +189,6 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         """Load the weights as Keras does and remember that they come from a file."""
         super().load_own_variables(store)
         self._was_loaded = True
-
-    @property
-    def weights_version(self) -> int:
-        """Integer that increases whenever the weights might have changed."""
-        return weights_lock(self).version
 
     def make_layer(
         self, kind: type[keras.layers.Layer], name: str, **arguments
@@ -384,7 +371,6 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         """
         return extra("load_from_keras_hub")(cls, model, **overrides)
 
-    @reads_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],
@@ -505,7 +491,6 @@ class Backbone(Encoder, metaclass=_BuiltAtOnce):
         return megatron_layout(mesh, vocabulary_size)
 
     @validate_arguments
-    @changes_weights
     def enable_lora(
         self,
         rank: PositiveInt,

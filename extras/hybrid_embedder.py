@@ -16,7 +16,7 @@ import numpy as np
 from encoder_zoo.common.arguments import PresetArguments, SaveOptions
 from encoder_zoo.common.lazy import require
 from encoder_zoo.common.validation import Name, NonNegativeInt, PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets import loading, saving
 from encoder_zoo.presets.formats import late_interaction_folder
@@ -296,7 +296,7 @@ class HybridEmbedder:
     # -- search --------------------------------------------------------------------------------
 
     @validate_arguments
-    @reads_weights_of("self")
+    @reads_weights
     def index(
         self,
         documents: object,
@@ -410,7 +410,7 @@ class HybridEmbedder:
         return cls(*loading.load_tasks(classes, source, **checks), weights=weights)
 
     @validate_arguments
-    @reads_weights_of("self")
+    @reads_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],

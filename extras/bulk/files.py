@@ -16,7 +16,7 @@ import numpy as np
 from encoder_zoo.common.missing import is_missing
 from encoder_zoo.common.progress import Progress
 from encoder_zoo.common.validation import PositiveInt, Rule, Verbosity, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.extras.bulk.columns import array_column, nulls, pa
 from encoder_zoo.extras.bulk.rows import Paths, files_of, parquet, rows_of
@@ -66,7 +66,7 @@ class Row(NamedTuple):
 
 
 @validate_arguments
-@reads_weights_of("task")
+@reads_weights
 def answer_files(
     task: Task,
     paths: Paths,

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from encoder_zoo.common.escaping import in_html
-from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.extras.display.picture import Picture
@@ -396,7 +396,7 @@ FAINTEST = 0.02  # probabilities below it are not drawn
 GREY, BLUE = "#868e96", "#1c7ed6"
 
 
-@reads_weights_of("model")
+@reads_weights
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int | None = 0
 ) -> Picture:

@@ -13,7 +13,6 @@ from encoder_zoo.common.configuration import argument_names
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.model_configuration import as_configuration
 from encoder_zoo.common.validation import PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.family import CustomHeadRecord, Head
 from encoder_zoo.presets.formats.checkpoint import Checkpoint, named_weights
@@ -186,7 +185,6 @@ class LabelledTask(Task):
     # -- confidence ----------------------------------------------------------------------------
 
     @validate_arguments
-    @reads_weights
     def calibrate(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> Calibration:
@@ -226,7 +224,6 @@ class LabelledTask(Task):
         return found
 
     @validate_arguments
-    @reads_weights
     def tune_thresholds(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:

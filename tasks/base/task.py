@@ -23,7 +23,7 @@ from encoder_zoo.common.arguments import (
 from encoder_zoo.common.extras import extra
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
 from encoder_zoo.common.variable_names import NamesVariablesAlike
-from encoder_zoo.common.weights_lock import changes_weights, reads_weights
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone, BackbonePresetArguments
@@ -350,7 +350,6 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         export_task(self, path, format, **options)
 
     @validate_arguments
-    @reads_weights
     def for_cpu(
         self,
         dtype: Literal["int8", "bfloat16", "float32"] = "int8",
@@ -523,7 +522,6 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """
         return extra("load_from_keras_hub")(cls, model, **arguments)
 
-    @reads_weights
     def save_to_preset(
         self,
         directory: str | os.PathLike[str],
@@ -585,7 +583,6 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return pushing.push(self, repository, private, token, commit_message, **options)
 
     @validate_arguments
-    @changes_weights
     def enable_lora(
         self,
         rank: PositiveInt,
@@ -613,7 +610,6 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         if self.head_record.pooled and not self.backbone.pooler_dense.lora_enabled:
             self.backbone.pooler_dense.trainable = True
 
-    @reads_weights
     def save_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Save only the low-rank updates, the head and its pooler, as peft's files.
 
@@ -626,7 +622,6 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """
         adapters.save_adapters(self, folder)
 
-    @changes_weights
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
         """Load low-rank updates, and the weights saved with them, from peft's files.
 

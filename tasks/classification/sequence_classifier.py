@@ -27,7 +27,6 @@ from encoder_zoo.common.validation import (
     Temperature,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import CANDIDATE, combine_texts
@@ -584,7 +583,6 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
     @skips_missing("texts")
-    @reads_weights
     def explain(
         self,
         texts,

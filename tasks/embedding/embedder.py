@@ -22,7 +22,6 @@ from encoder_zoo.common.validation import (
     PositiveInt,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights, reads_weights_of
 from encoder_zoo.common.wording import ForeignName, invalid
 from encoder_zoo.encoders.inputs import CANDIDATE
 from encoder_zoo.tasks.base.task import Task
@@ -239,7 +238,6 @@ class Embedder(Task, Generic[IndexKind]):
 
     # -- vectors compared ----------------------------------------------------------------------
 
-    @reads_weights
     def similarity(self, a: object, b: object) -> np.ndarray:
         """Return how similar each of some texts is to each of others.
 
@@ -272,7 +270,6 @@ class Embedder(Task, Generic[IndexKind]):
         return (self.embed(x, prompt), False) if given is None else given
 
     @validate_arguments
-    @reads_weights
     def rank(
         self,
         query: str,
@@ -392,7 +389,6 @@ class Embedder(Task, Generic[IndexKind]):
     # -- evaluation ----------------------------------------------------------------------------
 
     @validate_arguments
-    @reads_weights
     def evaluate_retrieval(
         self,
         queries: object,
@@ -461,7 +457,6 @@ class Embedder(Task, Generic[IndexKind]):
         return metrics | (_term_counts(*found) if isinstance(store, Postings) else {})
 
     @validate_arguments
-    @reads_weights
     def evaluate_similarity(
         self,
         pairs: object,
@@ -513,7 +508,6 @@ class Embedder(Task, Generic[IndexKind]):
         return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
 
     @validate_arguments
-    @reads_weights_of("self", "reranker")
     def mine_negatives(
         self,
         queries: object,

@@ -23,7 +23,7 @@ from encoder_zoo.common.validation import (
     one_of,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights, weights_lock
+from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.checkpoint import copy, match, named_weights, stored_array
@@ -468,7 +468,6 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     # -- answers -------------------------------------------------------------------------------
 
     @validate_arguments
-    @reads_weights
     def predict(
         self,
         texts: object,
@@ -523,7 +522,6 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return self._class_answers.predict_proba(texts, batch_size, missing)
 
     @validate_arguments
-    @reads_weights
     def tune_thresholds(
         self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:

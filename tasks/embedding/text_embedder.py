@@ -17,7 +17,7 @@ from keras import ops
 from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveFloat, PositiveInt, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights, weights_lock
+from encoder_zoo.common.weights_lock import weights_lock
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.families.token_table import TokenTable
 from encoder_zoo.encoders.inputs import backbone_inputs
@@ -290,7 +290,6 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self.embed(text, prompt="query").tolist()
 
     @validate_arguments
-    @reads_weights
     def distil_static(
         self,
         dim: PositiveInt = 256,

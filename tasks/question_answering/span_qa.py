@@ -17,7 +17,6 @@ from encoder_zoo.common.arguments import LayerArguments
 from encoder_zoo.common.extras import extra
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.family import Head
 from encoder_zoo.encoders.inputs import add_padding_mask
@@ -301,7 +300,6 @@ class SpanQA(Task):
         self, question: object, context: object, *, missing: Literal["none"], **options: Any
     ) -> list[Any]: ...
     @validate_arguments
-    @reads_weights
     def answer(
         self,
         question,
@@ -366,7 +364,6 @@ class SpanQA(Task):
         **options: Unpack[AnswerOptions],
     ) -> list[AnswerExplanation]: ...
     @validate_arguments
-    @reads_weights
     def explain(
         self,
         question,
@@ -415,7 +412,6 @@ class SpanQA(Task):
         return found[0] if single else found
 
     @validate_arguments
-    @reads_weights
     def evaluate_answers(
         self,
         x: object,

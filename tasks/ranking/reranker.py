@@ -19,7 +19,6 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.keras_private import HigherIsBetter
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.validation import PositiveInt, Rate, validate_arguments
-from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.presets.formats.cross_encoders import CrossEncoderFolder
 from encoder_zoo.presets.formats.preset_task import TaskRecord
@@ -377,7 +376,6 @@ class Reranker(ListScores):
         return self._answers.find_logits(query, texts, batch_size)
 
     @validate_arguments
-    @reads_weights
     def rank(
         self,
         query: str,

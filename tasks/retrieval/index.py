@@ -32,7 +32,7 @@ from encoder_zoo.common.validation import (
     Rule,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.retrieval.documents import DocumentColumns, Documents, Where
 from encoder_zoo.tasks.retrieval.evaluation import (
@@ -180,7 +180,7 @@ class Index:
     documents: Documents
     prompt: str | None
 
-    @reads_weights_of("embedder")
+    @reads_weights
     def __init__(
         self,
         embedder: Any,
@@ -252,7 +252,7 @@ class Index:
         self, queries: object, top_k: int | None = 10, **options: Unpack[SearchOptions]
     ) -> list[list[Hit]]: ...
     @validate_arguments
-    @reads_weights_of("self", "reranker")
+    @reads_weights
     def search(
         self,
         queries: object,
@@ -418,7 +418,7 @@ class Index:
         return [{"index": i, "score": s, **self.documents.described(i)} for i, s in pairs]
 
     @validate_arguments
-    @reads_weights_of("self", "reranker")
+    @reads_weights
     def evaluate(
         self,
         queries: object,
@@ -558,7 +558,7 @@ class Index:
     # -- changes and files ---------------------------------------------------------------------
 
     @validate_arguments
-    @reads_weights_of("self")
+    @reads_weights
     def add(
         self,
         documents: object,
@@ -593,7 +593,7 @@ class Index:
         self._putting(new, batch_size)()
 
     @validate_arguments
-    @reads_weights_of("self")
+    @reads_weights
     def update(
         self,
         documents: object,
@@ -706,7 +706,7 @@ class Index:
             documents = self.documents.taken(indices)
             self._store, self.documents = self._store.taken(indices), documents
 
-    @reads_weights_of("self")
+    @reads_weights
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the index into a folder, atomically; `load_index` opens it.
 
@@ -730,7 +730,7 @@ class Index:
 
     @classmethod
     @validate_arguments
-    @reads_weights_of("embedder")
+    @reads_weights
     def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
         """Return the index that `save` wrote. Its vectors are read from the file when needed.
 
@@ -789,7 +789,7 @@ class Index:
         raise NotImplementedError
 
     @validate_arguments
-    @reads_weights_of("self")
+    @reads_weights
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
         """Write the embedder and the documents as one SavedModel.
 

@@ -22,7 +22,7 @@ from encoder_zoo.common.validation import (
     rule_of,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights_of
+from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import invalid, unknown_argument
 from encoder_zoo.presets.files.manifest import NAME
 from encoder_zoo.presets.files.open_folder import OpenFolder
@@ -115,7 +115,7 @@ class EmbeddedIndex(Index):
 
     @classmethod
     @validate_arguments
-    @reads_weights_of("embedder")
+    @reads_weights
     def build(
         cls,
         embedder: Embedder,

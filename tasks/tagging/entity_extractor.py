@@ -24,7 +24,6 @@ from encoder_zoo.common.validation import (
     Rate,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.encoders.backbone import Backbone
 from encoder_zoo.encoders.inputs import add_padding_mask
 from encoder_zoo.presets.formats import gliner
@@ -390,7 +389,6 @@ class EntityExtractor(Task):
         return {"serving_default": entities}
 
     @validate_arguments
-    @reads_weights
     def evaluate_entities(
         self,
         x: object,
@@ -420,7 +418,6 @@ class EntityExtractor(Task):
         return score_entities(true, _triples(self.extract_entities(x, labels, *options)))
 
     @validate_arguments
-    @reads_weights
     def tune_thresholds(
         self,
         x: object,

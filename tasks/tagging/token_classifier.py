@@ -24,7 +24,6 @@ from encoder_zoo.common.validation import (
     Temperature,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import reads_weights
 from encoder_zoo.common.wording import ForeignName
 from encoder_zoo.encoders.arrays import whole_array
 from encoder_zoo.encoders.backbone import Backbone
@@ -385,7 +384,6 @@ class TokenClassifier(LabelledTask):
         self, texts: object, *, missing: Literal["none"], **options: Any
     ) -> list[Any]: ...
     @validate_arguments
-    @reads_weights
     def extract_entities(
         self,
         texts,
@@ -444,7 +442,6 @@ class TokenClassifier(LabelledTask):
         return {"serving_default": self._answers.trace_entities(run, strategy, threshold)}
 
     @validate_arguments
-    @reads_weights
     def predict_tags(
         self,
         words: object,
@@ -489,7 +486,6 @@ class TokenClassifier(LabelledTask):
     def explain(self, texts: object, *, missing: Literal["none"], **options: Any) -> list[Any]: ...
     @validate_arguments
     @skips_missing("texts")
-    @reads_weights
     def explain(
         self,
         texts,
@@ -525,7 +521,6 @@ class TokenClassifier(LabelledTask):
         return extra("explain_entities")(self, texts, strategy, method, batch_size)
 
     @validate_arguments
-    @reads_weights
     def evaluate_entities(
         self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
     ) -> dict[str, Any]:

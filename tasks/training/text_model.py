@@ -30,14 +30,7 @@ from encoder_zoo.common.validation import (
     Verbosity,
     validate_arguments,
 )
-from encoder_zoo.common.weights_lock import (
-    compiles,
-    locks_weights,
-    reads_weights,
-    trains,
-    uses_metrics,
-    weights_lock,
-)
+from encoder_zoo.common.weights_lock import LocksWeights, weights_lock
 from encoder_zoo.common.wording import unknown_argument
 from encoder_zoo.encoders import gradients
 from encoder_zoo.encoders.family import WEIGHT_DECAY
@@ -99,8 +92,7 @@ from encoder_zoo.tasks.training.streams import ending_quietly
 
 @saves_layer_states
 @opens_training
-@locks_weights
-class TextModel(ConfigFromSignature, keras.Model):
+class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     """A `keras.Model` that trains, evaluates and predicts on a preprocessor's raw inputs.
 
     Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again
@@ -207,7 +199,6 @@ class TextModel(ConfigFromSignature, keras.Model):
         """Log once that answers are those of a head with random weights."""
 
     @validate_arguments
-    @compiles
     def compile(
         self,
         optimizer: str | keras.optimizers.Optimizer | None = None,
@@ -396,7 +387,6 @@ class TextModel(ConfigFromSignature, keras.Model):
         self.optimizer.build(self.trainable_variables)
 
     @validate_arguments
-    @trains
     def fit(
         self,
         x: object = None,
@@ -604,8 +594,6 @@ class TextModel(ConfigFromSignature, keras.Model):
         **options: Unpack[EvaluateOptions],
     ) -> float | list[float]: ...
     @validate_arguments
-    @uses_metrics
-    @reads_weights
     def evaluate(
         self,
         x: object = None,
@@ -698,7 +686,6 @@ class TextModel(ConfigFromSignature, keras.Model):
             return function(x, *args, **kwargs)
 
     @validate_arguments
-    @reads_weights
     def predict(
         self,
         x: object,
@@ -878,7 +865,6 @@ class TextModel(ConfigFromSignature, keras.Model):
         )
         return graph(inputs)
 
-    @reads_weights
     def predict_on_batch(self, x):
         """Return the outputs for one batch of prepared inputs."""
         predict = super().predict_on_batch
@@ -890,20 +876,15 @@ class TextModel(ConfigFromSignature, keras.Model):
         The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
         """
         self.distribution.check_devices(self)
-        with weights_lock(self).fitting(), self.distribution.running():
+        with self.distribution.running():
             self.recipe.hold_rate(self.optimizer)
             return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
         """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""
         self.distribution.check_devices(self)
-        with weights_lock(self).of_metrics, self.distribution.running():
+        with self.distribution.running():
             return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
-
-    @property
-    def weights_version(self) -> int:
-        """Return a number that grows whenever weights may have changed."""
-        return weights_lock(self).version
 
 
 def unchanged(x, y) -> tuple:

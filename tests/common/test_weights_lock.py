@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from processes import run
 
-from encoder_zoo.common.weights_lock import WeightsLock, trains, weights_lock
+from encoder_zoo.common.weights_lock import LocksWeights, WeightsLock, weights_lock
 
 SECONDS = 10
 
@@ -56,7 +56,7 @@ def test_a_writer_is_alone_and_goes_before_readers_that_come_later():
     threads = [started(read_first)]
     assert reading.wait(SECONDS)
     threads.append(started(write))
-    while not lock._waiting_writers:
+    while not lock._waiting:
         pass
     threads.append(started(read_later))
     leave.set()
@@ -164,8 +164,7 @@ def test_an_error_in_the_block_frees_it():
 
 
 def test_a_second_fit_is_refused():
-    class Model(keras.Model):
-        @trains
+    class Model(LocksWeights, keras.Model):
         def fit(self, function):
             function()
 
@@ -222,6 +221,9 @@ class Telling:
 
     def compiling(self):
         raise Held("more than shared: exclusive, and of_metrics")
+
+    def evaluating(self):
+        raise Held("of_metrics, and shared")
 
     def fitting(self):
         raise Held("fitting")
