@@ -71,12 +71,21 @@ def require(module: LazyModule) -> None:
 numpy_ops = LazyModule("encoder_zoo.common.numpy_ops")
 
 
-_in_numpy = contextvars.ContextVar("in_numpy", default=False)
-_for_graphs = contextvars.ContextVar("for_graphs", default=False)
+# "numpy", "tensorflow" or None, the backend's. It is no argument, because it would be one of every
+# operation of `array_ops`, and of every function that calls one.
+_engine = contextvars.ContextVar("engine", default=None)
 
 
 @contextlib.contextmanager
-def in_numpy() -> Iterator[None]:
+def _using(engine: str) -> Iterator[None]:
+    token = _engine.set(engine)
+    try:
+        yield
+    finally:
+        _engine.reset(token)
+
+
+def in_numpy() -> contextlib.AbstractContextManager[None]:
     """Return a context manager that uses NumPy for preprocessing, even on TensorFlow.
 
     NumPy is faster than eager TensorFlow operations.
@@ -86,15 +95,10 @@ def in_numpy() -> Iterator[None]:
         ...     type(array_ops.constant([1])).__name__
         'Array'
     """
-    token = _in_numpy.set(True)
-    try:
-        yield
-    finally:
-        _in_numpy.reset(token)
+    return _using("numpy")
 
 
-@contextlib.contextmanager
-def for_graphs() -> Iterator[None]:
+def for_graphs() -> contextlib.AbstractContextManager[None]:
     """Return a context manager that uses TensorFlow on every backend, for tables in its graphs.
 
     Example:
@@ -103,11 +107,7 @@ def for_graphs() -> Iterator[None]:
         ...     array_ops.is_tensor is tensorflow.is_tensor
         True
     """
-    token = _for_graphs.set(True)
-    try:
-        yield
-    finally:
-        _for_graphs.reset(token)
+    return _using("tensorflow")
 
 
 def in_tensorflow() -> bool:
@@ -115,10 +115,11 @@ def in_tensorflow() -> bool:
 
     On JAX and PyTorch, they are NumPy arrays, and TensorFlow does not need to be installed.
     """
-    if _for_graphs.get():
+    engine = _engine.get()
+    if engine == "tensorflow":
         return True
     if backend() == "tensorflow":
-        return not _in_numpy.get()
+        return engine is None
     eagerly = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
     return eagerly is not None and not eagerly()
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from encoder_zoo.common.lazy import keras, refuse_in_fork
+from encoder_zoo.common.validation import validate_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -211,9 +212,7 @@ class LocksWeights:
         for name in filter(functools.partial(hasattr, cls), names):
             method = getattr(cls, name)
             way = WAYS.get(name) or ("shared" if _answers(name, method) else None)
-            if way == "shared":
-                setattr(cls, name, reads_weights(method))
-            elif way == "exclusive" or (way and is_first):
+            if way in ("shared", "exclusive") or (way and is_first):
                 setattr(cls, name, _hold(way, method))
 
     @property
@@ -229,7 +228,11 @@ def _answers(name: str, method: object) -> bool:
 
 
 def _hold(way: str, method: Callable) -> Callable:
-    """Return a method that holds the lock of its model in some way."""
+    """Return a method that holds the lock of its model in some way, after checks of arguments."""
+    if "__signature__" in vars(method):  # by `validate_arguments`
+        return validate_arguments(_hold(way, method.__wrapped__))
+    if way == "shared":
+        return reads_weights(method)
 
     @functools.wraps(method)
     def holding(self, *args, **kwargs):

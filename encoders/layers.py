@@ -99,6 +99,7 @@ def activate(name: str, x: keras.KerasTensor, training: bool | None = None) -> k
     return ACTIVATIONS[name](x)
 
 
+# No argument: families make their layers with initializers of their own.
 _draws_weights = contextvars.ContextVar("draws_weights", default=True)
 
 

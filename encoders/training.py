@@ -5,8 +5,6 @@ This module also traces identical blocks only once.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +18,7 @@ from encoder_zoo.common.layers import (
     remove_lora,
 )
 from encoder_zoo.common.lazy import keras, ops, tf
+from encoder_zoo.common.trace import current_trace
 from encoder_zoo.common.wording import invalid
 
 if TYPE_CHECKING:
@@ -81,30 +80,12 @@ def recompute_block(
     return y
 
 
-# Maps the key of a block to its function in the current TensorFlow graph, or None.
-_functions = contextvars.ContextVar("functions_of_blocks", default=None)
-
-
-@contextlib.contextmanager
-def trace_blocks_once() -> Iterator[None]:
-    """Return a context manager in which TensorFlow traces identical blocks only once per graph.
-
-    Most of the tracing time is spent on blocks. With six blocks, tracing takes half the time. The
-    final graph has the same operations, because TensorFlow inlines the function calls.
-    """
-    token = _functions.set({})
-    try:
-        yield
-    finally:
-        _functions.reset(token)
-
-
 def call_block(
     block: keras.layers.Layer, x: keras.KerasTensor, context: Mapping, training: bool | None
 ) -> keras.KerasTensor:
     """Compute `block(x, training=training, **context)`, with a shared trace if possible.
 
-    Traces are shared in the context of `trace_blocks_once`.
+    Traces are shared in graphs whose `Trace` has `blocks`.
 
     Args:
         block: A layer. Only blocks of this package share traces, because other layers can depend on
@@ -113,7 +94,7 @@ def call_block(
         context: Dictionary of additional arguments, which can be nested.
         training: Boolean or None. Whether the block applies dropout.
     """
-    functions = _functions.get()
+    functions = current_trace().blocks
     ours = type(block).__module__.startswith("encoder_zoo.")
     if functions is None or not ours or tf.executing_eagerly():
         return block(x, training=training, **context)

@@ -14,7 +14,7 @@ For more than `SHORT` tokens, the method depends on the backend:
 - Global attention on TensorFlow and on JAX with other devices uses chunks, because TensorFlow has
   no kernel and the JAX function stores all pairs.
 - A TensorFlow graph with unknown lengths contains both methods and selects one at run time. If the
-  lengths are known to be short or long, `trace_for_length` avoids the selection. XLA has no
+  lengths are known to be short or long, `Trace.is_long` avoids the selection. XLA has no
   gradient for it, and other runtimes do not support loops, so they compute all pairs at once.
 
 Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of a block or chunk.
@@ -22,15 +22,14 @@ Comment letters: B batch, L sequence, D hidden, H heads, N blocks, C queries of 
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
 
 from encoder_zoo.common.lazy import array_ops, tf
+from encoder_zoo.common.trace import current_trace
 from encoder_zoo.encoders import gradients
 
 if TYPE_CHECKING:
@@ -42,24 +41,6 @@ CHUNK_NUMBERS = 2**24  # probabilities that are stored at once. Smaller values a
 SMALLEST_CHUNK, LARGEST_CHUNK = 16, 512  # queries
 
 
-_graphs_texts_are_long = contextvars.ContextVar("graphs_texts_are_long", default=None)
-
-
-@contextlib.contextmanager
-def trace_for_length(long: bool | None) -> Iterator[None]:
-    """Return a context manager for tracing a graph with only one attention method.
-
-    Args:
-        long: Boolean. Whether the graph is used for long or for short texts. If None, it can be
-            used for both, so it contains both methods and the selection.
-    """
-    token = _graphs_texts_are_long.set(long)
-    try:
-        yield
-    finally:
-        _graphs_texts_are_long.reset(token)
-
-
 def known_to_be_long(is_long: array_ops.Tensor) -> array_ops.Tensor | bool:
     """Return a boolean if the text length is known at tracing time, and the tensor otherwise."""
     # TensorFlow has no public API for this check.
@@ -67,7 +48,7 @@ def known_to_be_long(is_long: array_ops.Tensor) -> array_ops.Tensor | bool:
 
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         return False
-    known = _graphs_texts_are_long.get()
+    known = current_trace().is_long
     return is_long if known is None else known
 
 

@@ -7,7 +7,7 @@ from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
-from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import Distance, distances, reshape_scores
 
 
@@ -87,11 +87,11 @@ class OnlineContrastive(Contrastive):
         super().__init__(margin, distance, **{"name": "online_contrastive", **kwargs})
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, rows=None):
         squares, away, scores, _ = gather_replicas(*self._squares(y_true, y_pred))
         positive, negative = scores > 0.5, scores <= 0.5
-        if (real := get_real_rows()) is not None:
-            positive, negative = (ops.logical_and(real[:, None], p) for p in (positive, negative))
+        if rows is not None:
+            positive, negative = (ops.logical_and(rows[:, None], p) for p in (positive, negative))
         nearest = _bound(-1, away, negative, positive)
         farthest = _bound(1, away, positive, negative)
         hard = ops.logical_or(

@@ -11,7 +11,7 @@ from keras import ops
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import PositiveFloat, validate_arguments
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import reshape_scores, similarities, unit_vectors
 
 
@@ -55,12 +55,12 @@ class CoSENT(ConfigFromSignature, keras.losses.Loss):
         self.scale = scale
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, rows=None):
         y_true = reshape_scores(self, y_true, y_pred)  # (B, K)
         scores = self.scale * self.similarities(y_pred)
-        if (real := get_real_rows()) is not None:
+        if rows is not None:
             # NaN is neither smaller nor larger than any score.
-            y_true = ops.where(real[:, None], y_true, float("nan"))
+            y_true = ops.where(rows[:, None], y_true, float("nan"))
         scores, y_true, _ = gather_replicas(scores, y_true)
         scores, y_true = ops.reshape(scores, (-1,)), ops.reshape(y_true, (-1,))  # (P,)
         differences = scores[:, None] - scores[None]

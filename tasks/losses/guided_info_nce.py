@@ -61,7 +61,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.margin = margin
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         if len(y_true.shape) != 3:
             raise invalid(
@@ -76,7 +76,7 @@ class GuidedInfoNCE(ConfigFromSignature, keras.losses.Loss):
         own = own_columns(scores, first)
         own_score = ops.sum(guide[:, 0] * guide[:, 1], axis=-1, keepdims=True)
         excluded = ops.logical_or(same, guided > own_score - self.margin)
-        return negative_log_likelihood(self.scale * scores, own, excluded)
+        return negative_log_likelihood(self.scale * scores, own, excluded, rows)
 
 
 def _scores(x, all_x, first):

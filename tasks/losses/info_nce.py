@@ -12,7 +12,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, PositiveFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.encoders.attention_masks import MASKED_LOGIT
-from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows
 from encoder_zoo.tasks.losses.vectors import Similarity, check_rows, differ, normalized_for
 
 
@@ -73,27 +73,27 @@ class InfoNCE(ConfigFromSignature, keras.losses.Loss):
         self.margin = margin
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         _check_numbers(self, y_true, y_pred)
         x = normalized_for(y_pred, self.similarity)
         all_x, all_texts, first = gather_replicas(x, y_true)
-        forward = self._loss(
-            x[:, 0], concatenate_columns(all_x[:, 1:]), positives_mask(y_true, all_texts), first
-        )
+        candidates, positives = concatenate_columns(all_x[:, 1:]), positives_mask(y_true, all_texts)
+        forward = self._loss(x[:, 0], candidates, positives, first, rows)
         if not self.symmetric:
             return forward
         y_true, all_texts = (ops.flip(texts[:, :2], axis=1) for texts in (y_true, all_texts))
-        backward = self._loss(x[:, 1], all_x[:, 0], positives_mask(y_true, all_texts), first)
+        positives = positives_mask(y_true, all_texts)
+        backward = self._loss(x[:, 1], all_x[:, 0], positives, first, rows)
         return (forward + backward) / 2
 
-    def _loss(self, x, candidates, excluded, first):
+    def _loss(self, x, candidates, excluded, first, rows):
         """Compute the loss (B,) of vectors (B, D) with candidates (M, D)."""
         scores = ops.matmul(x, ops.transpose(candidates))  # (B, M)
         own = own_columns(scores, first)
         if self.margin is not None:
             excluded = ops.logical_or(excluded, scores > _own_score(scores, own) - self.margin)
-        return negative_log_likelihood(self.scale * scores, own, excluded)
+        return negative_log_likelihood(self.scale * scores, own, excluded, rows)
 
 
 def concatenate_columns(x: keras.KerasTensor) -> keras.KerasTensor:
@@ -130,16 +130,16 @@ def positives_mask(texts: keras.KerasTensor, all_texts: keras.KerasTensor) -> ke
     return ops.logical_or(positives, texts[:, :1] == candidates)
 
 
-def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
+def negative_log_likelihood(logits, own, excluded, rows=None) -> keras.KerasTensor:
     """Compute the negative log-likelihood of each row's positive among its candidates, (B,).
-
-    Candidates from padding rows are ignored.
 
     Args:
         logits: Tensor of shape (B, M). M is a multiple of the number of rows on all replicas, and
             the rows of a column are adjacent.
         own: Boolean tensor of shape (B, M). True at the positive of each row.
         excluded: Boolean tensor of shape (B, M). Candidates to ignore, except for the positive.
+        rows: Boolean tensor of shape (B,). False for padding rows, whose candidates are ignored.
+            Defaults to None, all rows.
 
     Example:
         >>> logits, own = ops.zeros((1, 4)), ops.convert_to_tensor([[True, False, False, False]])
@@ -147,9 +147,9 @@ def negative_log_likelihood(logits, own, excluded) -> keras.KerasTensor:
         >>> float(ops.exp(negative_log_likelihood(logits, own, excluded))[0])
         3.0
     """
-    if (real := get_real_rows()) is not None:
-        rows, columns = ops.shape(logits)
-        filling = ops.logical_not(ops.take(real, ops.arange(columns) % rows))
+    if rows is not None:
+        count, columns = ops.shape(logits)
+        filling = ops.logical_not(ops.take(rows, ops.arange(columns) % count))
         excluded = ops.logical_or(excluded, filling)
     others = ops.logical_and(excluded, ops.logical_not(own))
     compared = ops.where(others, MASKED_LOGIT, logits)

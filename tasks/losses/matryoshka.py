@@ -8,7 +8,7 @@ import keras
 
 from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows, loss_values
 from encoder_zoo.tasks.losses.vectors import unit_vectors
 
 
@@ -70,7 +70,7 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
         self.weights = weights if weights is None else list(weights)
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, rows=None):
         width = y_pred.shape[-1]
         if max(self.dims) > width:
             raise invalid(
@@ -78,6 +78,6 @@ class Matryoshka(ConfigFromSignature, keras.losses.Loss):
             )
         weights = self.weights or [1.0] * len(self.dims)
         return sum(
-            weight * self.loss.call(y_true, unit_vectors(y_pred[..., :dim]))
+            weight * loss_values(self.loss, y_true, unit_vectors(y_pred[..., :dim]), rows)
             for dim, weight in zip(self.dims, weights, strict=True)
         )

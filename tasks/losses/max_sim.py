@@ -256,7 +256,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
         return y_pred.shape[1]
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, rows=None):
         queries, documents = self._parts(y_true, y_pred, 2)
         all_documents, all_texts, first = gather_replicas(pad_to_longest(documents, 2), y_true)
         # Concatenate the columns of documents in the same order as in `positives_mask`, (M, L, D).
@@ -264,7 +264,7 @@ class MaxSimInfoNCE(_MaxSimLoss):
         columns = ops.reshape(columns, (-1, *ops.shape(columns)[2:]))
         scores = self.scale * max_sim(queries, columns)  # (B, M)
         own, positives = own_columns(scores, first), positives_mask(y_true, all_texts)
-        return negative_log_likelihood(scores, own, positives)
+        return negative_log_likelihood(scores, own, positives, rows)
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")

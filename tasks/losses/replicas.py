@@ -8,46 +8,33 @@ Comment letters: B rows on this replica, N rows on all replicas.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable
 
 import keras
 
 from encoder_zoo.common.lazy import array_ops, tf
 
-# Which rows of the batch are examples, and the weights of its tokens; None is all.
-_counted = contextvars.ContextVar("counted", default=(None, None))
 
-
-@contextlib.contextmanager
-def counting(
-    rows: keras.KerasTensor | None = None, tokens: keras.KerasTensor | None = None
-) -> Iterator[None]:
-    """Return a context manager in which losses ignore padding rows and tokens without weight.
-
-    It is needed because a Keras loss only receives the labels and the outputs.
+def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None):
+    """Call a loss with the rows and tokens that count, if it takes them.
 
     Args:
+        loss: Loss whose `call` may have the arguments `rows` and `tokens`, None by default.
+        y_true: Labels.
+        y_pred: Outputs of shape (B, ...).
         rows: Boolean tensor of shape (B,). False for padding rows. Defaults to None, all rows.
         tokens: Tensor of shape (B, L). The token weights. Defaults to None, all tokens.
-    """
-    token = _counted.set((rows, tokens))
-    try:
-        yield
-    finally:
-        _counted.reset(token)
-
-
-def get_real_rows() -> keras.KerasTensor | None:
-    """Return a boolean mask (B,) that is False for padding rows, or None without padding rows.
 
     Example:
-        >>> with counting(rows=keras.ops.convert_to_tensor([True, False])):
-        ...     get_real_rows().numpy().tolist()
-        [True, False]
+        >>> from encoder_zoo.losses import CoSENT
+        >>> y_pred = keras.ops.convert_to_tensor([[[1.0], [1.0]], [[1.0], [-1.0]]])
+        >>> rows = keras.ops.convert_to_tensor([True, False])
+        >>> loss_values(CoSENT(), keras.ops.convert_to_tensor([0.0, 1.0]), y_pred, rows).numpy()
+        array([0., 0.], dtype=float32)
     """
-    return _counted.get()[0]
+    taken, given = inspect.signature(loss.call).parameters, {"rows": rows, "tokens": tokens}
+    return loss.call(y_true, y_pred, **{n: v for n, v in given.items() if n in taken})
 
 
 def leaves_out_rows(method: Callable) -> Callable:
@@ -57,8 +44,8 @@ def leaves_out_rows(method: Callable) -> Callable:
     not Keras's own gets batches as they are.
 
     Args:
-        method: `call` of a loss, whose values of other rows do not depend on those rows, as by
-            `get_real_rows`; or `update_state` of a metric, which takes sample weights.
+        method: `call` of a loss, whose values of other rows do not depend on those rows, as by an
+            argument `rows`; or `update_state` of a metric, which takes sample weights.
 
     Example:
         >>> class Squares(keras.losses.Loss):
@@ -70,17 +57,6 @@ def leaves_out_rows(method: Callable) -> Callable:
     """
     method.leaves_out_rows = True
     return method
-
-
-def tokens_that_count() -> keras.KerasTensor | None:
-    """Return the token weights of the batch, or None. Tokens with weight 0 are ignored.
-
-    Example:
-        >>> with counting(tokens=keras.ops.convert_to_tensor([[1.0, 0.0]])):
-        ...     tokens_that_count().numpy().tolist()
-        [[1.0, 0.0]]
-    """
-    return _counted.get()[1]
 
 
 def gather_replicas(*values: keras.KerasTensor) -> tuple:

@@ -14,7 +14,7 @@ from encoder_zoo.common.configuration import ConfigFromSignature
 from encoder_zoo.common.validation import NonNegativeFloat, validate_arguments
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.tasks.losses.info_nce import InfoNCE
-from encoder_zoo.tasks.losses.replicas import gather_replicas, get_real_rows, leaves_out_rows
+from encoder_zoo.tasks.losses.replicas import gather_replicas, leaves_out_rows, loss_values
 from encoder_zoo.tasks.losses.vectors import check_rows
 
 
@@ -79,12 +79,13 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         self.document_weight = document_weight
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, rows=None):
         check_rows(self, y_pred, 2, "a query, its positive, and perhaps hard negatives")
         y_pred = ops.convert_to_tensor(y_pred)
-        of_queries = self.query_weight * _flops(y_pred[:, :1])
-        of_documents = self.document_weight * _flops(y_pred[:, 1:])
-        return self.loss.call(y_true, y_pred) + self._share * (of_queries + of_documents)
+        of_queries = self.query_weight * _flops(y_pred[:, :1], rows)
+        of_documents = self.document_weight * _flops(y_pred[:, 1:], rows)
+        values = loss_values(self.loss, y_true, y_pred, rows)
+        return values + self._share * (of_queries + of_documents)
 
     def scaled(self, share) -> SPLADE:
         """Return the same loss with a share, a number or a tensor, of both weights."""
@@ -93,15 +94,14 @@ class SPLADE(ConfigFromSignature, keras.losses.Loss):
         return loss
 
 
-def _flops(x: keras.KerasTensor) -> keras.KerasTensor:
+def _flops(x: keras.KerasTensor, rows: keras.KerasTensor | None) -> keras.KerasTensor:
     """Compute the sum over all terms of the squared mean weight, for vectors (B, K, V)."""
-    if (real := get_real_rows()) is None:
-        rows = ops.cast(ops.shape(x)[0], x.dtype)
-    else:
-        real = ops.cast(real, x.dtype)
-        rows, x = ops.sum(real), x * real[:, None, None]
+    count = ops.cast(ops.shape(x)[0], x.dtype)
+    if rows is not None:
+        rows = ops.cast(rows, x.dtype)
+        count, x = ops.sum(rows), x * rows[:, None, None]
     totals = ops.sum(x, axis=(0, 1))[None]  # (1, V)
-    count = rows * ops.cast(ops.shape(x)[1], x.dtype) * ops.ones_like(totals[:, :1])
+    count = count * ops.cast(ops.shape(x)[1], x.dtype) * ops.ones_like(totals[:, :1])
     totals, count, _ = gather_replicas(totals, count)  # (R, V), (R, 1)
     means = ops.sum(totals, axis=0) / ops.maximum(ops.sum(count), 1)
     return ops.sum(ops.square(means))

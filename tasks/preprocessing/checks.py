@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -50,28 +48,6 @@ def check_each(
         parts = "".join(part if isinstance(part, str) else _shown(part, i) for part in message)
         raise ValueError(f"{unit} {index[i]}{parts}")
     return values
-
-
-_serving = contextvars.ContextVar("serving", default=False)
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[None]:
-    """Make graphs that are traced inside answer for empty texts, too.
-
-    A server puts the requests of several clients into one batch. An error for one text would be the
-    error of all of them.
-    """
-    token = _serving.set(True)
-    try:
-        yield
-    finally:
-        _serving.reset(token)
-
-
-def is_serving() -> bool:
-    """Return whether a graph is traced for an export."""
-    return _serving.get()
 
 
 def check_no_iterator(values, name: str) -> None:

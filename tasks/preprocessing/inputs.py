@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from encoder_zoo.common.lazy import array_ops
+from encoder_zoo.common.trace import current_trace
 from encoder_zoo.common.wording import invalid, with_type
 from encoder_zoo.tasks.preprocessing.checks import (
     check_each,
     check_no_iterator,
     has_text,
-    is_serving,
 )
 from encoder_zoo.tasks.preprocessing.columns import ROWS, check_text_columns, plain, single_column
 
@@ -325,7 +325,7 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
         Traceback (most recent call last):
         ValueError: Row 1 of texts is empty. Expected some text: leave it out, or put a ...
     """
-    if is_serving():
+    if current_trace().serves:
         return texts
     return check_each(texts, has_text(texts), f" of {name} is empty. {ADVICE}")
 
@@ -353,7 +353,7 @@ def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
         lists = (
             array_ops.RaggedTensor.from_tensor(lists) if is_tensor else _ragged(lists, name, owner)
         )
-    if is_serving():
+    if current_trace().serves:
         return lists
     expected = f" of {name} has no text. Expected one or more for each {owner}."
     lists = check_each(lists, lists.row_lengths() > 0, expected)

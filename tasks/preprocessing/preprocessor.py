@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 # Dict of (preprocessor, line of the log) to the numbers of texts that are cut and of all texts,
 # inside of `logged_once`. Function that logs those of a batch, inside of `reported_by_datasets`.
+# No argument: texts are cut in the middle of `encode`, which tasks override, and threads share a
+# preprocessor.
 _counts = contextvars.ContextVar("counts", default=None)
 
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import keras
 
 from encoder_zoo.common.lazy import tf
+from encoder_zoo.common.trace import tracing
 from encoder_zoo.common.wording import invalid
 from encoder_zoo.presets.files.atomic import Kind, replacing
 from encoder_zoo.presets.files.manifest import write_manifest
-from encoder_zoo.tasks.preprocessing.checks import serving
 from encoder_zoo.tasks.serving.export_folder import export_folder
 from encoder_zoo.tasks.serving.model_files import PACKAGES, export_ids, warnings_only
 
@@ -264,7 +264,7 @@ def _of_texts(
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
-        with tf.control_dependencies([check(), *alike]), serving():
+        with tf.control_dependencies([check(), *alike]), tracing(serves=True):
             return function(
                 **{
                     name: _as_batch(text) if text.shape.rank == 1 else tf.identity(text)

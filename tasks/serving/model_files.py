@@ -26,7 +26,7 @@ import numpy as np
 
 from encoder_zoo.common.layers import layers_in
 from encoder_zoo.common.lazy import tf
-from encoder_zoo.encoders.kernels.long_attention import trace_for_length
+from encoder_zoo.common.trace import tracing
 from encoder_zoo.presets.files.atomic import replacing_file
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
 
 
 def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
-    with trace_for_length(long=False):
+    with tracing(is_long=False):
         if keras.config.backend() == "torch":
             _write_onnx_of_torch(task, path, options)
         else:
@@ -216,7 +216,7 @@ def _frozen(task: Task) -> Iterator[None]:
 
 def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
     """Write a LiteRT file; from PyTorch it has one shape."""
-    with trace_for_length(long=False), warnings.catch_warnings():
+    with tracing(is_long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if keras.config.backend() == "torch":
             _write_litert_of_torch(task, path, options)
@@ -318,7 +318,7 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
     module = tf.Module()
     module.weights = [variable.value for variable in task.variables]
     specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in task.prepared_inputs()}
-    with trace_for_length(long=False), warnings_only():
+    with tracing(is_long=False), warnings_only():
         function = tf.function(logits, autograph=False).get_concrete_function(**specs)
         tf.saved_model.save(module, str(folder), {"serving_default": function})
 

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from encoder_zoo.common.configuration import ConfigFromSignature
-from encoder_zoo.tasks.losses.replicas import leaves_out_rows, tokens_that_count
+from encoder_zoo.tasks.losses.replicas import leaves_out_rows
 from encoder_zoo.tasks.tagging.entities import LEAST
 
 
@@ -131,6 +131,7 @@ class CrfLoss(keras.losses.Loss):
     Call arguments:
         y_true: (B, L) int tags.
         y_pred: (B, L, C) logits.
+        tokens: (B, L) weights of the tokens. Defaults to None, all tokens.
 
     Returns:
         (B, L), of `call`: the loss of a text, in equal parts at its tokens that count.
@@ -141,10 +142,9 @@ class CrfLoss(keras.losses.Loss):
         self.transitions = transitions
 
     @leaves_out_rows
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred, tokens=None):
         logits, tags = ops.cast(y_pred, "float32"), ops.cast(y_true, "int32")
-        weight = tokens_that_count()
-        counted = ops.ones_like(tags) if weight is None else ops.cast(weight > 0, "int32")
+        counted = ops.ones_like(tags) if tokens is None else ops.cast(tokens > 0, "int32")
         column = ops.arange(ops.shape(tags)[1])[None]
         order = ops.argsort(ops.where(counted > 0, column, column + ops.shape(tags)[1]), axis=1)
         mask = ops.take_along_axis(counted, order, axis=1) > 0

@@ -17,7 +17,7 @@ from keras import ops
 
 from encoder_zoo.common.lazy import array_ops
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.tasks.losses.replicas import counting, replica_context
+from encoder_zoo.tasks.losses.replicas import loss_values, replica_context
 from encoder_zoo.tasks.training.loss_inputs import (
     REDUCTIONS,
     function_of,
@@ -101,10 +101,9 @@ class BatchLoss:
 
     def __call__(self, y_true, y_pred, sample_weight=None, rows=None) -> tuple:
         weights = [w for w in (sample_weight, rows) if w is not None]
-        with counting(rows, sample_weight):
-            if self.reduces_itself:
-                return self._reduced_by_loss(y_true, y_pred, sample_weight)
-            values = self.values(y_true, y_pred)
+        if self.reduces_itself:
+            return self._reduced_by_loss(y_true, y_pred, sample_weight)
+        values = self.values(y_true, y_pred, rows, sample_weight)
         if len(values.shape) == 0:
             return self._of_single_value(values, y_pred, weights)
         if self.of_examples and len(values.shape) > 1:
@@ -121,8 +120,14 @@ class BatchLoss:
             size = self._count(values, counted)
         return _of_whole_batch(total, size)
 
-    def values(self, y_true, y_pred):
-        """Return the values of the loss, of shape (B, ...): of examples, tokens or labels."""
+    def values(self, y_true, y_pred, rows=None, tokens=None):
+        """Return the values of the loss, of shape (B, ...): of examples, tokens or labels.
+
+        Args:
+            y_true: Labels.
+            y_pred: Outputs of shape (B, ...).
+            rows, tokens: As for `loss_values`.
+        """
         dtype = getattr(self.loss, "dtype", None) or keras.config.floatx()
         y_true, y_pred = (ops.convert_to_tensor(y, dtype=dtype) for y in (y_true, y_pred))
         function = function_of(self.loss)
@@ -130,8 +135,10 @@ class BatchLoss:
             logits = not takes_probabilities(self.loss)
             y_true, y_pred = inputs_of_function(function, logits, y_true, y_pred, self.activation)
         y_true = with_axis_of_outputs(y_true, y_pred)
-        is_loss = isinstance(self.loss, keras.losses.Loss)
-        values = self.loss.call(y_true, y_pred) if is_loss else self.loss(y_true, y_pred)
+        if isinstance(self.loss, keras.losses.Loss):
+            values = loss_values(self.loss, y_true, y_pred, rows, tokens)
+        else:
+            values = self.loss(y_true, y_pred)
         return ops.convert_to_tensor(values, dtype=dtype)
 
     def weights_like(self, values, weights):

@@ -15,8 +15,8 @@ from keras import ops
 
 from encoder_zoo.common.lazy import tf
 from encoder_zoo.common.tensorflow_private import graphs_as_traced
+from encoder_zoo.common.trace import tracing
 from encoder_zoo.encoders.kernels import long_attention
-from encoder_zoo.encoders.training import trace_blocks_once
 from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
 from encoder_zoo.tasks.training.logit_metrics import KINDS
 from encoder_zoo.tasks.training.loss_inputs import computes_rows
@@ -121,7 +121,7 @@ def of_texts(long: bool | None, function: Callable) -> Callable:
     """Return a function of one argument traced for long examples alone, or short; None is both."""
 
     def traced(argument):
-        with long_attention.trace_for_length(long), trace_blocks_once():
+        with tracing(is_long=long, blocks={}):
             return function(argument)
 
     return traced

@@ -11,7 +11,8 @@ import tensorflow as tf
 from processes import run
 
 import encoder_zoo as ez
-from encoder_zoo.encoders import FAMILIES, get_family
+from encoder_zoo.common.trace import Trace
+from encoder_zoo.encoders import FAMILIES, get_family, training
 from encoder_zoo.encoders.core import EncoderBlock
 from encoder_zoo.tasks.training import graphs
 from encoder_zoo.testing import tiny
@@ -298,7 +299,7 @@ def trained(name, change=lambda backbone: None):
 @pytest.fixture
 def one_by_one(monkeypatch):
     """A function after which each block is traced by itself."""
-    return lambda: monkeypatch.setattr(graphs, "trace_blocks_once", contextlib.nullcontext)
+    return lambda: monkeypatch.setattr(training, "current_trace", Trace)
 
 
 @pytest.mark.parametrize(
