@@ -6,9 +6,10 @@ Comment letters: N texts, D width of vectors, C classes.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Unpack, overload
 
 import keras
 import numpy as np
@@ -57,7 +58,7 @@ from encoder_zoo.tasks.classification.class_labels import (
 )
 from encoder_zoo.tasks.classification.class_scores import ScoresClasses
 from encoder_zoo.tasks.embedding.pair_columns import only_column
-from encoder_zoo.tasks.embedding.text_embedder import SCORES, TextEmbedder
+from encoder_zoo.tasks.embedding.text_embedder import SCORES, EmbedderPresetArguments, TextEmbedder
 from encoder_zoo.tasks.embedding.text_embedder_preprocessor import TextEmbedderPreprocessor
 from encoder_zoo.tasks.preprocessing.checks import check_each
 from encoder_zoo.tasks.preprocessing.columns import columns_advice, texts_and_labels
@@ -66,6 +67,8 @@ from encoder_zoo.tasks.training.callbacks import Callbacks, History
 from encoder_zoo.tasks.training.logit_metrics import metric_by_name
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from encoder_zoo.presets.formats.checkpoint import Checkpoint
 
 logger = logging.getLogger("encoder_zoo")
@@ -220,6 +223,16 @@ class FewShotFolder(EmbeddingFolder):
         return {**files, f"{HEAD.path}/{SAFETENSORS.file}": save(arrays, metadata={"format": "pt"})}
 
 
+class FewShotPresetArguments(EmbedderPresetArguments, total=False):
+    """Keyword arguments of `FewShotClassifier.from_preset`."""
+
+    num_classes: int | None
+    labels: Sequence[str] | None
+    problem_type: Literal["single_label_classification", "multi_label_classification"]
+    thresholds: Mapping[str, float] | None
+    abstain_below: float | None
+
+
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FewShotClassifier(ScoresClasses, TextEmbedder):
     """Classify texts after 8 to 64 examples of each class.
@@ -294,6 +307,19 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         self.abstain_below = abstain_below
         check_abstention(abstain_below, OTHER_ANSWERS.get(problem_type))
         self._set_classes(num_classes, labels)
+
+    @classmethod
+    def from_preset(
+        cls, source: str | os.PathLike[str], **arguments: Unpack[FewShotPresetArguments]
+    ) -> Self:
+        """Load a few-shot classifier, or an embedder to train; see `TextEmbedder.from_preset`.
+
+        Args:
+            source: String or path. As for `TextEmbedder.from_preset`.
+            **arguments: `num_classes`, `labels`, `problem_type`, `thresholds`, `abstain_below`, and
+                the arguments of `TextEmbedder.from_preset`.
+        """
+        return super().from_preset(source, **arguments)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
         """Set the classes, and make the head if their number is known."""

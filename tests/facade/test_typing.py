@@ -93,7 +93,9 @@ def test_backbones_name_their_arguments():
     assert names_of(BackbonePresetArguments) == {*backbone_names(), *CHECKS, "dtype"} - SHAPES
 
 
-@pytest.mark.parametrize("task", all_tasks(), ids=lambda task: task.__name__)
+@pytest.mark.parametrize(
+    "task", [*all_tasks(), ez.FewShotClassifier], ids=lambda task: task.__name__
+)
 def test_tasks_name_the_arguments_of_from_preset(task):
     """All that `from_preset` takes, and nothing else."""
     own = {*argument_names(task), *argument_names(task.record.preprocessor_class)} - PARTS

@@ -32,6 +32,9 @@ index = ez.VectorIndex.load("index", embedder, engine="faiss")
 for hits in index.search(["A film?"], reranker=ez.Reranker(backbone), candidates=20):
     print([hit["text"] for hit in hits])
 
+few = ez.FewShotClassifier.from_preset("bert_nano_en_uncased_embedder", labels=["bad", "good"])
+few.fit(["A fine film.", "Dull."], ["good", "bad"])
+print(few.classify("Fine.")["label"])
 sentences, tags = ez.read_conll("train.conll")
 tagger = ez.TokenClassifier(backbone, labels=["O", "B-PER", "I-PER"])
 tagger.fit(sentences, tags)
