@@ -1,8 +1,8 @@
-"""The plugin by which MLflow's processes open the models of this package.
+"""The plugin that allows MLflow processes to load the models of this package.
 
-MLflow imports it with itself, by the entry point "mlflow.run_context_provider" of this package, and
-with it the package, which registers its classes with Keras. So a process of MLflow that infers the
-requirements of a logged model, or serves it, can open its `.keras` file, and the requirements name
+MLflow imports the plugin by the entry point "mlflow.run_context_provider" of this package. The
+import of the package registers its classes with Keras. This way, an MLflow process that infers the
+requirements of a logged model or serves it can load the `.keras` file, and the requirements contain
 this package.
 """
 
@@ -14,7 +14,7 @@ from encoder_zoo.common.version import __version__
 
 
 class RunContext:
-    """Tags the runs of a process in which this package's tasks are used with its version.
+    """Tags the runs of a process that uses the tasks of this package with its version.
 
     Example:
         >>> RunContext().tags().keys()
@@ -22,7 +22,7 @@ class RunContext:
     """
 
     def in_context(self) -> bool:
-        """Return whether the package's tasks were imported."""
+        """Return whether the tasks of the package were imported."""
         return "encoder_zoo.tasks" in sys.modules
 
     def tags(self) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The estimators of `encoder_zoo.sklearn`.
 
-Their fitted attribute `model_` is the `SequenceClassifier` or `TextEmbedder` itself, with all of
-its methods. They are pickled with their weights.
+The fitted attribute `model_` is the `SequenceClassifier` or `TextEmbedder`, with all of its
+methods. Estimators are pickled with their weights.
 
 Comment letters: N texts, C classes, D width of a vector.
 """
@@ -52,15 +52,15 @@ from encoder_zoo.tasks.preprocessing.given_labels import check_given, class_name
 
 
 class TextEstimator(BaseEstimator):
-    """Base of the estimators: their parameters are checked by `fit`, and they take texts."""
+    """Base class of the estimators. Parameters are checked by `fit`, and the inputs are texts."""
 
     def _check_parameters(self) -> None:
-        """Raise a ValueError for a parameter that does not pass its rule."""
+        """Raise a ValueError if a parameter does not satisfy its rule."""
         for name, rule in rules_of(type(self).__init__).items():
             check_argument(name, getattr(self, name), rule)
 
     def _preset_arguments(self) -> dict:
-        """Return the parameters that `from_preset` takes."""
+        """Return the parameters for `from_preset`."""
         return {} if self.sequence_length is None else {"sequence_length": self.sequence_length}
 
     def __sklearn_tags__(self) -> Tags:
@@ -72,16 +72,16 @@ class TextEstimator(BaseEstimator):
 
 
 class FineTunedEstimator(TextEstimator):
-    """Base of the estimators that fine-tune a `SequenceClassifier`."""
+    """Base class of the estimators that fine-tune a `SequenceClassifier`."""
 
     def _fine_tune(self, X, y, sample_weight, **arguments) -> None:
-        """Load a new model from the preset, and train it on checked labels.
+        """Load a new model from the preset, and train it with checked labels.
 
         Args:
-            X: texts.
-            y: labels as `SequenceClassifier.fit` takes them.
-            sample_weight: one number per text, or None.
-            **arguments: of the model, such as its labels.
+            X: Texts.
+            y: Labels for `SequenceClassifier.fit`.
+            sample_weight: Array with one value per text, or None.
+            **arguments: Arguments of the model, such as its labels.
         """
         with seeded(self.random_state):
             arguments |= self._preset_arguments()
@@ -98,7 +98,7 @@ class FineTunedEstimator(TextEstimator):
             )
 
     def _check_given(self, X, y, sample_weight) -> np.ndarray | None:
-        """Check the parameters and the data's lengths; return the sample weights as an array."""
+        """Check the parameters and the data. Return the sample weights as an array."""
         self._check_parameters()
         if y is None:
             raise ValueError(
@@ -118,7 +118,7 @@ class FineTunedEstimator(TextEstimator):
 
 
 def one_column(y: np.ndarray) -> np.ndarray:
-    """Return labels (N, 1) as (N,), with scikit-learn's warning; others unchanged.
+    """Convert labels (N, 1) to (N,) with scikit-learn's warning. Other labels are not changed.
 
     Example:
         >>> one_column(np.array([1, 2])).shape, one_column(np.array([[1, 2]])).shape
@@ -129,7 +129,7 @@ def one_column(y: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def without_advice() -> Iterator[None]:
-    """Leave out the warning that new layers are to be trained, as that is what comes next."""
+    """Suppress the warning about new layers, because they are trained in the next step."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return "Fine-tune before use" not in record.getMessage()
@@ -144,10 +144,10 @@ def without_advice() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded(random_state: int | np.random.RandomState | None) -> Iterator[None]:
-    """Fix Keras's random numbers inside the block, and leave Python's and NumPy's as they were.
+    """Set the random seed of Keras inside the block, and restore the state of Python and NumPy.
 
     Args:
-        random_state: as scikit-learn's estimators take it; with None nothing is fixed.
+        random_state: Random state as in scikit-learn's estimators. None does not set a seed.
 
     Example:
         >>> with seeded(0):
@@ -173,26 +173,28 @@ SEVERAL = "multi_label_classification"
 
 
 class TextClassifier(ClassifierMixin, FineTunedEstimator):
-    """Classifies texts, or pairs of texts, by fine-tuning an encoder; an estimator of scikit-learn.
+    """Classifies texts or pairs of texts, as an estimator of scikit-learn.
 
-    It fits where scikit-learn's own classifiers do: `cross_val_score`, `GridSearchCV`, `Pipeline`,
-    `CalibratedClassifierCV`, `clone`, `joblib.dump`.
+    The estimator fine-tunes an encoder. You can use it like scikit-learn's own classifiers: with
+    `cross_val_score`, `GridSearchCV`, `Pipeline`, `CalibratedClassifierCV`, `clone`, `joblib.dump`.
 
     Args:
-        preset: as for `SequenceClassifier.from_preset`. The default is small and works offline;
-            larger ones, such as "all_minilm_l6_en_uncased", classify better.
-        epochs: number of passes over the texts.
-        batch_size: of training and prediction.
-        learning_rate: peak, see `SequenceClassifier.compile`; None is the preset's.
-        sequence_length: number of tokens of a text that are read; None is what the model can.
-        class_weight: {class: weight}, "balanced" or None, as scikit-learn's classifiers have it.
-        random_state: fixes the new layers, the order of the texts and dropout: an integer, a
-            `numpy.random.RandomState`, or None.
-        verbose: of training, as in Keras.
+        preset: String. See `SequenceClassifier.from_preset`. The default is small and works
+            offline. Larger presets, such as "all_minilm_l6_en_uncased", have a higher accuracy.
+        epochs: Integer. Number of epochs.
+        batch_size: Integer. Batch size for training and prediction.
+        learning_rate: Float. Peak learning rate, see `SequenceClassifier.compile`. Defaults to
+            None, which uses the learning rate of the preset.
+        sequence_length: Integer. Maximum number of tokens. Defaults to None, which uses the maximum
+            of the model.
+        class_weight: Dict {class: weight}, "balanced" or None, like in scikit-learn's classifiers.
+        random_state: Integer, `numpy.random.RandomState` or None. Seed for new layers, the order of
+            the texts, and dropout.
+        verbose: Verbosity of training, as in Keras.
 
     Attributes:
-        classes_: (C,) the classes, sorted.
-        model_: the fine-tuned `SequenceClassifier`, with `classify`, `save_to_preset`, `export`.
+        classes_: Array of shape (C,). The sorted classes.
+        model_: The fine-tuned `SequenceClassifier`, with `classify`, `save_to_preset`, `export`.
 
     Example:
         >>> from encoder_zoo.sklearn import TextClassifier
@@ -232,12 +234,12 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         """Load the preset and fine-tune it.
 
         Args:
-            X: N texts: a list, array or column of a table; or pairs of texts, a table of two
-                columns or a list of pairs. Without y, rows that hold their labels, see
+            X: N texts: a list, array or column of a table. For pairs of texts, a table with two
+                columns or a list of pairs. Without `y`, rows that contain their labels, see
                 `encoder_zoo.read_annotations`.
-            y: (N,) one class for each; or (N, C) 0 or 1, where a text may have any number of
-                classes.
-            sample_weight: (N,) one number for each, or None.
+            y: Array of shape (N,) with one class per text, or (N, C) with values 0 and 1 for any
+                number of classes per text.
+            sample_weight: Array of shape (N,) with one value per text, or None.
 
         Returns:
             The estimator.
@@ -267,29 +269,30 @@ class TextClassifier(ClassifierMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each text, (N,); or 0 or 1 for each class, (N, C)."""
+        """Return the most probable class of each text, (N,), or 0 or 1 for each class, (N, C)."""
         probabilities = self.predict_proba(X)
         if self.model_.problem_type == SEVERAL:
             return (probabilities >= 0.5).astype(int)
         return self.classes_[probabilities.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities (N, C) of the classes, which are in the order of `classes_`."""
+        """Return the probabilities of the classes, (N, C), in the order of `classes_`."""
         check_is_fitted(self)
         return self.model_.predict_proba(X, self.batch_size)
 
 
 class TextRegressor(RegressorMixin, FineTunedEstimator):
-    """Maps texts, or pairs of texts, to numbers by fine-tuning an encoder.
+    """Predicts numbers for texts or pairs of texts by fine-tuning an encoder.
 
-    It is trained on numbers of mean 0 and standard deviation 1; the output layer is scaled back.
+    The model is trained with values that are scaled to mean 0 and standard deviation 1. Then the
+    weights of the output layer are scaled back.
 
     Args:
-        preset, epochs, batch_size, learning_rate, sequence_length, random_state, verbose: see
+        preset, epochs, batch_size, learning_rate, sequence_length, random_state, verbose: See
             `TextClassifier`.
 
     Attributes:
-        model_: the fine-tuned `SequenceClassifier`.
+        model_: The fine-tuned `SequenceClassifier`.
 
     Example:
         >>> from encoder_zoo.sklearn import TextRegressor
@@ -328,8 +331,8 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
 
         Args:
             X: N texts, or pairs of texts, see `TextClassifier.fit`.
-            y: (N,) a number for each, or (N, C) several.
-            sample_weight: (N,) one number for each, or None.
+            y: Array of shape (N,) with one value per text, or (N, C) with several values.
+            sample_weight: Array of shape (N,) with one value per text, or None.
 
         Returns:
             The estimator.
@@ -351,24 +354,24 @@ class TextRegressor(RegressorMixin, FineTunedEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the number of each text, (N,); or its numbers, (N, C)."""
+        """Return the predicted value of each text, (N,), or several values, (N, C)."""
         check_is_fitted(self)
         values = self.model_.predict(X, self.batch_size, verbose=0).astype("float64")
         return values[:, 0] if self._is_single else values
 
 
 class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEstimator):
-    """Turns texts into vectors by a `TextEmbedder`, for other estimators of scikit-learn.
+    """Converts texts to vectors with a `TextEmbedder`, for other estimators of scikit-learn.
 
-    Nothing is trained: `fit` loads the preset.
+    The model is not trained: `fit` only loads the preset.
 
     Args:
-        preset: as for `TextEmbedder.from_preset`. The default is small and works offline.
-        batch_size: texts that are read at once.
-        sequence_length: see `TextClassifier`.
+        preset: String. See `TextEmbedder.from_preset`. The default is small and works offline.
+        batch_size: Integer. Batch size of prediction.
+        sequence_length: Integer. See `TextClassifier`.
 
     Attributes:
-        model_: the `TextEmbedder`.
+        model_: The `TextEmbedder`.
 
     Example:
         >>> from sklearn.linear_model import LogisticRegression
@@ -400,8 +403,8 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         """Load the preset.
 
         Args:
-            X: texts, which are checked; they may be left out, as nothing is trained.
-            y: not used.
+            X: Texts, which are checked. They are optional, because the model is not trained.
+            y: Ignored.
 
         Returns:
             The estimator.
@@ -413,12 +416,12 @@ class TextVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         return self
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the vectors (N, D) float32 of N texts."""
+        """Return the vectors of N texts, (N, D) float32."""
         check_is_fitted(self)
         (texts,) = TEXTS.read(X)
         return self.model_.embed(texts, batch_size=self.batch_size)
 
     @property
     def _n_features_out(self) -> int:
-        """Return D, by which scikit-learn names the columns."""
+        """Return D, which scikit-learn uses to name the columns."""
         return self.model_.dim or self.model_.embedding_dim

@@ -1,8 +1,8 @@
-"""Pictures of answers and of training: HTML in a notebook, plain text in a terminal.
+"""Pictures of predictions and training, as HTML in a notebook and as text in a terminal.
 
 `entities`, `answer`, `explanation`, `errors`, `class_report`, `attention` and `matches` return a
-`Picture`: a notebook draws it, `print` writes it as text, and its `save` makes a page.
-`learning_curves`, `thresholds`, `coverage` and `confusion_matrix` draw with matplotlib and return
+`Picture`. A notebook displays it, `print` prints it as text, and its method `save` writes a page.
+`learning_curves`, `thresholds`, `coverage` and `confusion_matrix` plot with matplotlib and return
 its axes.
 
 Example:

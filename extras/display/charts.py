@@ -1,4 +1,4 @@
-"""Learning curves, thresholds and confusion matrices, by matplotlib; tables of mistakes."""
+"""Plot learning curves, thresholds and confusion matrices with matplotlib, and show mistakes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ plt = LazyModule(
     "Charts are drawn by matplotlib, which is not installed: `pip install matplotlib`.",
 )
 GREY, BLUE, ORANGE = "#9aa5b1", "#1f6feb", "#d9730d"
-IN_A_ROW = 2  # more would be too small to read on a page
+IN_A_ROW = 2  # more plots would be too small on a page
 
 
 def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> np.ndarray:
-    """Plot the loss and each metric over the epochs, in training and on held-out data.
+    """Plot the loss and each metric per epoch, for training and held-out data.
 
     Args:
-        history: the result of `fit`, or its `history`.
+        history: The result of `fit`, or its attribute `history`.
 
     Returns:
-        (1 + metrics,) axes of matplotlib, the loss first: `axes[0].figure.savefig("curves.png")`.
+        Array of shape (1 + metrics,) with matplotlib axes, starting with the loss:
+        `axes[0].figure.savefig("curves.png")`.
 
     Raises:
         ValueError: If `history` is not the history of `fit`.
@@ -73,7 +74,7 @@ def learning_curves(history: keras.callbacks.History | Mapping[str, Sequence[flo
 
 
 def _axes(count: int) -> np.ndarray:
-    """Return (count,) axes of a new figure, some beside each other."""
+    """Return the axes of a new figure, (count,)."""
     columns = min(count, IN_A_ROW)
     rows = -(-count // columns)
     size = (5.5 * columns, 4 * rows)
@@ -96,19 +97,21 @@ def thresholds(
     y: object,
     labels: Sequence[str] | Mapping[str, str] | None = None,
 ) -> np.ndarray:
-    """Plot the precision and the recall of each label over the least score that is answered.
+    """Plot the precision and the recall of each label for all thresholds.
 
-    A grey line is the threshold as it is, a dotted one that with the best F1, which
-    `tune_thresholds` of the same examples would set.
+    A grey line is the current threshold. A dotted line is the threshold with the best F1 score,
+    which `tune_thresholds` would set with the same examples.
 
     Args:
-        model: a classifier of several labels a text or of two classes, or a model of entities.
-        x, y: examples with their labels, as for `fit`, that it was not trained on; in memory.
-        labels: those to look for, of a `ZeroShotClassifier` or an `EntityExtractor`.
+        model: A classifier with several labels per text or with two classes, or a model for
+            entities.
+        x, y: Held-out examples with their labels, in the format of `fit`, in memory.
+        labels: Labels to search for, for a `ZeroShotClassifier` or an `EntityExtractor`.
 
     Returns:
-        (C,) axes of matplotlib, one for each label: `axes[0].figure.savefig("thresholds.png")`. Of
-        two classes the second one's.
+        Array of shape (C,) with matplotlib axes, one for each label:
+        `axes[0].figure.savefig("thresholds.png")`. For two classes, only the second class is
+        plotted.
 
     Raises:
         ValueError: If the model has no thresholds.
@@ -140,12 +143,13 @@ def thresholds(
 def _precision_and_recall(
     scores: np.ndarray, right: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return ascending thresholds from 0 to 1, and what each gives; up to it from the one before.
+    """Return ascending thresholds from 0 to 1, and the precision and recall for each of them.
 
-    Where nothing is answered, there is no precision, and of no right answers no recall: NaN.
+    The precision is NaN if there are no predictions, and the recall is NaN if there are no true
+    labels.
 
     Args:
-        scores, right, count: see `best_threshold`.
+        scores, right, count: See `best_threshold`.
 
     Example:
         >>> values = _precision_and_recall(np.array([0.75, 0.25]), np.array([1, 0]) > 0, 2)
@@ -164,15 +168,14 @@ def _precision_and_recall(
 
 
 def coverage(model: SequenceClassifier | FewShotClassifier, x: object, y: object) -> Axes:
-    """Plot which share of the texts is answered, and how well, over the least score of an answer.
+    """Plot the fraction of texts with a prediction, and its accuracy, for all thresholds.
 
-    So one sees what `abstain_below` costs: the texts that are left to a person. A grey line is the
-    model's own setting.
+    The plot shows the effect of `abstain_below`. A grey line is the current setting of the model.
 
     Args:
-        model: Classifier of one class for each text.
-        x: Texts in memory that it was not trained on.
-        y: Their true labels.
+        model: Classifier with one class per text.
+        x: Held-out texts in memory.
+        y: True labels of the texts.
 
     Returns:
         Axes of matplotlib: `axes.figure.savefig("coverage.png")`.
@@ -256,23 +259,23 @@ def confusion_matrix(
     labels: Sequence[Any] | None = None,
     normalize: Literal["true", "predicted", "all"] | None = None,
 ) -> Axes:
-    """Plot how often each label was answered with which.
+    """Plot the number of texts or words for each pair of true and predicted labels.
 
     Args:
-        true: a label for every text; or for every text a list of the tags of its words.
-        predicted: as many labels, or results of `SequenceClassifier.classify`, of which those
-            without a label are shown as "no answer"; or of tags those of
-            `TokenClassifier.predict_tags`.
-        labels: those to show, in this order; None: all that occur, sorted.
-        normalize: Shares in place of counts: of the "true" labels (rows add up to 1), of the
-            "predicted" ones (columns add up to 1), or of "all". Defaults to None, the counts.
+        true: List of labels, one per text, or list of lists of tags, one per word.
+        predicted: List of labels with the same length, or results of `SequenceClassifier.classify`
+            or `TokenClassifier.predict_tags`. Predictions without a label are shown as "no answer".
+        labels: List of labels to show, in this order. Defaults to None, which shows all labels in
+            alphabetical order.
+        normalize: "true" (rows add up to 1), "predicted" (columns add up to 1), "all" or None.
+            Whether to show fractions instead of counts. Defaults to None.
 
     Returns:
         Axes of matplotlib: `axes.figure.savefig("confusion.png")`.
 
     Raises:
-        ValueError: If there are more true labels than predicted ones, or fewer, a label is not
-            among `labels`, or `normalize` is unknown.
+        ValueError: If the number of true and predicted labels is different, if a label is not in
+            `labels`, or if `normalize` is unknown.
         ImportError: If matplotlib is not installed.
 
     Example:
@@ -303,14 +306,14 @@ def confusion_matrix(
     return axes
 
 
-SUMS = {"true": 1, "predicted": 0, "all": None}  # axes of the counts that are added up
+SUMS = {"true": 1, "predicted": 0, "all": None}  # axes over which the counts are summed
 
 
-NO_ANSWER = "no answer"  # of a classifier that abstains, or to a row without text
+NO_ANSWER = "no answer"  # label of abstentions and of rows without text
 
 
 def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
-    """Return the true and the predicted labels, and what has them: "texts" or "words"."""
+    """Return the true and the predicted labels, and "texts" or "words"."""
     rows = [plain(true), [*predicted] if isinstance(predicted, list) else plain(predicted)]
     rows = [row.tolist() if isinstance(row, np.ndarray) else list(row) for row in rows]
     true, predicted = rows
@@ -334,7 +337,7 @@ def _labels_of(true: Sequence, predicted: Sequence) -> tuple[list, list, str]:
 
 
 def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.ndarray, list]:
-    """Return (C, C) int, true labels down and predicted ones across; and the labels."""
+    """Return the counts, (C, C) with true labels as rows, and the labels."""
     if len(true) != len(predicted):
         raise ValueError(f"{len(true)} true labels, but {len(predicted)} predicted.")
     labels = sorted({*true, *predicted}) if labels is None else list(labels)
@@ -345,7 +348,7 @@ def _counts(true: list, predicted: list, labels: Sequence | None) -> tuple[np.nd
     return np.array([[pairs[a, b] for b in labels] for a in labels]), labels
 
 
-MAX_SHOWN = 80, 400  # characters of a text in a terminal, in a notebook
+MAX_SHOWN = 80, 400  # maximum number of characters of a text in a terminal and in a notebook
 CELL = '<td style="padding:.3em .8em .3em 0;text-align:left{more}">{value}</td>'
 TABLE = (
     '<p style="margin-bottom:.2em;font-weight:600">{title}</p><div style="overflow-x:auto">'
@@ -360,18 +363,18 @@ SCORE = (
 def errors(
     classifier: SequenceClassifier | FewShotClassifier, x: object, y: object, top_k: int = 10
 ) -> Picture:
-    """Draw the texts that a classifier labels wrong, the most confident of the mistakes first.
+    """Show the texts that a classifier labels incorrectly, starting with the highest score.
 
-    Labels that are wrong themselves are often among them.
+    In many cases, the label in the data is wrong.
 
     Args:
-        classifier: of one label for each text.
-        x: texts or pairs of texts, as for `evaluate`.
-        y: their true labels, as for `evaluate`.
-        top_k: how many mistakes.
+        classifier: Classifier with one label per text.
+        x: Texts or pairs of texts, in the format of `evaluate`.
+        y: True labels, in the format of `evaluate`.
+        top_k: Integer. Maximum number of mistakes.
 
     Raises:
-        ValueError: If the model does not give one label for each text.
+        ValueError: If the model does not predict one label per text.
 
     Example:
         >>> import encoder_zoo as ez
@@ -410,7 +413,7 @@ def errors(
 
 
 def _text(texts: list[list[bytes]], index: int) -> str:
-    """Return a text on one line, a pair with a bar between its texts."""
+    """Return a text on one line. The texts of a pair are separated by a bar."""
     return " | ".join(" ".join(column[index].decode().split()) for column in texts)
 
 
@@ -419,7 +422,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _table(title: str, rows: list[tuple]) -> Picture:
-    """Return the table of mistakes under its title."""
+    """Return a table of mistakes with a title."""
     if not rows:
         return Picture(f"<p>{title}</p>", title)
     lines, cells = [title, f"{'predicted':20} {'true':20} text"], []

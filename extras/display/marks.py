@@ -1,4 +1,4 @@
-"""Texts with marked entities and answers; words by what they add, tokens by what they attend to."""
+"""Show entities and answers in texts, attributions of words, and attention between tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
 COLORS = ["#ffd8a8", "#a5d8ff", "#b2f2bb", "#eebefa", "#ffc9c9", "#ffec99", "#99e9f2", "#d0bfff"]
-# Dark letters on light colours, in every theme.
+# Dark letters on light colors, in every theme.
 MARK = "color:#1a1a1a;padding:.1em .3em;border-radius:.3em;"
 MISSED = "color:inherit;background:none;border-bottom:2px dashed #e03131;"
 WRONG = "outline:2px solid #e03131;"
@@ -32,7 +32,7 @@ SMALL = '<small style="font-size:.7em;font-weight:600;margin-left:.4em;opacity:.
 
 @dataclass(frozen=True)
 class Mark:
-    """Characters `start` to `end` with a CSS style, a caption, and what precedes it in text."""
+    """Characters from `start` to `end` with a CSS style, a caption, and a prefix for terminals."""
 
     start: int
     end: int
@@ -44,21 +44,20 @@ class Mark:
 def entities(
     texts: str | Sequence[Any], found: Sequence[Any], true: Sequence[Any] | None = None
 ) -> Picture:
-    """Mark the entities of texts in colour, followed by their types, also inside of each other.
+    """Show the entities of texts in color with their types. Entities can be nested.
 
     Args:
-        texts: a text, or a list of them, as given to `extract_entities`; sentences in words are
-            joined by single spaces.
-        found: results of `extract_entities` for them, or other dicts with "label", "start" and
-            "end".
-        true: the right entities, in the same form, to compare with: wrong ones get a red frame,
-            missed ones a dashed red line; in a terminal "!" and "?" precede the type. For
-            sentences in words, either may be tags, one for each word.
+        texts: A text or a list of texts, as passed to `extract_entities`. Lists of words are joined
+            by spaces.
+        found: Results of `extract_entities`, or other dicts with "label", "start" and "end".
+        true: True entities in the same format. Wrong entities get a red frame, and missing entities
+            get a dashed red line. In a terminal, "!" and "?" precede the type. For lists of words,
+            `found` and `true` can also be tags, one per word. Defaults to None.
 
     Raises:
-        ValueError: If there are more texts than results, or fewer, an entity is not in its text,
-            or entities overlap.
-        TypeError: If a model is passed in place of texts.
+        ValueError: If the number of texts and results is different, if an entity is not in its
+            text, or if entities overlap.
+        TypeError: If a model is passed instead of texts.
 
     Example:
         >>> found = [{"label": "LOC", "start": 0, "end": 4}]
@@ -99,15 +98,16 @@ def answer(
     question: str | None = None,
     true: Sequence[Mapping[str, Any]] | None = None,
 ) -> Picture:
-    """Mark the answer in its context.
+    """Show an answer in its context.
 
     Args:
-        context: as given to `SpanQA.answer`.
-        answers: results of `SpanQA.answer` for it. Of several (`top_k`) the first one has a
-            blue line above, and the more of their scores a word has, the deeper is its shade.
-        question: printed above.
-        true: the right answers in SQuAD's form, dicts of "text" and "answer_start". The first
-            has a green line below; in a terminal it is a line of its own.
+        context: String. The context, as passed to `SpanQA.answer`.
+        answers: Results of `SpanQA.answer`. If there are several (`top_k`), a blue line marks the
+            first answer, and words with higher scores are darker.
+        question: String. Question to print above the context. Defaults to None.
+        true: True answers in the format of SQuAD, as dicts with "text" and "answer_start". The
+            first one has a green line. In a terminal, it is printed on a separate line. Defaults to
+            None.
 
     Raises:
         ValueError: If an answer is not in the text.
@@ -138,7 +138,7 @@ def answer(
 
 
 def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
-    """Return the entities of every text, those of tags in characters."""
+    """Return the entities of every text. Tags are converted to character positions."""
     if len(rows) != len(texts):
         raise ValueError(f"{len(texts)} texts, but entities of {len(rows)}.")
     return [
@@ -148,8 +148,7 @@ def _of_tags(texts: Sequence, rows: Sequence) -> list[Sequence[Mapping]]:
 
 
 def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
-    """Return the entities that tags mark, in characters of the words with one space between
-    them."""
+    """Convert tags to entities in the text of the words, which are joined by spaces."""
     if len(words) != len(tags):
         raise ValueError(f"{len(words)} words, but {len(tags)} tags.")
     starts = [0, *itertools.accumulate(len(word) + 1 for word in words)]
@@ -162,7 +161,7 @@ def _spans(words: Sequence[str], tags: Sequence[str]) -> list[Mapping]:
 def _entity_marks(
     text: str, found: Iterable[Mapping], true: Iterable[Mapping], colors: Mapping[str, str]
 ) -> list[Mark]:
-    """Return marks of the found entities or, if there are none, of the true ones."""
+    """Return marks of the found entities or, if there are none, of the true entities."""
     for row in (*found, *true):
         _check_inside(text, row, "Entity")
     guesses, right = (
@@ -188,7 +187,7 @@ def _has_nested(spans: Iterable[tuple[int, int, str]]) -> bool:
 
 
 def _fits(start: int, end: int, mark: Mark, nested: bool) -> bool:
-    """Return whether a span can be drawn beside a mark or, of nested ones, inside or around."""
+    """Return whether a span can be drawn together with a mark."""
     if end <= mark.start or mark.end <= start:
         return True
     around = start <= mark.start and mark.end <= end
@@ -197,8 +196,7 @@ def _fits(start: int, end: int, mark: Mark, nested: bool) -> bool:
 
 
 def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, int]]) -> list[Mark]:
-    """Return runs of characters with the same style: shaded, in the best answer, in the
-    right one."""
+    """Return ranges of characters with the same style."""
     best = (answers[0]["start"], answers[0]["end"])
     spans = [(row["start"], row["end"]) for row in answers]
     cuts = sorted({0, length, *(offset for span in (*spans, *right) for offset in span)})
@@ -221,11 +219,12 @@ def _answer_marks(length: int, answers: list[Mapping], right: list[tuple[int, in
 
 
 def marked(text: str, marks: list[Mark]) -> Picture:
-    """Return the text with marks, in order, which are apart or inside of each other.
+    """Return a text with marks, which must be in order and either separate or nested.
 
     Args:
-        text: of the marks.
-        marks: ordered by start; of one start the longest first.
+        text: String. The text.
+        marks: List of marks, sorted by start position. If the start is the same, the longest mark
+            comes first.
 
     Raises:
         ValueError: If entities overlap.
@@ -235,10 +234,10 @@ def marked(text: str, marks: list[Mark]) -> Picture:
 
 
 def _marked(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[str, str]:
-    """Return the characters from an offset on with marks, as HTML and for a terminal."""
+    """Return the characters after an offset with their marks, as HTML and for a terminal."""
     tagged, plain = [], []
     for i, mark in enumerate(marks):
-        if mark.start < offset:  # inside of the one before
+        if mark.start < offset:  # inside of the previous mark
             continue
         if mark.end > stop:
             raise ValueError(f"Entities overlap: {text[mark.start : mark.end]!r} in {text!r}.")
@@ -256,7 +255,7 @@ def _marked(text: str, offset: int, stop: int, marks: Sequence[Mark]) -> tuple[s
 
 
 def _check_inside(text: str, row: Mapping, kind: str) -> None:
-    """Raise an error if an entity is outside of the text or its text differs."""
+    """Raise an error if an entity is outside of the text or if its text differs."""
     start, end = row["start"], row["end"]
     inside = 0 <= start <= end <= len(text)
     if not inside or row.get("text", text[start:end]) != text[start:end]:
@@ -267,7 +266,7 @@ def _check_inside(text: str, row: Mapping, kind: str) -> None:
         )
 
 
-MAX_ROWS = 8  # of the table of words
+MAX_ROWS = 8  # number of words in the table
 BAR_WIDTH = 12  # characters in a terminal
 FOR, AGAINST = "28,126,214", "224,49,49"  # blue, red
 WORD = (
@@ -291,17 +290,17 @@ TABLE = '<table style="width:100%;max-width:24em;border-collapse:collapse">{rows
 
 
 def explanation(explanations: Mapping[str, Any] | Sequence[Any]) -> Picture:
-    """Draw why a model says what it says: shaded words, and the strongest of them with their bars.
+    """Show an explanation: shaded words, and the most important words with bars.
 
-    Words for the answer are blue with a solid line, words against it red with a dashed line, each
-    as deep as the word adds to the logit or takes from it. The words of an entity or of an answer
-    themselves are bold.
+    Words that support the prediction are blue with a solid line. Words that contradict it are red
+    with a dashed line. The shade depends on the attribution, which is the change of the logit. The
+    words of an entity or of an answer are bold.
 
     Args:
-        explanations: the result of `explain` of a task, or a part of it.
+        explanations: Result of `explain` of a task, or a part of it.
 
     Raises:
-        ValueError: If `explanations` is not the result of `explain`.
+        ValueError: If `explanations` is not a result of `explain`.
 
     Example:
         >>> words = [{"part": 0, "text": "Good", "start": 0, "end": 4, "attribution": 1.5},
@@ -347,7 +346,7 @@ def _drawn(found: Mapping) -> Picture:
 
 
 def _name(found: Mapping) -> str:
-    """Return the heading of an explanation: a label, an entity with its label, or an answer."""
+    """Return the title of an explanation: a label, an entity with its label, or an answer."""
     if "text" not in found:
         return str(found["label"])
     if "label" in found:
@@ -356,14 +355,14 @@ def _name(found: Mapping) -> str:
 
 
 def _line(word: Mapping, most: float) -> str:
-    """Return a word with its bar, for a terminal."""
+    """Return a word with its bar for a terminal."""
     added = word["attribution"]
     bar = ("█" if added > 0 else "░") * round(BAR_WIDTH * abs(added) / most)
     return f"  {added:+.2f}  {bar:{BAR_WIDTH}}  {word['text']}"
 
 
 def _shaded(found: Mapping, part: int, most: float) -> str:
-    """Return a text as HTML with its words shaded, and an entity or answer in it bold."""
+    """Return a text as HTML with shaded words. An entity or answer is bold."""
     text, pieces, offset = found["texts"][part], [], 0
     own = (
         range(found.get("start", 0), found.get("end", 0)) if part == len(found["texts"]) - 1 else []
@@ -389,10 +388,10 @@ def _shaded(found: Mapping, part: int, most: float) -> str:
     return "".join(pieces) + in_html(text[offset:])
 
 
-# Pixels of a drawing that is 420 wide: begin and end of the lines, height of a row.
+# Pixels of a drawing with a width of 420: start and end of the lines, height of a row.
 LEFT, RIGHT, WIDTH, ROW_HEIGHT = 150, 270, 420, 22
 SIDE_BY_SIDE = '<div style="display:inline-block;width:20em;max-width:100%">{}</div>'
-FAINTEST = 0.02  # probabilities below it are not drawn
+FAINTEST = 0.02  # smaller probabilities are not drawn
 GREY, BLUE = "#868e96", "#1c7ed6"
 
 
@@ -400,23 +399,25 @@ GREY, BLUE = "#868e96", "#1c7ed6"
 def attention(
     model: Task, first: str, second: str | None = None, layer: int = -1, head: int | None = 0
 ) -> Picture:
-    """Draw how much each token of a text, or of a pair of texts, attends to the others.
+    """Show how much each token of a text, or of a pair of texts, attends to the others.
 
     Args:
-        model: a task with a preprocessor, fine-tuned or not.
-        first: the text.
-        second: the other one of a pair; both are one example for the model.
-        layer: counted from 0; -1 is the last.
-        head: counted from 0; None draws all heads of the layer, each by itself.
+        model: Task with a preprocessor. It does not need to be fine-tuned.
+        first: String. The text.
+        second: String. The second text of a pair, which is part of the same example. Defaults to
+            None.
+        layer: Integer. Index of the layer, starting from 0. -1 is the last layer.
+        head: Integer. Index of the head, starting from 0. None shows all heads of the layer
+            separately.
 
     Returns:
-        A picture of all tokens twice, with lines from each token, on the left, to those that it
-        attends to: the darker, the larger the probability, and blue where a line goes from one
-        text of a pair to the other. In a terminal a line for each token, with the one that it
-        attends to most.
+        A picture with two columns of all tokens. Lines connect each token on the left with the
+        tokens that it attends to. Lines with a higher probability are darker, and lines between the
+        two texts of a pair are blue. In a terminal, each line contains a token and the token with
+        the highest probability.
 
     Raises:
-        ValueError: If the layer or the head does not exist, or the model has no preprocessor.
+        ValueError: If the layer or the head does not exist, or if the model has no preprocessor.
         TypeError: If a backbone is passed, which has no tokenizer.
 
     Example:
@@ -444,7 +445,7 @@ def attention(
 
 
 def _checked(model: Task, layer: int, head: int | None) -> int:
-    """Return the layer's index from 0, or raise an error."""
+    """Return the index of the layer from 0, or raise an error."""
     if isinstance(model, Backbone):
         raise TypeError(
             f"model is a {type(model).__name__}, which has no tokenizer. Pass a task such as "
@@ -462,7 +463,7 @@ def _checked(model: Task, layer: int, head: int | None) -> int:
 
 
 def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
-    """Return the model's inputs (1, L) and the number of tokens up to the end of the first text."""
+    """Return the inputs of the model (1, L) and the number of tokens in the first text."""
     preprocessor = Preprocessor(model.preprocessor.tokenizer)
     preprocessor.max_sequence_length = model.backbone.max_sequence_length
     examples = preprocessor.encode([first] if second is None else ([first], [second]))
@@ -470,13 +471,13 @@ def _row(model: Task, first: str, second: str | None) -> tuple[dict, int]:
 
 
 def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) -> str:
-    """Return SVG: the tokens in two columns, and lines between them.
+    """Return an SVG drawing with two columns of tokens, and lines between them.
 
     Args:
-        title: printed above.
-        tokens: L of them.
-        weights: (L, L), each row of sum 1.
-        middle: where the second text begins.
+        title: String. Title of the drawing.
+        tokens: List of L tokens.
+        weights: Array of shape (L, L). The sum of each row is 1.
+        middle: Integer. Position of the first token in the second text.
     """
     heights = [ROW_HEIGHT * (index + 0.75) for index in range(len(tokens))]
     lines = [
@@ -501,7 +502,7 @@ def _drawing(title: str, tokens: list[str], weights: np.ndarray, middle: int) ->
 
 
 def _lines(title: str, tokens: list[str], weights: np.ndarray) -> str:
-    """Return the tokens that each token attends to most, for a terminal."""
+    """Return the token with the highest attention for each token, for a terminal."""
     width = max(map(len, tokens))
     lines = [
         f"{token:>{width}} → {tokens[row.argmax()]} ({row.max():.2f})"

@@ -1,4 +1,4 @@
-"""Late interaction: which words of a document each token of a query found."""
+"""Show which words of a document match each token of a query, for late interaction."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from encoder_zoo.extras.display.marks import COLORS, MARK, Mark, marked
 from encoder_zoo.extras.display.picture import Picture
 
 BAR_WIDTH = 12  # characters in a terminal
-# Neighbours stay apart, and what a line break divides is two boxes.
+# Adjacent boxes are separate, and a line break creates two boxes.
 BOX = "margin:0 1px;-webkit-box-decoration-break:clone;box-decoration-break:clone;"
-# Letters, but for the scripts that have no spaces: there every token is shown by itself.
+# Letters, except in scripts without spaces. For these scripts, each token is shown separately.
 WORD = re.compile(
     "[^\\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uf900-\ufaff]+"
 )
-NOTHING = "(no word)"  # a marker, such as [CLS]
+NOTHING = "(no word)"  # a special token, such as [CLS]
 HEAD = '<p style="margin-bottom:0"><b>Query</b>, score {score:.2f}</p>'
 DOCUMENT = '<p style="margin-bottom:0"><b>Document</b></p>'
 ROW = (
@@ -40,13 +40,13 @@ REST = '<p style="margin:.4em 0;font-size:.85em">{}</p>'
 
 
 class Match(NamedTuple):
-    """A token of the query, the document's token that is nearest to it, and their product.
+    """A token of the query, the most similar token of the document, and their dot product.
 
     Attributes:
-        token: characters (begin, end) of the query.
-        word: those of the word that the token is of.
-        found: characters of a word of the document, or None of a marker.
-        score: the product.
+        token: Characters (begin, end) of the token in the query.
+        word: Characters of the word that contains the token.
+        found: Characters of a word in the document, or None for a special token.
+        score: The dot product.
     """
 
     token: tuple[int, int]
@@ -57,20 +57,20 @@ class Match(NamedTuple):
 
 @reads_weights
 def matches(model: Any, query: str, document: str) -> Picture:
-    """Draw which words of a document each token of a query found.
+    """Show which words of a document match each token of a query.
 
-    Each word of the query has a colour. In the document the words that its tokens found have that
-    of the token that is nearest to them, and behind them, in small letters, the words of the query
-    that found them. The table has the tokens with their products: the score is the sum of these,
-    and of those of markers and expansion tokens, which stand below it.
+    Each word of the query has a color. The matched words in the document have the color of the most
+    similar token, and are followed by the words of the query in small letters. The table contains
+    the tokens with their dot products. The score is their sum, including special tokens and
+    expansion tokens, which are shown below the table.
 
     Args:
-        model: a `LateInteraction`.
-        query: a text.
-        document: a text.
+        model: A `LateInteraction`.
+        query: String. The query.
+        document: String. The document.
 
     Raises:
-        ValueError: If `query` is not one text.
+        ValueError: If `query` is not a single text.
 
     Example:
         >>> import re
@@ -105,7 +105,7 @@ def matches(model: Any, query: str, document: str) -> Picture:
 
 
 def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
-    """Return the matches of the tokens with characters, the score, and how many have none."""
+    """Return the matches of tokens in the text, the score, and the number of other tokens."""
     [(of_query, query_spans)] = model.embed_with_spans([query], prompt="query")
     [(of_document, spans)] = model.embed_with_spans([document], prompt="document")
     products = of_query @ of_document.T
@@ -125,7 +125,7 @@ def _found(model, query: str, document: str) -> tuple[list[Match], float, int]:
 
 
 def _word_around(text: str, begin: int, end: int) -> tuple[int, int]:
-    """Return the characters of the word that a token is of.
+    """Return the characters of the word that contains a token.
 
     Example:
         >>> _word_around("He resets it.", 3, 6), _word_around("Rom, 東京", 5, 6)
@@ -138,14 +138,14 @@ def _word_around(text: str, begin: int, end: int) -> tuple[int, int]:
 
 
 def _document_marks(found: list[Match], query: str, colors: dict) -> list[Mark]:
-    """Return a mark for each word that was found, with the words of the query that found it."""
+    """Return a mark for each matched word, with the words of the query that match it."""
     finders: dict[tuple[int, int], list[Match]] = {}
     for match in found:
         if match.found is not None:
             finders.setdefault(match.found, []).append(match)
     marks, last = [], 0
     for (begin, end), by in sorted(finders.items()):
-        if begin < last:  # a token that reaches over the end of a word
+        if begin < last:  # a token that continues after the end of a word
             continue
         best = max(by, key=lambda match: match.score)
         names = dict.fromkeys(_caption(query[slice(*match.word)]) for match in by)
@@ -174,7 +174,7 @@ def _row(match: Match, query: str, document: str, color: str) -> str:
 
 
 def _lines(found: list[Match], query: str, document: str) -> list[str]:
-    """Return the matches with bars, for a terminal."""
+    """Return the matches with bars for a terminal."""
     tokens = [query[slice(*match.token)] for match in found]
     width = max(map(len, tokens), default=0)
     return [

@@ -1,4 +1,4 @@
-"""Pictures for a notebook and for a terminal."""
+"""Pictures for notebooks and terminals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from encoder_zoo.common.escaping import in_html, in_line
 from encoder_zoo.presets.files.atomic import replacing_file
 
-_CONTROLS = re.compile(r"[^\n\t]+")  # in_line would take these for ends of a line
+_CONTROLS = re.compile(r"[^\n\t]+")  # in_line would escape line ends and tabs
 PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"><meta name="generator" content="encoder_zoo">
 <meta name="viewport" content="width=device-width">
@@ -24,13 +24,13 @@ h1 {{ font-size: 1.4em; }}
 
 
 class Picture:
-    """A picture that a notebook shows as HTML and a terminal as text.
+    """A picture that is displayed as HTML in a notebook and as text in a terminal.
 
-    The last line of a notebook's cell is drawn by itself. Pictures are joined with `+`.
+    A notebook displays a picture if it is the last line of a cell. Use `+` to combine pictures.
 
     Args:
-        html: with its styles; texts in it escaped.
-        text: the same for a terminal.
+        html: String. The picture as HTML, with its styles and with escaped texts.
+        text: String. The picture as text.
 
     Example:
         >>> print(Picture("<b>Rome</b>", "[Rome]") + Picture("<i>Oslo</i>", "[Oslo]"))
@@ -53,7 +53,7 @@ class Picture:
         return Picture(self.html + other.html, f"{self.text}\n\n{other.text}")
 
     def show(self) -> None:
-        """Draw the picture: as HTML in a notebook, else as text. For scripts and loops."""
+        """Display the picture as HTML in a notebook, or print it as text, in scripts and loops."""
         try:
             from IPython.display import display
         except ImportError:
@@ -62,14 +62,14 @@ class Picture:
             display(self)
 
     def save(self, path: str | os.PathLike[str], title: str = "") -> None:
-        """Write a page of HTML.
+        """Write the picture to an HTML page.
 
         Args:
-            path: of the file, such as "entities.html".
-            title: a line above the picture.
+            path: Path of the file, such as "entities.html".
+            title: String. Title above the picture. Defaults to "".
 
         Raises:
-            ValueError: If another program wrote the file that exists there.
+            ValueError: If the file exists and was written by another program.
         """
         title = in_html(title)
         heading = f"<h1>{title}</h1>" if title else ""
