@@ -22,8 +22,8 @@ def choose_installed_backend() -> None:
     Raises:
         ImportError: If no backend is installed, or if the chosen one is not.
     """
-    if "keras" in sys.modules:
-        return
+    if "keras" in sys.modules or not _is_installed("keras"):
+        return  # without Keras there is `open_export`, which needs no backend
     file = keras_file()
     variable, in_file = os.environ.get("KERAS_BACKEND"), read_backend(file)
     backend = variable or in_file

@@ -1,5 +1,6 @@
 """The package as pip installs it: its files, standing in the repository's root, and its types."""
 
+import importlib.util
 import os
 import pathlib
 import re
@@ -8,11 +9,14 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import warnings
 
 import pytest
 from paths import ROOT, TOPS
 
 import encoder_zoo as ez
+from encoder_zoo.encoders import get_family
+from encoder_zoo.testing import tiny
 
 
 def run(*command: object, cwd: pathlib.Path = ROOT, ok: bool = True, **environment: str) -> str:
@@ -133,3 +137,35 @@ def test_packages_that_are_advised_have_these_names():
         for name in re.findall(r"pip install ([\w-]+)`", path.read_text(encoding="utf-8"))
     }
     assert len(advised) > 10 and advised <= known, advised - known
+
+
+OPEN = """
+import sys
+import encoder_zoo as ez
+print(ez.open_export(sys.argv[1]).classify("a b")["label"])
+for name in ("keras", "tensorflow", "torch", "jax", "safetensors", "huggingface_hub"):
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    print(name)
+"""
+
+
+@pytest.mark.slow
+def test_an_export_answers_where_keras_is_not_installed(installed, tmp_path):
+    """The environment has NumPy, `tokenizers`, ONNX Runtime and this package."""
+    task = tiny.task(get_family("bert"), ez.SequenceClassifier)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        task.export(tmp_path / "served", format="onnx")
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
+    [packages] = (tmp_path / "env").glob("lib/python*/site-packages")
+    (packages / "encoder_zoo").symlink_to(installed / "encoder_zoo")
+    for name in ("numpy", "tokenizers", "onnxruntime"):
+        home = pathlib.Path(importlib.util.find_spec(name).origin).parent
+        for path in home.parent.glob(f"{name}*"):  # with shared libraries
+            (packages / path.name).symlink_to(path)
+    python = tmp_path / "env" / "bin" / "python"
+    found = run(python, "-c", OPEN, tmp_path / "served", cwd=tmp_path)
+    assert found.split() == [task.classify("a b")["label"]]
