@@ -81,7 +81,9 @@ def read_kind(folder: str) -> str:
 
 
 def open_model(folder: str, kind: str) -> Any:
-    """Open the task that `save_to_preset` wrote."""
+    """Open the task that `save_to_preset` wrote, or the export that `export` wrote."""
+    if kind == "export":
+        return ez.open_export(folder)
     from encoder_zoo.tasks import all_tasks  # imports Keras, which an opened export does without
 
     classes = {task.record.name: task for task in all_tasks()}

@@ -247,8 +247,9 @@ def read_rerank(model: Model, fields: Fields) -> Question:
 
     def run(rows: Rows) -> Sequence:
         queries, texts = columns_of(rows)
-        batch_size = model.limits.max_batch_texts
-        return model.task.predict((queries, texts), batch_size, verbose=0)[:, 0]
+        batch_size, predict = model.limits.max_batch_texts, model.task.predict
+        quiet = {"verbose": 0} if "verbose" in inspect.signature(predict).parameters else {}
+        return predict((queries, texts), batch_size, **quiet)[:, 0]
 
     return Question(model.ask("rank", [(query, text) for text in texts], run, {}), write)
 

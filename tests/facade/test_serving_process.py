@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from paths import ROOT
 from processes import free_addresses
-from served import httpx, wait_until
+from served import httpx, serve, wait_until
+from small_tasks import make
 
 import encoder_zoo as ez
-from encoder_zoo.serving import open_folders
+from encoder_zoo.serving import create_app, open_folders
 
 GUIDE = (ROOT / "guides" / "http_service.py").read_text("utf-8")
 PRODUCTION = (ROOT / "docs" / "pages" / "topics" / "production.md").read_text("utf-8")
@@ -113,6 +114,31 @@ def test_the_container_installs_and_copies_what_its_command_needs(folders):
         path.name for path in folders.iterdir()
     }
     assert command[command.index("--port") + 1] == text["EXPOSE"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:In the future `np.object`:FutureWarning")  # of Keras's export
+def test_exports_answer_as_their_tasks(folders, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("tf2onnx")
+    tasks = {
+        "reviews": ez.SequenceClassifier.from_preset(folders / "reviews"),
+        "pairs": make("Reranker"),
+    }
+    for name, task in tasks.items():
+        task.export(tmp_path / name, format="onnx")
+    models, _ = open_folders([str(tmp_path / name) for name in tasks])
+    assert {type(model).__name__ for model in models.values()} == {"OpenedExport"}
+    with serve(create_app(models)) as client:
+        [found] = client.post("/classify", json={"texts": "I love it."}).json()["answers"]
+        [expected] = tasks["reviews"].classify(["I love it."])
+        assert found["label"] == expected["label"]
+        assert found["score"] == pytest.approx(expected["score"], abs=1e-5)
+        ranked = client.post("/rerank", json={"query": "one", "texts": ["two", "three"]}).json()
+        scores = {
+            row["index"]: row["score"] for row in tasks["pairs"].rank("one", ["two", "three"])
+        }
+        assert {row["index"]: row["score"] for row in ranked} == pytest.approx(scores, abs=1e-5)
 
 
 @pytest.mark.slow
