@@ -1,8 +1,8 @@
-"""encoder_zoo: encoder-only transformers for Keras 3, from raw text to answers.
+"""encoder_zoo: encoder-only transformers for Keras 3, from raw text to predictions.
 
-Every public name is imported when it is first used, so that `import encoder_zoo` loads neither
-Keras nor TensorFlow. Keras opens files that hold this package's classes after that import alone.
-The names are listed once, in `__init__.pyi`.
+Every public name is imported when it is first used, so `import encoder_zoo` does not import Keras
+or TensorFlow. After this import, Keras can load files that contain the classes of this package. The
+names are listed in `__init__.pyi`.
 
 Example:
     >>> import encoder_zoo as ez
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
     if public not in HOMES:
         from encoder_zoo.unknown_names import explain
 
-        # With its name and without the module, Python adds no suggestion of its own.
+        # If only the name is set and not the module, Python does not add its own suggestion.
         raise AttributeError(explain(name, __all__), name=name)
     globals()[name] = value = load(HOMES[public], public)
     return value

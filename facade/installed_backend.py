@@ -1,4 +1,4 @@
-"""The backend of Keras where TensorFlow, which Keras takes if nothing is said, is not installed."""
+"""Select an installed Keras backend if TensorFlow, which is the default, is not installed."""
 
 import importlib.util
 import logging
@@ -14,13 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 def choose_installed_backend() -> None:
-    """Set KERAS_BACKEND to an installed backend, if Keras would take TensorFlow and it is missing.
+    """Set KERAS_BACKEND to an installed backend if TensorFlow would be used but is not installed.
 
-    A variable that is set counts as it is; so does Keras when it is imported already. The file
-    keras.json counts unless it names TensorFlow: Keras writes that itself in its first import.
+    If the variable is set or Keras is already imported, nothing changes. The file keras.json has
+    priority unless it contains TensorFlow, because Keras writes this default when it is first
+    imported.
 
     Raises:
-        ImportError: If no backend is installed, or if the chosen one is not.
+        ImportError: If no backend is installed, or if the selected backend is not installed.
     """
     if "keras" in sys.modules or not _is_installed("keras"):
         return  # without Keras there is `open_export`, which needs no backend
@@ -53,5 +54,5 @@ def choose_installed_backend() -> None:
 def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ValueError:  # imported by hand, or hidden
+    except ValueError:  # imported manually, or hidden
         return sys.modules[name] is not None

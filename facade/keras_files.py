@@ -1,6 +1,6 @@
-"""Registers the public classes with Keras without importing them, so that `.keras` files open.
+"""Register the public classes with Keras without importing them, so it can load `.keras` files.
 
-Classes register themselves when their modules are imported; before, a `StandIn` is registered.
+Classes register themselves when their modules are imported. Until then, a `StandIn` is registered.
 """
 
 import importlib
@@ -12,11 +12,11 @@ from encoder_zoo.common.serializable import call_after_keras
 def register_with_keras(homes: Mapping[str, str]) -> None:
     """Register the public names with Keras, now or when Keras is imported.
 
-    Other classes register themselves when a public class imports them. Modules that a file names
-    are never imported.
+    Other classes register themselves when a public class imports them. Modules in a file are never
+    imported.
 
     Args:
-        homes: {name: module that it is in}.
+        homes: Dict {name: module that contains it}.
     """
 
     def register() -> None:
@@ -30,10 +30,10 @@ def register_with_keras(homes: Mapping[str, str]) -> None:
 
 
 class StandIn:
-    """Represents a class in Keras's registry, and imports it at first use.
+    """Represents a class in the Keras registry, and imports it when it is first used.
 
     Raises:
-        TypeError: If the name is not that of a class in Keras files.
+        TypeError: If the name is not a class in Keras files.
 
     Example:
         >>> StandIn("encoder_zoo.encoders.tokenizers.wordpiece", "BertTokenizer").__name__
@@ -46,7 +46,7 @@ class StandIn:
     def __getattr__(self, attribute: str) -> object:
         import keras
 
-        importlib.import_module(self._module)  # registers the class in place of this object
+        importlib.import_module(self._module)  # registers the class instead of this object
         cls = keras.saving.get_custom_objects().get(f"encoder_zoo>{self._name}")
         if cls is None or isinstance(cls, StandIn):
             raise TypeError(f"Could not locate class {self._name!r}: Keras files do not hold it.")

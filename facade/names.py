@@ -8,7 +8,7 @@ import pkgutil
 
 
 def read_stub(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {name: module that it is imported from} and {alias: name} of a stub.
+    """Read {name: module that contains it} and {alias: name} from a stub.
 
     Example:
         >>> read_stub("from a.b import C as C\\nD = C\\n")
@@ -24,7 +24,7 @@ def read_stub(text: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def load(module: str, name: str) -> object:
-    """Import what `from module import name` imports.
+    """Import a name like `from module import name`.
 
     Example:
         >>> load("encoder_zoo.presets.registry", "list_presets").__name__

@@ -1,6 +1,6 @@
-"""Estimators of scikit-learn: texts to classes, to numbers and to vectors.
+"""Estimators of scikit-learn, which convert texts to classes, numbers and vectors.
 
-They are imported when they are first used, as scikit-learn is optional.
+They are imported when they are first used, because scikit-learn is optional.
 
 Example:
     >>> from encoder_zoo.sklearn import TextClassifier
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'encoder_zoo.sklearn' has no attribute '{name}'")
     try:
-        importlib.import_module("sklearn")  # scikit-learn's, at once and not after Keras
+        importlib.import_module("sklearn")  # scikit-learn itself, immediately and not after Keras
     except ModuleNotFoundError as error:
         raise ImportError(
             f"encoder_zoo.sklearn.{name} needs scikit-learn, which is not installed: "

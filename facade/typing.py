@@ -1,4 +1,4 @@
-"""Types of the answers: dicts with fixed keys, for annotations of one's own functions.
+"""Types of predictions: dicts with fixed keys, for type annotations.
 
 Example:
     >>> import encoder_zoo as ez

@@ -1,10 +1,10 @@
-"""Errors for names that the package does not have: typing errors, and names of other libraries."""
+"""Errors for unknown names: typos, and names of other libraries."""
 
 from collections.abc import Iterable
 
 from encoder_zoo.common.wording import close_names, did_you_mean
 
-# {name in transformers, sentence-transformers, KerasHub or spaCy: what is used here}
+# {name in transformers, sentence-transformers, KerasHub or spaCy: replacement}
 ELSEWHERE = {
     "pipeline": "a task: SequenceClassifier.from_preset(...).classify(texts), "
     "TokenClassifier.from_preset(...).extract_entities(texts), "
@@ -33,7 +33,7 @@ ELSEWHERE = {
     "DocBin": "read_annotations(path)",
     "TextClassifier": "SequenceClassifier.from_preset(source)",
 }
-# {end of the name of a class of one family: the class here, which is for all families}
+# {suffix of a class for one family: class in this package for all families}
 ENDINGS = {
     "ForSequenceClassification": "SequenceClassifier",
     "ForTokenClassification": "TokenClassifier",
@@ -47,18 +47,18 @@ ENDINGS = {
     "MaskedLM": "MaskedLM",
     "Classifier": "SequenceClassifier",
 }
-# {end of the name of a class: the end of its name here}
+# {suffix of a class: suffix in this package}
 RENAMED = {"TokenizerFast": "Tokenizer", "Model": "Backbone", "Config": "Backbone"}
 
 
 def explain(name: str, public: Iterable[str]) -> str:
-    """Return the message for a name that the package does not have.
+    """Return the error message for an unknown name.
 
     Example:
         >>> explain("Clasifier", ["Classifier", "SpanQA"])
         "module 'encoder_zoo' has no attribute 'Clasifier'. Did you mean 'Classifier'?"
         >>> explain("AutoModel", [])
-        "module 'encoder_zoo' has no attribute 'AutoModel'. Use Backbone.from_preset(source)."
+        "module 'encoder_zoo' has no attribute 'AutoModel'. Use Backbone.from_preset(source).
     """
     message = f"module 'encoder_zoo' has no attribute {name!r}."
     public = list(public)
@@ -72,7 +72,7 @@ def explain(name: str, public: Iterable[str]) -> str:
 
 
 def similar_names(name: str, public: Iterable[str]) -> list[str]:
-    """Return up to two public names that differ by a typing error, also in capitals.
+    """Return up to two public names that only differ by a typo or in their case.
 
     Example:
         >>> similar_names("bertbackbone", ["BertBackbone", "AlbertBackbone", "SpanQA"])
@@ -86,7 +86,7 @@ def similar_names(name: str, public: Iterable[str]) -> list[str]:
 
 
 def _of_a_family(name: str, public: list[str]) -> str | None:
-    """Return the class that is meant by the name of one for a single family."""
+    """Return the class for all families that replaces a class for one family."""
     for end, here in RENAMED.items():
         if name.endswith(end) and name.removesuffix(end) + here in public:
             return name.removesuffix(end) + here

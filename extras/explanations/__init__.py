@@ -1,1 +1,1 @@
-"""Explanations: how much each word says for an answer, or against it."""
+"""Explanations of predictions by the attributions of words."""

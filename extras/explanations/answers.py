@@ -38,7 +38,7 @@ def explain_answers(
     method: str,
     batch_size: int | None,
 ) -> list[AnswerExplanation]:
-    """Return explanations of answers; arguments: see `SpanQA.explain`."""
+    """Return explanations of answers. For the arguments, see `SpanQA.explain`."""
     preprocessor = model.preprocessor
     marks = model.batch_maker.cached("word_marks", lambda: word_marks(preprocessor.tokenizer))
     asked, told = (
@@ -59,7 +59,7 @@ def explain_answers(
             for window in np.flatnonzero(encoded.windows.example.numpy() == i)
             for span in _spans(model, examples, encoded.windows, window, told, columns, answer)
         ]
-        # The score of "no answer" is the lowest of all windows'.
+        # The score of "no answer" is the minimum over all windows.
         best = (max if answer["text"] else min)(spans, key=lambda span: span.score)
         parts = [part_of(asked, i, best.question), part_of(told, i, *best.context)]
         values = attributions(model, best.inputs, parts, best.weights, method, batch_size)
@@ -78,14 +78,14 @@ class Columns(NamedTuple):
 
 
 class SpanPositions(NamedTuple):
-    """A start and an end position in a window that may be an answer's.
+    """A start and an end position in a window, which can be an answer.
 
     Attributes:
-        score: sum of the outputs for them, or of a beam the one for "no answer".
-        weights: (1, ...), 1 at these outputs.
-        inputs: of the window, {name: (1, L)}.
-        question: the question's first position in the window.
-        context: the context's first position in the window, its first token there, and how many.
+        score: Sum of the outputs at the positions. For a beam, the output for "no answer".
+        weights: Array of shape (1, ...), which is 1 at these outputs.
+        inputs: Dict {name: (1, L)}. Inputs of the window.
+        question: Position of the first token of the question.
+        context: Position of the context, index of its first token, and number of tokens.
     """
 
     score: float
@@ -104,9 +104,9 @@ def _spans(
     columns: Columns,
     answer: Answer,
 ) -> list[SpanPositions]:
-    """Return the spans in a window that have an answer's characters.
+    """Return the spans in a window with the characters of an answer.
 
-    Several tokens may have the same characters.
+    Several tokens can have the same characters.
     """
     inputs = example_inputs(model, examples, window)
     row, begin, length = (
@@ -122,7 +122,7 @@ def _spans(
         if model.beam and answer["text"]:
             given = {**inputs, "answer_start": np.array([[first]], "int32")}
         elif model.beam:
-            at = ([0], [2])  # of all spans' outputs, the logit of "no answer"
+            at = ([0], [2])  # for the outputs of all spans, the logit of "no answer"
         outputs = ops.convert_to_numpy(model(given, training=False)).astype("float32")
         weights = np.zeros_like(outputs)
         weights[0, at[0], at[1]] = 1
@@ -134,7 +134,7 @@ def _spans(
 def _bounds(
     tokens: TokenizedTexts, row: int, answer: Answer, window: slice, column: int
 ) -> list[tuple[int, int]]:
-    """Return the positions in a window's example that an answer may begin and end at."""
+    """Return the positions in a window at which an answer can begin and end."""
     starts, ends = (values[row].numpy()[window] for values in (tokens.starts, tokens.ends))
     real = starts < ends
     first = np.flatnonzero(real & (starts == answer["start"])) + column

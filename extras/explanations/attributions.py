@@ -1,4 +1,4 @@
-"""Attributions of words: how much each says for an output, or against it.
+"""Compute attributions of words, which support or contradict an output.
 
 Comment letters: L sequence, T tokens of a text.
 """
@@ -28,14 +28,14 @@ logger = logging.getLogger("encoder_zoo")
 
 
 class Part(NamedTuple):
-    """A text, or the tokens of it that an example holds.
+    """A text and its tokens in an example.
 
     Attributes:
-        text: the whole text.
-        column: position of its first token in the example.
-        words: (T,) int, the number of each token's word in the text.
-        starts: the first character of each word of the text.
-        ends: the character after its last; 0 of a word without characters.
+        text: String. The complete text.
+        column: Integer. Position of its first token in the example.
+        words: Integer array of shape (T,). Index of the word for each token.
+        starts: Start position of each word in the text.
+        ends: End position of each word, or 0 for a word without characters.
     """
 
     text: str
@@ -47,18 +47,18 @@ class Part(NamedTuple):
 
 TOLERANCE = 1e-3  # of the sum of all attributions
 
-SHARE = 0.01  # of the tolerance, that the shortest parts have: less is lost in float32
+SHARE = 0.01  # maximum number of points, as the outputs are not more accurate
 
-MAX_POINTS = 1000  # after which no part is halved: the outputs are too coarse
+MAX_POINTS = 1000  # maximum number of points, because the outputs are not accurate enough for more
 
 
 class Attribution(NamedTuple):
     """Attributions of tokens to an output.
 
     Attributes:
-        tokens: (L,) float64.
-        output: of the text.
-        baseline: of the text with its words masked.
+        tokens: Float64 array of shape (L,). Attribution of each token.
+        output: Float. Output for the text.
+        baseline: Float. Output for the text with masked words.
     """
 
     tokens: np.ndarray
@@ -69,7 +69,7 @@ class Attribution(NamedTuple):
 def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return nodes and weights (count,) of the Gauss-Lobatto quadrature from 0 to 1.
 
-    It is exact for polynomials of degree 2 count - 3, and both ends are nodes.
+    The quadrature is exact for polynomials of degree 2 count - 3. Both ends are nodes.
 
     Source: Abramowitz and Stegun 1964, 25.4.32.
 
@@ -87,11 +87,11 @@ NODES, WEIGHTS = lobatto(7)
 
 
 def integrated_gradients(along: Callable) -> Attribution:
-    """Return the integrated gradients of tokens, whose sum is the difference of the outputs.
+    """Compute integrated gradients. Their sum is the difference between the outputs.
 
     Args:
-        along: from points (n,) from 0 to 1 to outputs (n,) and slopes (n, L), as
-            `straight_line` makes it.
+        along: Function that maps points (n,) from 0 to 1 to outputs (n,) and slopes (n, L), see
+            `straight_line`.
 
     Source: Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, section 3.
 
@@ -121,10 +121,10 @@ def integrated_gradients(along: Callable) -> Attribution:
 
 
 def gradient_times_input(along: Callable) -> Attribution:
-    """Return the slopes of the tokens at the text itself: one gradient, and no completeness.
+    """Compute the slopes of the tokens at the text with a single gradient. Their sum is not exact.
 
     Args:
-        along: see `integrated_gradients`.
+        along: See `integrated_gradients`.
 
     Source: Shrikumar et al. 2016, Not Just a Black Box, section 2, with the difference to the
     baseline as the input.
@@ -136,14 +136,14 @@ def gradient_times_input(along: Callable) -> Attribution:
 def part_of(
     tokens: TokenizedTexts, row: int, column: int, begin: int = 0, count: int | None = None
 ) -> Part:
-    """Return the tokens of a text that an example holds.
+    """Return the tokens of a text in an example.
 
     Args:
-        tokens: of texts.
-        row: the text.
-        column: position in the example of the first of them.
-        begin: the first of them in the text.
-        count: how many; None: all after this one.
+        tokens: Tokens of all texts.
+        row: Integer. Index of the text.
+        column: Integer. Position of the first token in the example.
+        begin: Integer. Index of the first token in the text.
+        count: Integer. Number of tokens. None selects all following tokens.
     """
     end = None if count is None else begin + count
     first, last, words = (
@@ -158,7 +158,7 @@ def part_of(
 
 
 def example_inputs(task: Task, examples: Mapping, index: int) -> dict[str, np.ndarray]:
-    """Return the model's inputs of an encoded example, {name: (1, L)}."""
+    """Return the model inputs for an encoded example, {name: (1, L)}."""
     example = take_examples(examples, [index])
     inputs = keras.utils.unpack_x_y_sample_weight(task.batch_maker.collate()(example))[0]
     return {name: values.numpy() for name, values in inputs.items()}
@@ -172,15 +172,15 @@ def attributions(
     method: str,
     batch_size: int | None,
 ) -> Attributions:
-    """Return what the words of an example add to a weighted sum of its outputs.
+    """Compute the attributions of words to a weighted sum of the outputs.
 
     Args:
-        task: the model.
-        inputs: of the example, {name: (1, L)}.
-        parts: its texts.
-        weights: of its outputs, (1, ...).
-        method: one of `METHODS`.
-        batch_size: points of a line at once; None for the default.
+        task: The model.
+        inputs: Dict {name: (1, L)}. Inputs of the example.
+        parts: Texts of the example.
+        weights: Array of shape (1, ...). Weights of the outputs.
+        method: One of `METHODS`.
+        batch_size: Integer. Number of points in a batch, or None for the default.
     """
     masked = np.array(inputs["token_ids"])
     for part in parts:
@@ -198,14 +198,14 @@ def attributions(
 
 
 def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribution]:
-    """Return the words of a text, each with the sum of its tokens' attributions."""
+    """Return the words of a text with the sum of the attributions of their tokens."""
     found, unseen = [], 0.0
     for word in dict.fromkeys(part.words.tolist()):
         tokens = np.flatnonzero(part.words == word)
         added = float(attribution[part.column + tokens].sum())
         start, end = int(part.starts[word]), int(part.ends[word])
         text = part.text[start:end]
-        if not text.strip():  # a space that is a token goes with the word behind it
+        if not text.strip():  # a token that is a space belongs to the following word
             unseen += added
             continue
         found.append(
@@ -220,11 +220,11 @@ def _words(number: int, part: Part, attribution: np.ndarray) -> list[WordAttribu
 
 
 def weighted_sum(found: Sequence[Attributions], weights: Sequence[float]) -> Attributions:
-    """Return the attributions to a weighted sum of the logits of several parts of the same texts.
+    """Combine the attributions to several logits into the attributions to their weighted sum.
 
     Args:
-        found: of the parts.
-        weights: as many.
+        found: List of attributions with the same texts.
+        weights: List of weights with the same length.
     """
     words = {}
     for row, weight in zip(found, weights, strict=True):
@@ -241,7 +241,7 @@ def weighted_sum(found: Sequence[Attributions], weights: Sequence[float]) -> Att
 
 
 def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
-    """Log how many explanations do not add up to the difference of the logits."""
+    """Log the number of explanations whose sum differs from the difference of the logits."""
     if method != "integrated_gradients":
         return
     gaps = [
@@ -261,16 +261,16 @@ def warn_incomplete(found: Sequence[Attributions], method: str) -> None:
 
 
 def weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
-    """Return sums of a model's outputs for one text, each output times its weight.
+    """Compute weighted sums of the model outputs for one text.
 
     Args:
-        task: the model.
-        inputs: of the text, {name: (1, L)}.
-        weights: of the outputs, (1, ...).
-        vectors: (n, L, D), each in place of the text's embeddings.
+        task: The model.
+        inputs: Dict {name: (1, L)}. Inputs of the text.
+        weights: Array of shape (1, ...). Weights of the outputs.
+        vectors: Array of shape (n, L, D). Replacements for the embeddings of the text.
 
     Returns:
-        (n,) float32.
+        Float32 array of shape (n,).
     """
     count = vectors.shape[0]
     inputs = {
@@ -284,11 +284,11 @@ def weighted_logits(task: Task, inputs: Mapping, weights: np.ndarray, vectors):
 
 
 def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values (n,) of a function of the rows of x (n, ...), and each row's gradient.
+    """Compute the values (n,) and gradients of a function for each row of x, (n, ...).
 
     Args:
-        function: from (n, ...) to (n,), each value of its own row alone.
-        x: float32.
+        function: Function that maps (n, ...) to (n,). Each value only depends on its own row.
+        x: Float32 array.
 
     Example:
         >>> values, gradients = values_and_gradients(
@@ -319,18 +319,18 @@ def values_and_gradients(function: Callable, x: np.ndarray) -> tuple[np.ndarray,
 def straight_line(
     task: Task, inputs: Mapping, masked_ids: np.ndarray, weights: np.ndarray, batch_size: int
 ) -> Callable:
-    """Return the function of points from 0 to 1 on the line from a masked text to the text.
+    """Return a function of points from 0 to 1 on the line from the masked text to the text.
 
     Args:
-        task: the model.
-        inputs: of the text, {name: (1, L)}.
-        masked_ids: (1, L), the text's ids with masks for its words.
-        weights: see `weighted_logits`.
-        batch_size: points at once.
+        task: The model.
+        inputs: Dict {name: (1, L)}. Inputs of the text.
+        masked_ids: Array of shape (1, L). Token ids in which words are replaced by masks.
+        weights: See `weighted_logits`.
+        batch_size: Integer. Number of points in a batch.
 
     Returns:
-        A function of (n,) points. It returns the outputs (n,) there, and by how much each token's
-        embedding changes them along the line, (n, L).
+        Function of points (n,). It returns the outputs (n,) and the slopes (n, L), which are the
+        changes of the output along the line by the embedding of each token.
     """
     start, end = (
         ops.convert_to_numpy(

@@ -1,4 +1,4 @@
-"""Explain why words are taken for an entity: by the words around them.
+"""Explain the prediction of an entity by the surrounding words.
 
 Comment letters: L sequence, C tags.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def explain_entities(
     tagger: TokenClassifier, texts, strategy: str, method: str, batch_size: int | None
 ) -> list[list[EntityExplanation]]:
-    """Return explanations of entities; arguments: see `TokenClassifier.explain`."""
+    """Return explanations of entities. For the arguments, see `TokenClassifier.explain`."""
     entities = tagger.extract_entities(texts, strategy, batch_size)
     tokens = tagger.preprocessor.tokens(texts, tagger.split_symbols)
     windows = tagger.preprocessor.windows(tokens)
@@ -54,7 +54,7 @@ def explain_entities(
 
 
 def _members(tokens: TokenizedTexts, row: int, entity: Entity, strategy: str) -> np.ndarray:
-    """Return the tokens of an entity by which it was found, counted in its text."""
+    """Return the indices of the tokens that determine an entity."""
     starts, ends = tokens.starts[row].numpy(), tokens.ends[row].numpy()
     inside = (starts < entity["end"]) & (ends > entity["start"])
     if strategy == "first":
@@ -63,7 +63,7 @@ def _members(tokens: TokenizedTexts, row: int, entity: Entity, strategy: str) ->
 
 
 def _window(windows: Windows, row: int, token: int) -> int:
-    """Return the window that counts for a token."""
+    """Return the window that determines the prediction for a token."""
     begin = windows.begin.numpy()
     owned = (begin + windows.owned_from.numpy() <= token) & (
         token < begin + windows.owned_to.numpy()
@@ -72,7 +72,7 @@ def _window(windows: Windows, row: int, token: int) -> int:
 
 
 def _tags(tagger: TokenClassifier, label: str, strategy: str) -> np.ndarray:
-    """Return the indices of the tags that stand for an entity's label."""
+    """Return the indices of the tags for the label of an entity."""
     if strategy == "none":
         return np.array([tagger.tag_names.index(label)])
     parsed = parse_tags(tagger.tag_names)
@@ -82,7 +82,7 @@ def _tags(tagger: TokenClassifier, label: str, strategy: str) -> np.ndarray:
 def _weights(
     tagger: TokenClassifier, inputs: dict, columns: np.ndarray, tags: np.ndarray
 ) -> np.ndarray:
-    """Return the weights (1, L, C) whose sum of logits is the mean of the tokens' best tags."""
+    """Return weights (1, L, C) whose weighted sum is the mean of the best tag logits."""
     logits = ops.convert_to_numpy(tagger(inputs, training=False)).astype("float32")
     best = tags[logits[0][np.ix_(columns, tags)].argmax(axis=1)]
     weights = np.zeros_like(logits)

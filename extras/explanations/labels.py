@@ -1,4 +1,4 @@
-"""Explain why a classifier gives a label: by the words of its texts.
+"""Explain the label of a classifier by the words of its texts.
 
 Comment letters: W windows of a text, C classes.
 """
@@ -37,7 +37,7 @@ def explain_labels(
     method: str,
     batch_size: int | None,
 ) -> list[Explanation]:
-    """Return explanations of texts or pairs; arguments: see `SequenceClassifier.explain`."""
+    """Return explanations of texts or pairs, see `SequenceClassifier.explain`."""
     check_preprocessor(classifier, texts)
     index = None if label is None else _class_index(classifier, label)
     tokens, windows, examples = _encoded(classifier, texts)
@@ -46,7 +46,7 @@ def explain_labels(
         numbers = np.flatnonzero(example == i)
         inputs = [example_inputs(classifier, examples, n) for n in numbers]
         logits = [ops.convert_to_numpy(classifier(x, training=False)) for x in inputs]
-        logits = np.concatenate(logits).astype("float32")  # of the windows, (W, C)
+        logits = np.concatenate(logits).astype("float32")  # for all windows, (W, C)
         shares = _shares(logits, classifier.window_pooling)
         pooled = (shares * logits).sum(axis=0)
         target = pooled.argmax() if index is None else index
@@ -65,7 +65,7 @@ def explain_labels(
 
 
 def _encoded(classifier: SequenceClassifier, texts) -> tuple:
-    """Return the tokens of one or two columns of texts, their parts that are read, and examples."""
+    """Return the tokens of one or two columns of texts, the parts in windows, and examples."""
     preprocessor = classifier.preprocessor
     tokenizer = preprocessor.tokenizer
     marks = classifier.batch_maker.cached("word_marks", lambda: word_marks(tokenizer))
@@ -100,7 +100,7 @@ def _parts(
 
 
 def _shares(logits: np.ndarray, pooling: str) -> np.ndarray:
-    """Return by how much each window counts for each of the text's logits, (W, C)."""
+    """Return the weight of each window for each logit of the text, (W, C)."""
     if pooling == "max":
         return np.eye(len(logits), dtype="float32")[:, logits.argmax(axis=0)]
     return np.full_like(logits, 1 / len(logits))
@@ -116,7 +116,7 @@ def _class_index(classifier: SequenceClassifier, label: str | int) -> int:
 
 
 def _score(classifier: SequenceClassifier, logits: np.ndarray, index: int) -> float:
-    """Return the probability of a class; of a regression its number."""
+    """Return the probability of a class, or the predicted value for regression."""
     if classifier.problem_type == "regression":
         return float(logits[index])
     return float(classifier._class_answers.probabilities(logits)[index])
