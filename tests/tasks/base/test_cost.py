@@ -115,6 +115,14 @@ CASES = {
     "explain": (40, lambda: lambda n: model("SequenceClassifier", num_classes=2).explain(text(n))),
     "late embed": (100, lambda: lambda n: model("LateInteraction").embed(texts(n))),
     "sparse embed": (50, lambda: lambda n: model("SparseEncoder").embed(texts(n))),
+    "evaluate classes": (
+        50,
+        lambda: (
+            lambda n: model("SequenceClassifier", num_classes=2).evaluate_classes(
+                texts(n), [i % 2 for i in range(n)]
+            )
+        ),
+    ),
     "chunks": (
         20_000,
         lambda: lambda n: model("TextEmbedder").chunks([text(n)], length=32, overlap=8),
