@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 TOLERANCE = 1e-3  # of the sum of all attributions
 
-SHARE = 0.01  # maximum number of points, as the outputs are not more accurate
+SHARE = 0.01  # fraction of the tolerance for the shortest intervals: float32 rounds less
 
 MAX_POINTS = 1000  # maximum number of points, because the outputs are not accurate enough for more
 
