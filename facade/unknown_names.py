@@ -58,7 +58,7 @@ def explain(name: str, public: Iterable[str]) -> str:
         >>> explain("Clasifier", ["Classifier", "SpanQA"])
         "module 'encoder_zoo' has no attribute 'Clasifier'. Did you mean 'Classifier'?"
         >>> explain("AutoModel", [])
-        "module 'encoder_zoo' has no attribute 'AutoModel'. Use Backbone.from_preset(source).
+        "module 'encoder_zoo' has no attribute 'AutoModel'. Use Backbone.from_preset(source)."
     """
     message = f"module 'encoder_zoo' has no attribute {name!r}."
     public = list(public)
