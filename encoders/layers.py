@@ -225,6 +225,10 @@ class Dense(KeepsUpdates, CalledDirectly, keras.layers.Dense):
 class LayerNorm(CalledDirectly, keras.layers.LayerNormalization):
     """Keras's LayerNorm over the last axis, with a manual gradient on TensorFlow."""
 
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.axis = -1  # Keras 3.16 counts it from the front, and inputs have more axes at times
+
     def call(self, inputs, training=None):
         if keras.config.backend() == "torch":
             from torch.nn.functional import layer_norm
