@@ -1,1 +1,1 @@
-"""Annotations of tools and of datasets: files, folders and rows."""
+"""Readers for the annotations of annotation tools and datasets."""

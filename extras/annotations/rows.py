@@ -1,7 +1,7 @@
-"""Rows of annotation tools and datasets as texts with spans, words with tags, texts with labels.
+"""Convert the rows of annotation tools and datasets to texts with spans, tags or labels.
 
-Which tool wrote a row is seen by its keys. A row in which no annotation is found is an error: a
-missing annotation is not an empty one.
+The keys of a row show which tool wrote it. A row without an annotation raises an error, because it
+is different from a row with an empty annotation.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ KINDS: tuple[Kind, ...] = ("spans", "tags", "labels")
 
 TEXT = ("text", "data", "sentence", "content")
 WORDS = ("tokens", "words")
-TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # the first that fits the words
+TAGS = ("ner_tags", "tags", "ner", "labels", "label")  # the first one that fits the words is used
 SPANS = ("spans", "entities", "label", "labels", "annotations", "ner")
 LABELS = ("label", "labels", "accept", "cats", "category", "categories")
 # Names of the fields of a span.
 START, END = ("start", "start_offset", "begin"), ("end", "end_offset")
 LABEL = ("label", "labels", "type", "tag", "entity", "entity_group", "hypertextlabels")
-# Answers in Prodigy of rows that are left out.
+# Answers in Prodigy whose rows are dropped.
 LEFT_OUT = {"reject": "rejected", "ignore": "ignored"}
-# Interfaces of Prodigy that write no "spans" where there are none.
+# Prodigy interfaces that omit the key "spans" if a text has no spans.
 SPANS_OF_PRODIGY = ("ner", "ner_manual", "spans", "spans_manual")
 
 EXPECTED = (
-    "Expected rows of doccano, Label Studio, Prodigy or spaCy, or of a dataset with tokens and "
-    "tags, or text and label. Of others pass texts and annotations by themselves: "
+    "Expected rows of doccano, Label Studio, Prodigy or spaCy, or a dataset with tokens and tags "
+    "or with text and label. For other formats, pass texts and annotations separately: "
     "fit(texts, [[(start, end, label), ...], ...]), fit(words, tags) or fit(texts, labels)."
 )
 
 
-NO_TEXT = " If one holds the text, name it: read_annotations(..., text_key=...)."
+NO_TEXT = " If one of them contains the text, pass it: read_annotations(..., text_key=...)."
 
 
 class Annotations(NamedTuple):
-    """Texts with their annotations, as `fit`, `evaluate` and `validation_data` take them.
+    """Texts and annotations in the form that `fit`, `evaluate` and `validation_data` accept.
 
     Attributes:
-        x: texts; or for tags lists of words.
-        y: for every text a list of `{"start", "end", "label"}`, a list of tags, or a label, or a
-            list of labels.
+        x: List of texts, or list of lists of words if the annotations are tags.
+        y: List with the annotation of every text: a list of `{"start", "end", "label"}`, a list of
+            tags, a label or a list of labels.
     """
 
     x: list
@@ -73,11 +73,16 @@ class Annotations(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Hold what is found in a row; None for what is not there.
+    """Text and annotations of a row. Missing parts are None.
 
     Attributes:
-        keys: {"text", "words" or a kind: the key that it was found under}.
-        related: whether there are relations between spans too.
+        text: String or None.
+        words: List of strings or None.
+        spans: List of `{"start", "end", "label"}` or None.
+        tags: List with one tag for every word, or None.
+        labels: List of labels of the text, or None.
+        keys: Dict of the name of a part, such as "text", to the key of the row that contains it.
+        related: Boolean. Whether the row also contains relations between spans.
     """
 
     text: str | None = None
@@ -90,13 +95,17 @@ class Row(NamedTuple):
 
 
 class NotAnnotated(NamedTuple):
-    """Stand for a row that an annotator has rejected, skipped or not seen, or that is repeated."""
+    """Row without a usable annotation, for example because an annotator skipped it.
+
+    Attributes:
+        why: String. Reason for the log, such as "skipped".
+    """
 
     why: str
 
 
 def are_rows(x: object) -> bool:
-    """Return whether an input is rows that hold their annotations, or `Annotations`.
+    """Return whether an object is `Annotations`, a dataset or a list of annotated rows.
 
     Example:
         >>> are_rows([{"text": "Hm", "label": []}]), are_rows(["Hm"]), are_rows([("a", "b")])
@@ -111,7 +120,7 @@ def are_rows(x: object) -> bool:
 
 
 def _is_pair(row: object) -> bool:
-    """Return whether a row is (text, {"entities": [...]}), of spaCy 2."""
+    """Return whether a row has the form (text, {"entities": [...]}) of spaCy 2."""
     is_pair = isinstance(row, tuple | list) and len(row) == 2
     return is_pair and isinstance(row[0], str) and isinstance(row[1], dict)
 
@@ -119,7 +128,7 @@ def _is_pair(row: object) -> bool:
 def read_rows(
     x: object, kinds: Sequence[Kind], classes: Sequence[str] | None, several: bool | None = None
 ) -> Annotations | None:
-    """Return the annotations of what `fit` is given; None where that is no rows that hold them."""
+    """Return the annotations if `x` contains annotated rows, otherwise None."""
     return annotations_of(x, kinds, classes, several) if are_rows(x) else None
 
 
@@ -130,18 +139,20 @@ def annotations_of(
     several: bool | None = None,
     text_key: str | None = None,
 ) -> Annotations:
-    """Return the annotations of rows.
+    """Extract the annotations from rows.
 
     Args:
-        rows: see `read_annotations`.
-        kinds: that are looked for.
-        classes: names of the classes of a task. A dataset that has as many under other names is
-            read by its numbers.
-        several: whether a text may have any number of labels; None: if one has not exactly one.
-        text_key: the key of the text, where it is not known.
+        rows: List of rows or dataset, see `read_annotations`.
+        kinds: Tuple of the kinds of annotations to look for. Defaults to all kinds.
+        classes: List of the class names of a task, or None. If a dataset has the same number of
+            classes with other names, its class ids are used. Defaults to None.
+        several: Boolean or None. Whether a text may have any number of labels. If None, this is
+            True when any text does not have exactly one label. Defaults to None.
+        text_key: String or None. Key of the text in every row. If None, common names such as
+            "text" are tried. Defaults to None.
 
     Raises:
-        ValueError: As for `read_annotations`.
+        ValueError: If rows have no annotations or invalid annotations, see `read_annotations`.
     """
     if isinstance(rows, Annotations):
         return rows
@@ -152,16 +163,16 @@ def annotations_of(
         with reading(f"Row {number}", EXPECTED):
             found = _read(row, number, text_key)
         if isinstance(found, Row) and (task := _task_of(row)):
-            found = _once(found, number, of_tasks.setdefault(task, (number, found)))
+            found = _drop_repeated(found, number, of_tasks.setdefault(task, (number, found)))
         (left_out if isinstance(found, NotAnnotated) else read).append((number, found))
     _report_left_out(left_out, len(read))
     related = [number for number, found in read if found.related]
     if related:
         logger.warning(
-            "Relations are not read: of %d rows, first row %d.", len(related), related[0]
+            "Relations are ignored in %d rows. The first is row %d.", len(related), related[0]
         )
     if not read:
-        raise ValueError(f"None of {len(left_out)} rows is annotated. {EXPECTED}")
+        raise ValueError(f"None of the {len(left_out)} rows is annotated. {EXPECTED}")
     kind = _kind_of(read, rows, kinds)
     _report_repeated(read, kind)
     inputs = "words" if kind == "tags" else "text"
@@ -176,12 +187,15 @@ def annotations_of(
 
 
 def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
-    """Return rows as dicts, pairs or documents; of a dataset its numbers of classes as names."""
+    """Convert a dataset to a list of dicts with class names instead of class ids.
+
+    Other rows are returned unchanged.
+    """
     if getattr(rows, "features", None) is None:
         return rows
     if not hasattr(rows, "__len__"):
         raise ValueError(
-            f"A {type(rows).__name__} can be read only once. Pass a dataset in memory: "
+            f"{type(rows).__name__} can only be read once. Pass a dataset in memory: "
             "Dataset.from_list(list(dataset), features=dataset.features)."
         )
     rows = unformatted(rows)
@@ -190,7 +204,7 @@ def _records(rows: object, classes: Sequence[str] | None) -> Sequence:
 
 
 def _task_of(row: object) -> tuple | None:
-    """Return what rows of several annotators of one text share, where their tool writes it."""
+    """Return an identifier that rows with the same text share, or None if the tool writes none."""
     if isinstance(row, Mapping):
         for name, key in (("annotation_id", "id"), ("_input_hash", "_input_hash")):
             if name in row and key in row:
@@ -198,8 +212,12 @@ def _task_of(row: object) -> tuple | None:
     return None
 
 
-def _once(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
-    """Return a row, or that it repeats the first one of its text."""
+def _drop_repeated(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
+    """Return a row, or `NotAnnotated` if it repeats the first row with the same text.
+
+    Raises:
+        ValueError: If the annotations of the two rows differ.
+    """
     if first[0] == number:
         return row
     for found in KINDS:
@@ -207,8 +225,8 @@ def _once(row: Row, number: int, first: tuple[int, Row]) -> Row | NotAnnotated:
         own, theirs = (v if v is None else sorted(map(str, v)) for v in (own, theirs))
         if own != theirs:
             raise ValueError(
-                f"Rows {first[0]} and {number} are of one text, {row.text or row.words!r:.60}, "
-                "with annotations that differ. Keep one for each text."
+                f"Rows {first[0]} and {number} have the same text, {row.text or row.words!r:.60}, "
+                "and different annotations. Keep one row for each text."
             )
     return NotAnnotated("repeated")
 
@@ -219,7 +237,7 @@ def _report_left_out(left_out: list[tuple[int, NotAnnotated]], read: int) -> Non
         for _, row in left_out:
             counts[row.why] = counts.get(row.why, 0) + 1
         logger.warning(
-            "%d of %d rows are left out: %s. The first: row %d.",
+            "Dropped %d of %d rows: %s. The first is row %d.",
             len(left_out),
             len(left_out) + read,
             ", ".join(f"{count} {why}" for why, count in counts.items()),
@@ -228,7 +246,7 @@ def _report_left_out(left_out: list[tuple[int, NotAnnotated]], read: int) -> Non
 
 
 def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
-    """Log one line if texts are repeated with other annotations, as of several annotators."""
+    """Log a warning if the same text occurs in several rows with different annotations."""
     first: dict[str, tuple[int, str]] = {}
     pairs = []
     for number, row in read:
@@ -237,22 +255,23 @@ def _report_repeated(read: list[tuple[int, Row]], kind: Kind) -> None:
         pairs += [(other, number)] if known != value else []
     if pairs:
         logger.warning(
-            "%d rows repeat the text of another row with other annotations; first rows %d and %d.",
+            "%d rows repeat the text of another row with different annotations. "
+            "The first are rows %d and %d.",
             len(pairs),
             *pairs[0],
         )
 
 
 def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -> Kind:
-    """Return the one kind of annotations that all rows have."""
+    """Return the kind of annotations that all rows have."""
     found = [kind for kind in kinds if all(getattr(row, kind) is not None for _, row in read)]
-    # An empty list may be of spans and of labels: the rows that have some decide.
+    # An empty list can contain spans or labels. Rows with annotations decide.
     filled = [k for k in found if any(len(getattr(row, k)) for _, row in read)]
     if len(filled) == 1 or (not filled and len(found) == 1):
         return (filled or found)[0]
     if found:
         raise ValueError(
-            f"The rows may be read for {' or '.join(found)}. Expected one of them: "
+            f"The rows can be read as {' or '.join(found)}. Choose one of them, for example "
             f"read_annotations(..., kind={found[0]!r})."
         )
     for number, row in read:
@@ -268,7 +287,7 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
             raise ValueError(
                 f"Row {number} has {kind}, row {other} has {has}. Expected one kind in all rows."
             )
-    seen = _seen(_records(rows, None)[number])
+    seen = _describe_row(_records(rows, None)[number])
     there = [kind for kind in KINDS if getattr(row, kind) is not None]
     there = f" It has {' and '.join(there)}." if there else ""
     raise ValueError(f"Row {number} has no {' or '.join(kinds)}.{there} It has {seen}. {EXPECTED}")
@@ -276,27 +295,27 @@ def _kind_of(read: list[tuple[int, Row]], rows: object, kinds: Sequence[Kind]) -
 
 def _no_annotation(number: int, key: str | None, value: object) -> str:
     return (
-        f"Row {number} has no annotation: {key!r} is {shown(value)}. Leave such rows out; those in "
-        "which nothing is to be annotated have an empty list."
+        f"Row {number} has no annotation: {key!r} is {shown(value)}. Remove the row, or use an "
+        "empty list if the text contains nothing to annotate."
     )
 
 
-def _seen(row: object) -> str:
-    """Return what is seen in a row that is not understood."""
+def _describe_row(row: object) -> str:
+    """Describe a row with an unknown format for an error message."""
     if isinstance(row, dict):
         return "the keys " + ", ".join(map(repr, row))
     return f"the type {type(row).__name__}: {row!r:.60}"
 
 
 def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
-    """Return one label for every text, or lists of labels where a text may have several."""
+    """Return one label for every text, or lists of labels if a text may have several labels."""
     if several or (several is None and any(len(labels) != 1 for _, labels in y)):
         return [labels for _, labels in y]
     for number, labels in y:
         if len(labels) != 1:
             raise ValueError(
                 f"Row {number} has {f'the labels {labels}' if labels else 'no label'}. Expected "
-                'one, unless problem_type="multi_label_classification".'
+                'one label, or problem_type="multi_label_classification".'
             )
     return [label for _, [label] in y]
 
@@ -305,20 +324,20 @@ def _as_labels(y: list[tuple[int, list]], several: bool | None) -> list:
 
 
 def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Return what is annotated in a row."""
+    """Read the text and the annotations of a row."""
     row = reference_of(row)
     if is_doc(row):
-        return _of_document(row, number)
+        return _read_document(row, number)
     if _is_pair(row):
         row = {"text": row[0], **row[1]}
     if not isinstance(row, dict):
-        raise ValueError(f"Row {number} is {_seen(row)}. {EXPECTED}")
+        raise ValueError(f"Row {number} is {_describe_row(row)}. {EXPECTED}")
     row = {
-        key: plain(value) if key in (*TEXT, text_key) else _decoded(plain(value))
+        key: plain(value) if key in (*TEXT, text_key) else _parse_cell(plain(value))
         for key, value in row.items()
     }
     if isinstance(row.get("data"), dict):
-        return _of_label_studio(row, number, text_key)
+        return _read_label_studio(row, number, text_key)
     answer = field_of(row, "answer", (str, type(None)), f"Row {number}", None)
     if answer in LEFT_OUT:
         return NotAnnotated(LEFT_OUT[answer])
@@ -330,29 +349,29 @@ def _read(row: object, number: int, text_key: str | None) -> Row | NotAnnotated:
         return None if item is None else item[1]
 
     words = found("words", next(((k, row[k]) for k in WORDS if _are_strings(row.get(k))), None))
-    text = found("text", _text_in(row, number, text_key))
+    text = found("text", _find_text(row, number, text_key))
     spans, tags, labels = None, None, None
     if words is not None:
-        tags = found("tags", _tags_in(row, len(words), number, text is None))
+        tags = found("tags", _find_tags(row, len(words), number, text is None))
     if text is not None:
-        spans = found("spans", _spans_in(row, text, number))
-        labels = found("labels", _labels_in(row, number))
-    if spans is None and labels is None and "annotation_id" in row and not _of_controls(row):
-        spans, labels = [], []  # JSON-MIN leaves out controls by which nothing is annotated
+        spans = found("spans", _find_spans(row, text, number))
+        labels = found("labels", _find_labels(row, number))
+    if spans is None and labels is None and "annotation_id" in row and not _find_controls(row):
+        spans, labels = [], []  # JSON-MIN omits controls without annotations
     if spans is None and tags is None and labels is None:
         for key in (*TAGS, *SPANS):
             if is_missing(row.get(key, "")):
                 raise ValueError(_no_annotation(number, key, row[key]))
         named = "" if words or text is not None else NO_TEXT
         raise ValueError(
-            f"Row {number} has no annotation that is understood. It has {_seen(row)}.{named} "
-            f"{EXPECTED}"
+            f"Row {number} has no annotation in a known format. It has {_describe_row(row)}."
+            f"{named} {EXPECTED}"
         )
     return Row(text, words, spans, tags, labels, keys, bool(row.get("relations")))
 
 
-def _decoded(value: object) -> object:
-    """Return a cell as the list or dict that it writes, as in Label Studio's and pandas' CSV."""
+def _parse_cell(value: object) -> object:
+    """Parse a string that contains a list or dict, as in CSV files of Label Studio and pandas."""
     if isinstance(value, str) and value.startswith(("[{", "[[", "[(", "['", '["', "{'", '{"')):
         for decode in (json.loads, ast.literal_eval):
             with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
@@ -366,7 +385,7 @@ def _are_strings(values: object) -> bool:
     )
 
 
-def _text_in(row: dict, number: int, text_key: str | None) -> tuple[str, str] | None:
+def _find_text(row: dict, number: int, text_key: str | None) -> tuple[str, str] | None:
     for key in TEXT if text_key is None else (text_key,):
         if isinstance(row.get(key), str):
             return key, row[key]
@@ -375,21 +394,21 @@ def _text_in(row: dict, number: int, text_key: str | None) -> tuple[str, str] | 
     return None
 
 
-def _tags_in(row: dict, count: int, number: int, only: bool) -> tuple[str, list] | None:
-    """Return the tags of words: names, numbers or None.
+def _find_tags(row: dict, count: int, number: int, only: bool) -> tuple[str, list] | None:
+    """Return the key and the tags of a row with words. Tags are names, integers or None.
 
     Args:
-        row: with words.
-        count: of words.
-        number: of the row.
-        only: whether there is nothing else than words that may be annotated.
+        row: Dict. Row with words.
+        count: Integer. Number of words.
+        number: Integer. Index of the row, for error messages.
+        only: Boolean. Whether the row has no text that could have other annotations.
     """
     known = [key for key in TAGS if _are_tags(row.get(key), count)]
     others = [k for k, v in row.items() if k not in WORDS and _are_tags(v, count)]
     if not known and len(others) > 1:
         raise ValueError(
-            f"Row {number} has tags in {' and '.join(map(repr, others))}. Choose one: "
-            f"fit(x['tokens'], x[{others[0]!r}])."
+            f"Row {number} has tags in {' and '.join(map(repr, others))}. Choose one of them, for "
+            f"example fit(x['tokens'], x[{others[0]!r}])."
         )
     for key in (known or others)[:1]:
         return key, list(row[key])
@@ -408,8 +427,8 @@ def _are_tags(values: object, count: int | None) -> bool:
     )
 
 
-def _spans_in(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
-    """Return the spans of a row of doccano, Prodigy, spaCy 2 or Label Studio's JSON-MIN."""
+def _find_spans(row: dict, text: str, number: int) -> tuple[str, list[dict]] | None:
+    """Return the key and the spans of a row of doccano, Prodigy, spaCy 2 or JSON-MIN."""
     keys = [k for k in SPANS if k in row] + [k for k in row if k not in SPANS]
     none = ("spans", []) if row.get("_view_id") in SPANS_OF_PRODIGY else None
     for key in keys:
@@ -417,16 +436,16 @@ def _spans_in(row: dict, text: str, number: int) -> tuple[str, list[dict]] | Non
         if isinstance(values, dict) and _is_span(values):  # columns, as datasets have them
             values = [dict(zip(values, v, strict=True)) for v in zip(*values.values(), strict=True)]
         listed = isinstance(values, list | tuple) and all(map(_is_span, values))
-        # Of Prodigy's tokens, which have a start and an end too, there is no label.
+        # Prodigy's tokens also have a start and an end, but no label.
         if listed and len(values) and (key in SPANS or _has_label(values[0])):
             return key, checked_spans(values, text, number)
         if listed and key in SPANS and none is None:
-            none = key, []  # unless there are some under another key
+            none = key, []  # unless another key contains spans
     return none
 
 
 def _is_span(value: object) -> bool:
-    """Return whether a value is a span: a dict with a start and an end, or (start, end, label)."""
+    """Return whether a value is a span, a dict with start and end, or (start, end, label)."""
     if is_span(value):
         return True
     if isinstance(value, dict):
@@ -439,23 +458,23 @@ def _has_label(span: object) -> bool:
     return not isinstance(span, dict) or any(name in span for name in LABEL)
 
 
-def _of_controls(row: dict) -> list[str]:
-    """Return keys of Label Studio's JSON-MIN that may be the names of its controls."""
+def _find_controls(row: dict) -> list[str]:
+    """Return the keys of a JSON-MIN row that can be names of Label Studio controls."""
     given = ("id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time")
     is_min = "lead_time" in row or "annotation_id" in row
     return [key for key in row if is_min and key not in (*given, *TEXT)]
 
 
-def _labels_in(row: dict, number: int) -> tuple[str, list] | None:
-    """Return the classes of a text; None if there are none."""
+def _find_labels(row: dict, number: int) -> tuple[str, list] | None:
+    """Return the key and the classes of a text, or None if the row has no classes."""
     keys = [k for k in LABELS if k in row]
     if not keys:
-        keys = _of_controls(row)
+        keys = _find_controls(row)
         named = [k for k in keys if _classes(row[k], k) is not None]
         if len(named) > 1:
             raise ValueError(
-                f"Row {number} may have labels in {' or '.join(map(repr, named))}. Rename the one "
-                "that holds them to 'label'."
+                f"Row {number} can have labels in {' or '.join(map(repr, named))}. Rename the key "
+                "of the labels to 'label'."
             )
     if "options" in row:  # Prodigy's choices
         keys = ["accept"] if "accept" in row else []
@@ -475,8 +494,8 @@ def _classes(value: object, key: str) -> list | None:
     return [value] if isinstance(value, str | numbers.Real) or is_missing(value) else None
 
 
-def _of_document(document, number: int) -> Row:
-    """Return the entities and the categories of a `Doc`."""
+def _read_document(document, number: int) -> Row:
+    """Read the entities and categories of a `Doc`."""
     annotated = getattr(document, "has_annotation", lambda _: True)("ENT_IOB")
     spans = spans_in(document, document.ents) if annotated or document.ents else None
     cats = getattr(document, "cats", None)
@@ -485,24 +504,24 @@ def _of_document(document, number: int) -> Row:
     spans = None if spans is None else checked_spans(spans, text, number)
     if spans is None and labels is None:
         groups = ", ".join(getattr(document, "spans", None) or {})
-        groups = f", but groups of spans: {groups}; set doc.ents to one of them" if groups else ""
+        groups = f" Assign one of its span groups ({groups}) to doc.ents." if groups else ""
         raise ValueError(
-            f"Row {number}, a document, has neither entities nor categories{groups}. Documents "
-            "without any entity have doc.ents = []."
+            f"Row {number} is a document without entities and categories.{groups} If the text "
+            "contains no entities, set doc.ents = []."
         )
     return Row(text, spans=spans, labels=labels)
 
 
-def _of_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
-    """Return the annotation of a task of Label Studio's JSON.
+def _read_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotAnnotated:
+    """Read the annotation of a task in Label Studio's JSON format.
 
-    Of several annotators' that of the ground truth is taken, or the one that all have in common.
-    Predictions are not read.
+    If a task has several annotations, the ground truth is used. Without a ground truth, all
+    annotations must be equal. Predictions are ignored.
     """
     where = f"Row {number}"
     key = "completions" if "annotations" not in row and "completions" in row else "annotations"
     if key not in row:
-        raise ValueError(f"{where} has no annotations. It has {_seen(row)}. {EXPECTED}")
+        raise ValueError(f"{where} has no annotations. It has {_describe_row(row)}. {EXPECTED}")
     given = field_of(row, key, list, where)
     done = [a for a in given if not field_of(a, "was_cancelled", _FLAG, where, False)]
     if not done:
@@ -515,11 +534,11 @@ def _of_label_studio(row: dict, number: int, text_key: str | None) -> Row | NotA
     results = [[r for r in of_one if _type_of(r, where) != "relation"] for of_one in results]
     values = [field_of(result, "value", dict, where, {}) for result in results[0]]
     text = _text_of_task(row["data"], values, number, text_key)
-    readings = [_of_results(of_one, text, number) for of_one in results]
+    readings = [_read_results(of_one, text, number) for of_one in results]
     if any(other != readings[0] for other in readings):
         raise ValueError(
-            f"{where} has {len(done)} annotations that differ. Keep one for each text, or mark it "
-            "as ground truth."
+            f"{where} has {len(done)} annotations that differ. Keep one annotation for each text, "
+            "or mark one as the ground truth."
         )
     return readings[0]._replace(related=related)
 
@@ -531,7 +550,7 @@ def _type_of(result: object, where: str) -> str | None:
     return field_of(result, "type", (str, type(None)), where, None)
 
 
-def _of_results(results: list[dict], text: str, number: int) -> Row:
+def _read_results(results: list[dict], text: str, number: int) -> Row:
     where = f"Row {number}"
     values = [field_of(result, "value", dict, where, {}) for result in results]
     spans = [value for value in values if _is_span(value)]
@@ -543,8 +562,8 @@ def _of_results(results: list[dict], text: str, number: int) -> Row:
     if len(spans) + len(choices) < len(values):
         kinds = sorted({str(r.get("type")) for r in results} - {"labels", "choices"})
         raise ValueError(
-            f"Row {number} has results of type {', '.join(kinds)}. Expected labels of spans or "
-            "choices of texts."
+            f"Row {number} has results of type {', '.join(kinds)}. Expected span labels or text "
+            "choices."
         )
     found = sorted(checked_spans(spans, text, number), key=lambda s: (s["start"], s["end"]))
     labels = sorted({label for of_one in choices for label in of_one})
@@ -552,7 +571,7 @@ def _of_results(results: list[dict], text: str, number: int) -> Row:
 
 
 def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | None) -> str:
-    """Return the text of a Label Studio task, which may have any key."""
+    """Return the text of a Label Studio task, which can have any key."""
     texts = {key: value for key, value in data.items() if isinstance(value, str)}
     if text_key is not None:
         if text_key in texts:
@@ -564,18 +583,21 @@ def _text_of_task(data: dict, values: list[dict], number: int, text_key: str | N
         fits = [
             key
             for key, text in texts.items()
-            if quoted and all(_same(_cut(text, v["start"], v["end"]), v["text"]) for v in quoted)
+            if quoted
+            and all(
+                _is_same_text(_slice_text(text, v["start"], v["end"]), v["text"]) for v in quoted
+            )
         ]
         chosen = fits if len(fits) == 1 else [key for key in texts if key == "text"]
         if chosen:
             return texts[chosen[0]]
     raise ValueError(
-        f"Row {number} has {', '.join(map(repr, data))} under data. Name the text: "
-        "read_annotations(..., text_key=...)."
+        f"Row {number} has the keys {', '.join(map(repr, data))} in data. Pass the key of the "
+        "text: read_annotations(..., text_key=...)."
     )
 
 
-def _cut(text: str, start: object, end: object) -> str | None:
+def _slice_text(text: str, start: object, end: object) -> str | None:
     integers = isinstance(start, numbers.Integral) and isinstance(end, numbers.Integral)
     return text[start:end] if integers else None
 
@@ -584,26 +606,26 @@ def _cut(text: str, start: object, end: object) -> str | None:
 
 
 def checked_spans(spans: Sequence, text: str, row: int | str) -> list[dict]:
-    """Return spans as `{"start", "end", "label"}`, checked against their text.
+    """Check spans against their text and convert them to `{"start", "end", "label"}`.
 
     Args:
-        spans: dicts, triples or `Span`s.
-        text: that they are of.
-        row: its number, or the name of its file, for errors.
+        spans: List of dicts, (start, end, label) triples or spaCy `Span`s.
+        text: String. Text that the spans annotate.
+        row: Index of the row, or name of the file, for error messages.
 
     Raises:
-        ValueError: If a span is empty or outside of the text, has another text there, or does not
-            have the name of one label.
+        ValueError: If a span is empty or outside of the text, does not match the text at its
+            offsets, or does not have exactly one label name.
 
     Example:
         >>> checked_spans([{"start_offset": 3, "end_offset": 7, "label": "LOC"}], "In Rome", 0)
         [{'start': 3, 'end': 7, 'label': 'LOC'}]
     """
     row = f"Row {row}" if isinstance(row, int) else row
-    return [_checked_span(span, text, row) for span in spans]
+    return [_check_span(span, text, row) for span in spans]
 
 
-def _checked_span(span: object, text: str, row: str) -> dict:
+def _check_span(span: object, text: str, row: str) -> dict:
     if is_span(span):
         span = span.start_char, span.end_char, span.label_
     if isinstance(span, list | tuple):
@@ -613,25 +635,25 @@ def _checked_span(span: object, text: str, row: str) -> dict:
         [label] = label
     if not all(isinstance(v, numbers.Integral) for v in (start, end)):
         raise ValueError(
-            f"{row}: a span starts at {shown(start)} and ends at {shown(end)}. Expected integers."
+            f"{row}: a span has start {shown(start)} and end {shown(end)}. Expected integers."
         )
     where = f"{row}: the span from {shown(start)} to {shown(end)}"
     if isinstance(label, list | tuple):
         raise ValueError(f"{where} has {len(label)} labels: {shown(label)}. Expected one.")
     if not isinstance(label, str) or not label:
         raise ValueError(
-            f"{where} has the label {shown(label)}. Export labels as names, not as numbers."
+            f"{where} has the label {shown(label)}. Export the names of labels, not their ids."
         )
     quoted = span.get("text")
     quoted = quoted if isinstance(quoted, str) else None
     if not 0 <= start < end <= len(text):
         raise ValueError(
-            f"{where} is outside of the text, or empty. Expected 0 <= start < end <= {len(text)}."
+            f"{where} is empty or outside of the text. Expected 0 <= start < end <= {len(text)}."
             f"{_offset_advice(text, start, end, quoted)}"
         )
-    if quoted is not None and not _same(text[start:end], quoted):
+    if quoted is not None and not _is_same_text(text[start:end], quoted):
         raise ValueError(
-            f"{where} is {text[start:end]!r:.60}, but its text is {quoted!r:.60}."
+            f"{where} covers {text[start:end]!r:.60}, but its text is {quoted!r:.60}."
             f"{_offset_advice(text, start, end, quoted)}"
         )
     return {"start": int(start), "end": int(end), "label": label}
@@ -644,8 +666,8 @@ def _field(span: Mapping, names: Sequence[str], row: str) -> Any:
     raise ValueError(f"{row}: the span {shown(span)} has no {names[0]}.")
 
 
-def _same(text: str | None, quoted: str) -> bool:
-    """Return whether two texts differ at most in white space, which tools normalize."""
+def _is_same_text(text: str | None, quoted: str) -> bool:
+    """Return whether two texts are equal except for white space, which tools normalize."""
 
     def compact(value: str) -> str:
         return re.sub(r"\s|\\n", "", value)
@@ -654,15 +676,15 @@ def _same(text: str | None, quoted: str) -> bool:
 
 
 def _offset_advice(text: str, start: int, end: int, quoted: str | None) -> str:
-    """Return what other units offsets count, as far as can be seen; begins with a space."""
+    """Suggest how to convert the offsets of an invalid span. The text begins with a space."""
     for encoding, unit, name in (("utf-16-le", 2, "UTF-16 units"), ("utf-8", 1, "bytes")):
         encoded = text.encode(encoding)
         part = encoded[max(start, 0) * unit : max(end, 0) * unit].decode(encoding, "replace")
         inside = 0 <= start < end and end * unit <= len(encoded)
         if inside and len(encoded) > unit * len(text) and quoted in (None, part):
             return (
-                f" Its offsets seem to count {name}. Expected characters of Python: "
+                f" Its offsets seem to count {name} instead of characters. Convert each offset: "
                 f"len(text.encode({encoding!r})[:{f'{unit} * ' * (unit > 1)}start]"
-                f".decode({encoding!r})) is the start."
+                f".decode({encoding!r}))."
             )
-    return " Offsets count characters of the text, from 0, and end after the last."
+    return " Offsets count characters from 0, and `end` is the offset after the last character."

@@ -1,4 +1,4 @@
-"""SQuAD's files of questions, contexts and answers."""
+"""Read question answering data in the format of SQuAD."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
     """Read the questions of a SQuAD v1.1 or v2.0 JSON file.
 
     Args:
-        path: Path of the file.
+        path: Path of the JSON file.
 
     Returns:
-        For each question `{"id", "question", "context", "answers"}`; answers is a list of
-        `{"text", "answer_start"}`, empty for a question without one. `SpanQA.fit` takes these.
+        List of dicts with the keys "id", "question", "context" and "answers", which can be passed
+        to `SpanQA.fit`. Answers are dicts with the keys "text" and "answer_start". The list of
+        answers is empty if a question cannot be answered.
 
     Raises:
-        ValueError: If the file is not in the format of SQuAD.
+        ValueError: If the file is not in the SQuAD format.
 
     Example:
         >>> import json, pathlib, tempfile
@@ -38,46 +39,46 @@ def read_squad(path: FilePath) -> list[dict[str, Any]]:
     try:
         whole = parse_json(text, "it")
     except ValueError as error:
-        raise _no_squad(path, str(error).rstrip(".")) from None
+        raise _squad_error(path, str(error).rstrip(".")) from None
     if not isinstance(whole, dict):
-        raise _no_squad(path, f"it is {with_type(whole)}")
+        raise _squad_error(path, f"it is {with_type(whole)}")
     return [
         {
-            "id": _squad_field(path, question, "id", (str, int), at),
-            "question": _squad_field(path, question, "question", str, at),
-            "context": _squad_field(path, paragraph, "context", str, of_paragraph),
+            "id": _read_field(path, question, "id", (str, int), at),
+            "question": _read_field(path, question, "question", str, at),
+            "context": _read_field(path, paragraph, "context", str, of_paragraph),
             "answers": [
                 {
-                    "text": _squad_field(path, answer, "text", str, of_answer),
-                    "answer_start": _squad_field(path, answer, "answer_start", int, of_answer),
+                    "text": _read_field(path, answer, "text", str, of_answer),
+                    "answer_start": _read_field(path, answer, "answer_start", int, of_answer),
                 }
-                for of_answer, answer in _squad_list(path, question, "answers", at)
+                for of_answer, answer in _read_list(path, question, "answers", at)
             ],
         }
-        for of_article, article in _squad_list(path, whole, "data", "")
-        for of_paragraph, paragraph in _squad_list(path, article, "paragraphs", of_article)
-        for at, question in _squad_list(path, paragraph, "qas", of_paragraph)
+        for of_article, article in _read_list(path, whole, "data", "")
+        for of_paragraph, paragraph in _read_list(path, article, "paragraphs", of_article)
+        for at, question in _read_list(path, paragraph, "qas", of_paragraph)
     ]
 
 
-def _squad_list(
+def _read_list(
     path: str | os.PathLike[str], holder: object, key: str, at: str
 ) -> list[tuple[str, object]]:
-    """Return the items of a list in a SQuAD file, each with its place, such as "data[0].qas[2]"."""
-    items = _squad_field(path, holder, key, list, at)
+    """Return pairs of a location such as "data[0].qas[2]" and an item of a list in the file."""
+    items = _read_field(path, holder, key, list, at)
     place = f"{at}.{key}".lstrip(".")
     return [(f"{place}[{i}]", item) for i, item in enumerate(items)]
 
 
-def _squad_field(path: str | os.PathLike[str], holder: object, key: str, kind, at: str) -> Any:
+def _read_field(path: str | os.PathLike[str], holder: object, key: str, kind, at: str) -> Any:
     try:
         return field_of(holder, key, kind, at or "the file")
     except ValueError as error:
-        raise _no_squad(path, str(error).rstrip(".")) from None
+        raise _squad_error(path, str(error).rstrip(".")) from None
 
 
-def _no_squad(path: str | os.PathLike, what: str) -> ValueError:
+def _squad_error(path: str | os.PathLike, what: str) -> ValueError:
     return ValueError(
-        f"{path} is no SQuAD file: {what}. Expected data[] > paragraphs[] > context and qas[] > "
+        f"{path} is not a SQuAD file: {what}. Expected data[] > paragraphs[] > context and qas[] > "
         "id, question, answers[] > text, answer_start."
     )

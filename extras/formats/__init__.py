@@ -1,1 +1,1 @@
-"""Formats of presets of other libraries: KerasHub, TensorFlow 1."""
+"""Preset formats of other libraries: KerasHub and TensorFlow 1."""

@@ -1,7 +1,7 @@
-"""Reads KerasHub presets: JSON as plain data, weights as arrays.
+"""Read KerasHub presets without running code from them.
 
-The files name Python modules and classes. Modules are never imported, and class names are looked up
-in a table.
+The files name Python modules and classes. These modules are never imported, and class names are
+looked up in a table.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def tokenizer_file_names() -> set[str]:
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
-    """Return the checkpoint in a folder; None if it is not a preset of KerasHub."""
+    """Open the checkpoint in a folder, or return None if it is not a KerasHub preset."""
     if CONFIG in files and "class_name" in files.read_json(CONFIG):
         return KerasHubCheckpoint(files, settings)
     return None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
-    """Return the tokenizer in a folder; None if it is not a preset of KerasHub."""
+    """Open the tokenizer in a folder, or return None if it is not a KerasHub preset."""
     family = tokenizer_family(files, files.read_json(CONFIG) if CONFIG in files else {})
     if family is None:
         return None
@@ -71,18 +71,18 @@ def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None
 
 
 class KerasHubCheckpoint(Checkpoint):
-    """Reads a folder of KerasHub's `save_to_preset` or of its Kaggle presets.
+    """Checkpoint in a folder that was written by KerasHub or downloaded from its Kaggle presets.
 
-    Outputs are those of KerasHub: fixed settings of its classes are applied, such as the tanh GELU
-    of BERT's blocks and the exact one of its masked-LM head. Ids may differ where KerasHub
-    case-folds: it makes "ss" of "ß", unlike the vocabularies' own training.
+    The outputs are equal to the outputs of KerasHub. Settings that KerasHub hard-codes are applied,
+    such as the tanh GELU in the blocks of BERT and the exact GELU in its masked-LM head. Token ids
+    can differ because KerasHub case-folds texts: it converts "ß" to "ss".
 
     Args:
-        files: of the folder: `config.json` with a `class_name`, and `model.weights.h5`.
-        settings: contents of its `encoder_zoo.json`, {} if there is none.
+        files: FolderFiles of a folder with `config.json` and `model.weights.h5`.
+        settings: Dict. Contents of `encoder_zoo.json`, or {} if the file does not exist.
 
     Raises:
-        ValueError: If a file is missing, damaged, or has wrong values.
+        ValueError: If a file is missing or damaged, or contains invalid values.
     """
 
     def __init__(self, files: FolderFiles, settings: dict):
@@ -110,10 +110,10 @@ class KerasHubCheckpoint(Checkpoint):
         blocks = {ours: range(file.count(theirs)) for ours, theirs in kinds}
         groups = numbered(self._names.groups, blocks)
         names = numbered(self.family.tensors, blocks)
-        if file.count("dense") < 2:  # the only one is the pooler
+        if file.count("dense") < 2:  # the only dense layer is the pooler
             groups.pop("embeddings.projection", None)
         self._add(file, groups, {**names, "pooler_dense": self.family.pooler})
-        if TASK in files and self._names.heads:  # else a task that is not here
+        if TASK in files and self._names.heads:  # other tasks are not supported
             self._read_head()
         self._positions = {f"{names[path]}.weight" for path in groups if path.endswith(_POSITIONS)}
         self._add_positions()
@@ -144,7 +144,7 @@ class KerasHubCheckpoint(Checkpoint):
         record, names = self._names.heads[head], self.family.heads[head].tensors
         self._add(Hdf5File(self.files.file(TASK_WEIGHTS)), record.groups, names)
         output = self.family.heads[head].output
-        rows = self.shapes.get(f"{output}.weight", (0,))[0]  # none where it is tied
+        rows = self.shapes.get(f"{output}.weight", (0,))[0]  # tied outputs have no weight
         stored = _stored_head(self.settings, self.folder / MANIFEST)
         self.set_head(head, stored.get("labels"), rows)
         self.head_arguments = {head: record.built_in}
@@ -156,11 +156,11 @@ class KerasHubCheckpoint(Checkpoint):
             self.config["problem_type"] = stored.get("problem_type", problem)
 
     def _add(self, file: Hdf5File, groups: Mapping[str, str], names: Mapping[str, str]) -> None:
-        """Add the arrays of layers, with their shapes in the Hugging Face format."""
+        """Register the arrays of layers, with their shapes in the Hugging Face format."""
         for path, group in groups.items():
             parts = [""] if path == "head.bias" else [".weight", ".bias"]
             for block in self._names.blocks.values():
-                group = group.replace(f"{block}_0/", f"{block}/")  # without a number
+                group = group.replace(f"{block}_0/", f"{block}/")  # the first has no number
             for i, (part, stored) in enumerate(zip(parts, file.shapes(group), strict=False)):
                 name = f"{names[path]}{part}"
                 self._tensors[name] = (file, f"{group}/vars/{i}")
@@ -172,7 +172,7 @@ class KerasHubCheckpoint(Checkpoint):
                     self.shapes[name] = (math.prod(stored),)
 
     def _add_positions(self) -> None:
-        """Add the first positions, of padding or unused, which KerasHub does not have."""
+        """Add rows for the unused first positions, which KerasHub does not store."""
         added = self.family.unused_positions
         if self.family.positions_skip_padding:
             added = self.config["pad_token_id"] + 1
@@ -185,11 +185,11 @@ class KerasHubCheckpoint(Checkpoint):
 
 
 def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
-    """Return the family of a preset's tokenizer; None if it is not a preset of KerasHub.
+    """Return the family of a preset's tokenizer, or None if it is not a KerasHub preset.
 
     Args:
-        files: of the preset, perhaps only of a tokenizer.
-        config: contents of its config.json, {} if there is none.
+        files: FolderFiles of a preset. The preset may contain only a tokenizer.
+        config: Dict. Contents of config.json, or {} if the file does not exist.
     """
     if "class_name" in config:
         return _family_of(files, config["class_name"])
@@ -202,16 +202,16 @@ def tokenizer_family(files: FolderFiles, config: Mapping) -> Family | None:
 
 
 def _family_of(files: FolderFiles, name: object) -> Family:
-    """Return the family of a backbone's class in config.json."""
+    """Return the family for the name of a backbone class in config.json."""
     families = {names.backbone: family for family, names in KERAS_HUB.items()}
     return get_family(_look_up(families, name, files.path / CONFIG))
 
 
 def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer | None:
-    """Read the tokenizer of a preset of KerasHub; return None if there is none.
+    """Read the tokenizer of a KerasHub preset, or return None if the preset has no tokenizer.
 
     Raises:
-        ValueError: If the tokenizer is of another class than the family's.
+        ValueError: If the tokenizer does not have the class that the family expects.
     """
     path, names = files.path / _TOKENIZER, KERAS_HUB[family.name]
     if _TOKENIZER not in files:
@@ -233,20 +233,20 @@ def read_stored_tokenizer(files: FolderFiles, family: Family) -> StoredTokenizer
     }
     for theirs, ours in names.tokenizer_file_names.items():
         content = read_content(files, ours, inside=_ASSETS)
-        # KerasHub reads lines as Python does.
+        # KerasHub opens text files with universal newlines.
         contents[theirs] = content.replace("\r", "\n") if isinstance(content, str) else content
     return StoredTokenizer(family.tokenizer, TokenizerFiles(files.path, contents))
 
 
 def _stored_head(settings: Mapping, path: pathlib.Path) -> dict:
-    """Return the head's settings in the manifest."""
+    """Return the settings of the head in the manifest."""
     head = settings.get("head", {})
     labels = head.get("labels") if isinstance(head, dict) else 0
     names = labels is None or (
         isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     )
     if not names or not isinstance(head.get("problem_type"), str | None):
-        raise invalid(f"{path}: head", head, "an object with the labels' names")
+        raise invalid(f"{path}: head", head, "an object with the names of the labels")
     return head
 
 
@@ -264,25 +264,26 @@ def _settings(description: Mapping, path: pathlib.Path) -> dict:
 
 
 def _config(description: Mapping, family: Family, path: pathlib.Path) -> dict:
-    """Return KerasHub's configuration with the keys of config.json."""
+    """Convert KerasHub's configuration to the keys of the Hugging Face config.json."""
     config = _settings(description, path)
     dtype = config.get("dtype")
     if isinstance(dtype, dict) and dtype.get("class_name", "DTypePolicy") != "DTypePolicy":
         raise invalid(
             f"{path}: dtype",
             dtype["class_name"],
-            "DTypePolicy: quantized weights are not read. Save the preset before quantizing",
+            "DTypePolicy, because quantized weights are not supported. Save the preset before "
+            "quantizing the model",
         )
     names, keys = KERAS_HUB[family.name].arguments, family.config_keys
     known = {theirs: names.get(ours, ours) for ours, theirs in keys.items()}
     known = {theirs: config[name] for theirs, name in known.items() if name in config}
-    if "dropout" in config:  # one for both
+    if "dropout" in config:  # KerasHub uses the same rate for attention
         known[keys["attention_dropout"]] = config["dropout"]
     return known
 
 
 def _check_tokenizer(settings: Mapping, known: Mapping, path: pathlib.Path) -> None:
-    """Raise an error for settings that are not implemented and would change ids."""
+    """Raise a ValueError for unsupported settings that would change token ids."""
     for name, default in known.values():
         value = settings.get(name, default)
         if type(value) is not type(default):
@@ -307,7 +308,7 @@ def _is_special(token: object) -> bool:
 
 
 def _kernel_shape(stored: tuple[int, ...], group: str) -> tuple[int, int]:
-    """Return a kernel's shape as (out, in), with its heads merged."""
+    """Return the shape of a kernel as (out, in), with the axis of the heads merged."""
     if len(stored) not in (2, 3):
         raise invalid(f"The shape of {group}/vars/0", stored, "two or three sizes")
     inputs = len(stored) - 1 if group.endswith("output_dense") else 1

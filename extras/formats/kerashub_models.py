@@ -1,4 +1,4 @@
-"""Converts models to KerasHub's models with the same outputs; raises an error if impossible."""
+"""Convert models to KerasHub models with the same outputs."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ LIBRARY = Library(
 )
 
 _POSITIONS, _SEGMENTS = "embeddings.position_embedding", "embeddings.segment_embedding"
-# Settings of tokenizers for which its files have no word.
+# Values of tokenizer settings that KerasHub's files cannot express.
 _TOKENIZER_BUILT_IN = {"added_tokens": [], "special_tokens_in_text": False}
 _TOKENIZER_BUILT_IN |= {"truncation_side": "right", "padding_side": "right"}
 _SPECIAL_IDS = ("start_token_id", "end_token_id", "pad_token_id", "mask_token_id")
 
 
 def load_from_keras_hub(cls: type, model: keras.Model, **arguments: Any) -> Any:
-    """See `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
+    """Convert a KerasHub model, see `Backbone.from_keras_hub` and `Task.from_keras_hub`."""
     described = f"{type(model).__module__}.{type(model).__name__}"
     if not described.startswith("keras_hub.") or not hasattr(model, "save_to_preset"):
-        raise TypeError(f"The model is a {described}. Expected one of keras_hub.models.")
+        raise TypeError(f"The model is a {described}. Expected a class of keras_hub.models.")
     arguments = {"dtype": model.dtype_policy, "max_bytes": sys.maxsize, **arguments}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder) / model.name
@@ -65,15 +65,15 @@ def save_for_keras_hub(
     settings: dict,
     about: Description,
 ) -> None:
-    """Write KerasHub's files by its own methods, with manifest and model card.
+    """Save a model as a KerasHub preset, with a manifest and a model card.
 
     Args:
-        model: backbone or task to save.
-        tokenizer: of a backbone, to be saved along.
-        dtype: see `keras_hub_backbone`.
-        folder: to write or to replace.
-        settings: contents of the manifest.
-        about: contents of the model card.
+        model: Backbone or task to save.
+        tokenizer: Tokenizer to save with a backbone, or None.
+        dtype: String or None. Dtype of the weights. If None, the dtype of the model is used.
+        folder: Path of the folder to write or replace.
+        settings: Dict. Contents of the manifest.
+        about: Description for the model card.
     """
     labels = ()
     if isinstance(model, Backbone):
@@ -94,20 +94,21 @@ def save_for_keras_hub(
 
 
 def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Model:
-    """Return KerasHub's backbone with the same weights.
+    """Convert a backbone to a KerasHub backbone with the same weights.
 
     Args:
-        backbone: of a family that KerasHub has.
-        dtype: of the new model; None for the backbone's policy.
+        backbone: Backbone of a family that KerasHub supports.
+        dtype: String or None. Dtype of the new model. If None, the dtype policy of the backbone is
+            used. Defaults to None.
 
     Raises:
-        ValueError: If KerasHub lacks the family, or computes something else.
+        ValueError: If KerasHub does not support the family or a setting of the backbone.
     """
     names = _names(backbone)
     _check_built_in(names.backbone, names.built_in, backbone)
     if backbone.attention_dropout != backbone.dropout:
         logger.warning(
-            "KerasHub's %s has one dropout for all: %s. attention_dropout=%s is not written.",
+            "KerasHub's %s has a single dropout rate, %s. attention_dropout=%s is not saved.",
             names.backbone,
             backbone.dropout,
             backbone.attention_dropout,
@@ -124,7 +125,10 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
     groups = numbered(names.groups, block_indices(backbone))
     if not backbone.pooler and hasattr(there, "pooled_dense"):
         groups.pop("pooler_dense", None)
-        logger.warning("KerasHub's %s has a pooler: it is written untrained.", names.backbone)
+        logger.warning(
+            "KerasHub's %s has a pooler, but the backbone has none. The pooler is saved untrained.",
+            names.backbone,
+        )
     tables = {path: groups.pop(path) for path in list(groups) if path.endswith(_POSITIONS)}
     _copy(backbone, there, groups)
     for path, group in tables.items():
@@ -134,23 +138,23 @@ def keras_hub_backbone(backbone: Backbone, dtype: str | None = None) -> keras.Mo
 
 
 def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
-    """Return KerasHub's tokenizer with the same vocabulary and settings.
+    """Convert a tokenizer to a KerasHub tokenizer with the same vocabulary and settings.
 
-    Its ids differ where KerasHub case-folds a text: it makes "ss" of "ß".
+    Token ids can differ because KerasHub case-folds texts: it converts "ß" to "ss".
 
     Args:
-        tokenizer: of this package.
-        backbone: of the family for whose KerasHub class the tokenizer is.
+        tokenizer: Tokenizer of this package.
+        backbone: Backbone whose KerasHub class determines the class of the tokenizer.
 
     Raises:
-        ValueError: If KerasHub's model has a tokenizer of another class, or one that tokenizes
-            differently.
+        ValueError: If KerasHub's model uses a tokenizer of another class, or if KerasHub does not
+            support a setting of the tokenizer.
     """
     names, kind = _names(backbone), backbone.family.tokenizer
     if type(tokenizer) is not kind.load():
         raise ValueError(
-            f"A {type(tokenizer).__name__} does not fit KerasHub's {names.backbone}, which has a "
-            f'{kind.name} ({names.tokenizer}). Save with format="huggingface".'
+            f"KerasHub's {names.backbone} cannot use a {type(tokenizer).__name__}. Expected a "
+            f'{kind.name} ({names.tokenizer}), or format="huggingface".'
         )
     built_in = {**_TOKENIZER_BUILT_IN, **names.tokenizer_built_in}
     if (tokenizer.model_max_length or backbone.max_sequence_length) < backbone.max_sequence_length:
@@ -164,20 +168,21 @@ def keras_hub_tokenizer(tokenizer, backbone: Backbone) -> keras.layers.Layer:
 
 
 def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
-    """Return KerasHub's task with the same weights and preprocessor.
+    """Convert a task to a KerasHub task with the same weights and preprocessor.
 
     Args:
-        task: a sequence classifier or a masked language model.
-        dtype: of the new model; None for the backbone's policy.
+        task: Sequence classifier or masked language model.
+        dtype: String or None. Dtype of the new model. If None, the dtype policy of the backbone is
+            used. Defaults to None.
 
     Raises:
-        ValueError: If KerasHub lacks the task. See also `keras_hub_backbone`.
+        ValueError: If KerasHub does not support the task, its family or one of its settings.
     """
     backbone, names = task.backbone, _names(task.backbone)
     record = names.heads.get(task.record.head)
     if record is None or task.record.folder.opened_by:
         raise ValueError(
-            f"KerasHub has no {type(task).__name__} for {names.backbone}. Save what it has: "
+            f"KerasHub has no {type(task).__name__} for {names.backbone}. Save only the backbone: "
             "task.backbone.save_to_preset(folder, tokenizer=task.preprocessor.tokenizer, "
             'format="keras_hub").'
         )
@@ -204,8 +209,8 @@ def keras_hub_task(task: PresetTask, dtype: str | None = None) -> keras.Model:
 def _names(backbone: Backbone) -> KerasHubNames:
     if backbone.family.name not in KERAS_HUB:
         raise ValueError(
-            f"KerasHub has no {type(backbone).__name__}, or its format is not known here. Save "
-            'with format="huggingface".'
+            f"{type(backbone).__name__} cannot be converted to KerasHub. Save it with "
+            'format="huggingface".'
         )
     return KERAS_HUB[backbone.family.name]
 
@@ -215,7 +220,7 @@ def _class(name: str) -> type:
 
 
 def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) -> None:
-    """Raise an error if a setting differs from the fixed value in KerasHub's class."""
+    """Raise a ValueError if a setting differs from the value that KerasHub hard-codes."""
     for name, value in built_in.items():
         found = getattr(model, name)
         same_function = name.endswith("activation") and ACTIVATIONS[found] is ACTIVATIONS[value]
@@ -223,17 +228,23 @@ def _check_built_in(theirs: str, built_in: Mapping[str, object], model: object) 
             advice = ' Save with format="huggingface".'
             if isinstance(model, keras.Model):
                 advice = (
-                    f" If that is intended, load it with from_preset(..., {name}={value!r}), check "
-                    "its outputs, and save it."
+                    f" To use KerasHub's value, load the model with from_preset(..., "
+                    f"{name}={value!r}), check its outputs, and save it."
                 )
             raise ValueError(
-                f"{name} of the {type(model).__name__} is {found!r}, but KerasHub's {theirs} has "
-                f"{name}={value!r} built in and would compute something else.{advice}"
+                f"{name} of the {type(model).__name__} is {found!r}, but KerasHub's {theirs} "
+                f"always uses {name}={value!r}, which changes the outputs.{advice}"
             )
 
 
 def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> None:
-    """Copy the weights of layers."""
+    """Copy weights from a model to a KerasHub model.
+
+    Args:
+        model: Model of this package.
+        there: KerasHub model.
+        groups: Dict of attribute paths in `model` to groups in the h5 file of KerasHub.
+    """
     for path, group in groups.items():
         ours = layer_at(model, path)
         if ours is None:  # an optional layer
@@ -242,22 +253,22 @@ def _copy(model: keras.Model, there: keras.Model, groups: Mapping[str, str]) -> 
         values = [ours] if path == "head.bias" else _weights(ours)
         targets = own_weights(_layer(there, group))
         for target, value in zip(targets, values, strict=True):
-            # KerasHub's kernels have an axis for the heads.
+            # KerasHub's attention kernels have an additional axis for the heads.
             target.assign(np.reshape(keras.ops.convert_to_numpy(value), target.shape))
 
 
 def _weights(layer: keras.layers.Layer) -> list:
-    """Return a layer's weights in Keras's order, with LoRA's updates merged."""
+    """Return the weights of a layer in the order of Keras, with LoRA updates merged."""
     if isinstance(layer, keras.layers.Dense):
         return [layer.kernel, layer.bias]
     return layer.weights
 
 
 def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
-    """Return the position table at a path, (max_sequence_length, D).
+    """Return the position embeddings at a path, shape (max_sequence_length, D).
 
-    KerasHub has no positions of padding or without use, and no segments in families of one segment,
-    whose embedding is added here.
+    The unused first positions are removed because KerasHub does not store them. If KerasHub has no
+    segment embedding for the family, the embedding of the only segment is added to the positions.
     """
     layer = backbone.embeddings
     table = keras.ops.convert_to_numpy(layer_at(backbone, path).embeddings)
@@ -268,7 +279,7 @@ def _positions(backbone: Backbone, path: str, with_segment: bool) -> np.ndarray:
 
 
 def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
-    """Return the layer of a group in the h5 file, such as the second `Dense` for 'dense_1'."""
+    """Return the layer for a group in the h5 file, such as the second `Dense` for 'dense_1'."""
     first, *inner = group.split("/")
     kind, number = re.fullmatch(r"(\w+?)(?:_(\d+))?", first).groups()
     alike = [layer for layer in model.layers if _snake_case(type(layer).__name__) == kind]
@@ -279,7 +290,7 @@ def _layer(model: keras.Model, group: str) -> keras.layers.Layer:
 
 
 def _snake_case(name: str) -> str:
-    """Return the name of layers that Keras derives from a class's name.
+    """Convert a class name to snake case, as Keras does for the default names of layers.
 
     Example:
         >>> _snake_case("MaskedLMHead")

@@ -1,4 +1,4 @@
-"""KerasHub's names for families and their layers: `KERAS_HUB`, one entry per family that it has."""
+"""Names of classes, layers and settings in KerasHub, for every supported family."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubHead:
-    """KerasHub's names for a task of a family and the layers of its head.
+    """Names of a KerasHub task and the layers of its head.
 
     Attributes:
-        task: name of the class.
-        groups: {attribute path in the task: group in the h5 file}.
-        built_in: {argument of the task: its fixed value in KerasHub's class}.
+        task: String. Class name of the task in KerasHub.
+        groups: Dict of attribute paths in the task to groups in the h5 file.
+        built_in: Dict of task arguments to the values that KerasHub hard-codes.
     """
 
     task: str
@@ -23,21 +23,24 @@ class KerasHubHead:
 
 @dataclasses.dataclass(frozen=True)
 class KerasHubNames:
-    """KerasHub's names for a family and its layers, and the fixed values of its classes.
+    """Names of a family in KerasHub, and the values that its classes hard-code.
 
     Attributes:
-        backbone: name of the class.
-        built_in: {backbone argument: its fixed value in KerasHub's class}.
-        groups: {attribute path in the backbone: group in the h5 file}.
-        heads: {head, see `Family.heads`: the task that has it}.
-        tokenizer: name of the class.
-        tokenizer_file_names: {file of a Hugging Face folder: the same file there}.
-        tokenizer_settings: {setting in tokenizer_config.json: (KerasHub's name, its default)}.
-        tokenizer_arguments: {argument of KerasHub's tokenizer: attribute of ours}.
-        tokenizer_built_in: {attribute of our tokenizer: its fixed value in KerasHub's}.
-        arguments: {backbone argument: KerasHub's name, if different}; arguments with one name are
-            one argument there.
-        blocks: {list of blocks in the backbone: prefix of their groups}.
+        backbone: String. Class name of the backbone in KerasHub.
+        built_in: Dict of backbone arguments to the values that KerasHub hard-codes.
+        groups: Dict of attribute paths in the backbone to groups in the h5 file.
+        heads: Dict of head names (see `Family.heads`) to KerasHub tasks.
+        tokenizer: String. Class name of the tokenizer in KerasHub.
+        tokenizer_file_names: Dict of file names in Hugging Face folders to file names in KerasHub.
+        tokenizer_settings: Dict of settings in tokenizer_config.json to tuples of KerasHub's name
+            and default.
+        tokenizer_arguments: Dict of arguments of KerasHub's tokenizer to attributes of our
+            tokenizer.
+        tokenizer_built_in: Dict of attributes of our tokenizer to the values that KerasHub
+            hard-codes.
+        arguments: Dict of backbone arguments to KerasHub's names, if the names differ. Several
+            arguments can be mapped to the same argument of KerasHub.
+        blocks: Dict of attributes with lists of blocks to the prefixes of their groups.
     """
 
     backbone: str
@@ -55,16 +58,16 @@ class KerasHubNames:
     )
 
 
-_LAYERS = ("query", "key", "value", "output")  # of an attention
+_LAYERS = ("query", "key", "value", "output")  # dense layers of an attention layer
 
 
 def _blocks(block: str, projection: str, blocks: str = "blocks") -> dict[str, str]:
-    """Return {attribute path in the backbone: group in the h5 file} of the blocks.
+    """Return the groups in the h5 file for the attribute paths of Transformer blocks.
 
     Args:
-        block: group of a block, with {} for its number.
-        projection: that of the attention's dense layers, with {} for "query" and the like.
-        blocks: attribute of the backbone with their list.
+        block: String. Group of a block, with {} for the index of the block.
+        projection: String. Group of a dense layer in the attention, with {} for its name.
+        blocks: String. Attribute of the backbone that contains the blocks. Defaults to "blocks".
     """
     paths = {
         **{f"attention.{name}_dense": projection.format(name) for name in _LAYERS},
@@ -97,7 +100,7 @@ _MASKED_LM = {
     "head.hidden.norm": "masked_lm_head/_intermediate_layer_norm",
     "head.bias": "masked_lm_head",
 }
-# In most families the head's GELU is the exact one, and its epsilon this, whatever the blocks have.
+# Most masked-LM heads use the exact GELU and this epsilon, independently of the blocks.
 _MASKED_LM_BUILT_IN = {"head_activation": "gelu", "head_layer_norm_epsilon": 1e-5}
 _WORDPIECE = {
     "tokenizer_file_names": {"vocab.txt": "vocabulary.txt"},
@@ -112,7 +115,7 @@ _WORDPIECE = {
         "strip_accents": "strips_accents",
         "oov_token": "unknown_token",
     },
-    "tokenizer_built_in": {"split_chinese_characters": True},  # its files have no word for it
+    "tokenizer_built_in": {"split_chinese_characters": True},  # KerasHub's files do not store it
 }
 _BYTE_BPE = {
     "tokenizer_file_names": {"vocab.json": "vocabulary.json", "merges.txt": "merges.txt"},
@@ -136,11 +139,11 @@ _ROBERTA = KerasHubNames(
     **_BYTE_BPE,
 )
 
-# {family name: KerasHub's names}
+
 KERAS_HUB = {
     "bert": KerasHubNames(
         backbone="BertBackbone",
-        # KerasHub's BERT has the tanh GELU also where the original weights had the exact one.
+        # KerasHub's BERT always uses the tanh GELU, even if the original weights used exact GELU.
         built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
         groups={**_THREE_TABLES, **_ENCODER, "pooler_dense": "dense"},
         heads={
@@ -154,7 +157,7 @@ KERAS_HUB = {
     "electra": KerasHubNames(
         backbone="ElectraBackbone",
         built_in={"activation": "gelu_pytorch_tanh", "layer_norm_epsilon": 1e-12},
-        # Its pooler, which ELECTRA itself does not have, is left where it is.
+        # KerasHub adds a pooler, which ELECTRA does not have. The pooler is ignored.
         groups={**_THREE_TABLES, "embeddings.projection": "dense", **_ENCODER},
         heads={},
         tokenizer="ElectraTokenizer",
@@ -191,7 +194,7 @@ KERAS_HUB = {
         },
         tokenizer="AlbertTokenizer",
         tokenizer_file_names={"spiece.model": "vocabulary.spm"},
-        # It normalises as the model says, and nothing else.
+        # KerasHub only applies the normalization that is stored in the SentencePiece model.
         tokenizer_settings={
             "do_lower_case": ("lowercase", False),
             "keep_accents": ("keep_accents", True),
@@ -264,7 +267,7 @@ KERAS_HUB = {
             },
             "decoder_blocks.{}.cross_norm": "transformer_decoder_{}/_cross_attention_layer_norm",
         },
-        heads={},  # it generates texts
+        heads={},  # KerasHub only has a task that generates texts
         tokenizer="BartTokenizer",
         **_BYTE_BPE,
         arguments={"num_decoder_layers": "num_layers"},

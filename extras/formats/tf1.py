@@ -1,5 +1,7 @@
-"""Reads TensorFlow 1 checkpoints: a configuration, a vocabulary and `*.ckpt.*`, such as
-`bert_config.json`, `vocab.txt` and `bert_model.ckpt.*` of https://github.com/google-research/bert.
+"""Read TensorFlow 1 checkpoints, such as the models of https://github.com/google-research/bert.
+
+A checkpoint consists of a configuration, a vocabulary and weights, for example `bert_config.json`,
+`vocab.txt` and `bert_model.ckpt.*`.
 """
 
 from __future__ import annotations
@@ -24,23 +26,23 @@ from encoder_zoo.presets.formats.preset_files import CONFIG
 from encoder_zoo.presets.formats.stored_tokenizer import read_stored_tokenizer
 from encoder_zoo.presets.opening import TokenizerPreset
 
-WEIGHTS = None  # no repository has them alone
+WEIGHTS = None  # repositories always contain the other files too
 
 
 @dataclasses.dataclass(frozen=True)
 class Tf1Names:
-    """The names of a family's layers in checkpoints of TensorFlow 1.
+    """Names of a family in TensorFlow 1 checkpoints.
 
     Attributes:
-        config_file: name of the configuration's file.
-        parts: (regular expression, replacement) in the names of variables, in order.
+        config_file: String. Name of the configuration file.
+        parts: Tuple of (regular expression, replacement) pairs that are applied in this order to
+            the names of variables.
     """
 
     config_file: str
     parts: tuple[tuple[str, str], ...]
 
 
-# {family name: the names in its checkpoints}
 TF1 = {
     "bert": Tf1Names(
         config_file="bert_config.json",
@@ -48,7 +50,7 @@ TF1 = {
             (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
             (r"^cls/seq_relationship/output_weights$", "cls/seq_relationship/weight"),
             (r"^cls/seq_relationship/output_bias$", "cls/seq_relationship/bias"),
-            # Fine-tuned by the same code, `run_squad.py` and `run_classifier.py`.
+            # Heads of models that `run_squad.py` and `run_classifier.py` fine-tuned.
             (r"^cls/squad/output_weights$", "qa_outputs/weight"),
             (r"^cls/squad/output_bias$", "qa_outputs/bias"),
             (r"^output_weights$", "classifier/weight"),
@@ -56,7 +58,7 @@ TF1 = {
         ),
     )
 }
-# (regular expression, replacement) in the names of all families.
+# Pairs of a regular expression and a replacement for the variable names of all families.
 _PARTS = (
     (r"encoder/layer_(\d+)/", r"encoder/layer/\1/"),
     (r"LayerNorm/gamma$", "LayerNorm/weight"),
@@ -69,7 +71,7 @@ _TRAINING = re.compile(r"adam_[mv]$|^global_step$|LAMB|/Adam")
 
 
 def files() -> list[str]:
-    """Return patterns of the names of a checkpoint's files, without the tokenizer's."""
+    """Return glob patterns for the files of a checkpoint, without the files of its tokenizer."""
     configs = [names.config_file for names in TF1.values()]
     return [*configs, "*.index", "*.data-*"]
 
@@ -78,13 +80,13 @@ tokenizer_file_names = files
 
 
 def open_checkpoint(files: FolderFiles, settings: dict) -> Checkpoint | None:
-    """Return the checkpoint in a folder; None if it is not of TensorFlow 1."""
+    """Open the checkpoint in a folder, or return None if it is not a TensorFlow 1 checkpoint."""
     family = _family_in(files)
     return Tf1Checkpoint(files, family) if family else None
 
 
 def open_tokenizer(files: FolderFiles, settings: dict) -> TokenizerPreset | None:
-    """Return the tokenizer in a folder; None if it is not of TensorFlow 1."""
+    """Open the tokenizer in a folder, or return None if it is not a TensorFlow 1 checkpoint."""
     if (family := _family_in(files)) is None:
         return None
     path, config = _read_config(files, family)
@@ -105,16 +107,18 @@ def _read_config(files: FolderFiles, family: Family) -> tuple[pathlib.Path, dict
 
 
 class Tf1Checkpoint(Checkpoint):
-    """Reads a folder with a TensorFlow 1 checkpoint, which contains no code.
+    """TensorFlow 1 checkpoint in a folder. The checkpoint contains no code.
 
-    TensorFlow's reader opens files by path, so that it gets copies of the opened files.
+    TensorFlow's reader opens files by path. It therefore reads copies of the files that were opened
+    and checked.
 
     Args:
-        files: of the folder.
-        family: of the checkpoint.
+        files: FolderFiles of the folder.
+        family: Family of the checkpoint.
 
     Raises:
-        ValueError: If there is not exactly one checkpoint, or if TensorFlow cannot read it.
+        ValueError: If the folder does not contain exactly one checkpoint, or if TensorFlow cannot
+            read the checkpoint.
     """
 
     def __init__(self, files: FolderFiles, family: Family):
@@ -133,7 +137,7 @@ class Tf1Checkpoint(Checkpoint):
         except Exception as error:  # TensorFlow raises many types of errors
             index = files.path / f"{stem}.index"
             raise ValueError(
-                f"{index}: TensorFlow cannot open it: {error}. Get the checkpoint again."
+                f"TensorFlow cannot open {index}: {error}. Download the checkpoint again."
             ) from None
         shapes = self._variables(sum(size_of(files.file(name)) for name in parts))
         self._names = {
@@ -143,14 +147,14 @@ class Tf1Checkpoint(Checkpoint):
             ours: tuple(shapes[theirs][:: -1 if theirs.endswith("/kernel") else 1])
             for ours, theirs in self._names.items()
         }
-        # The checkpoint has no labels of a fine-tuned head.
+        # Checkpoints do not store the labels of a fine-tuned head.
         head = "ForSequenceClassification"
         output = f"{family.heads[head].output}.weight"
         if output in self.shapes:
             self.set_head(head, None, self.shapes[output][0])
 
     def _variables(self, size: int) -> dict[str, tuple[int, ...]]:
-        """Return {variable: shape}, after a check that all take at most `size` bytes."""
+        """Return the shapes of all variables, after checking that they fit into `size` bytes."""
         shapes = self._reader.get_variable_to_shape_map()
         self._dtypes = self._reader.get_variable_to_dtype_map()
         declared = sum(
@@ -167,24 +171,25 @@ class Tf1Checkpoint(Checkpoint):
             value = self._reader.get_tensor(theirs)
         except Exception as error:  # TensorFlow raises many types of errors
             raise ValueError(
-                f"{self.folder}: {theirs} is not readable: {error}. Get the checkpoint again."
+                f"TensorFlow cannot read {theirs} in {self.folder}: {error}. Download the "
+                "checkpoint again."
             ) from None
         return value.T if theirs.endswith("/kernel") else value
 
 
 def _stem(files: FolderFiles) -> str:
-    """Return the name of the one checkpoint in the folder, without .index."""
+    """Return the name of the only checkpoint in the folder, without the suffix .index."""
     found = [name for name in files.listed if name.endswith(".index")]
     if len(found) != 1:
         raise ValueError(
-            f"{files.path} has the checkpoints {', '.join(found) or 'none'}. Expected one, such as "
-            "bert_model.ckpt.index."
+            f"{files.path} contains {', '.join(found) or 'no .index file'}. Expected one "
+            "checkpoint, such as bert_model.ckpt.index."
         )
     return found[0].removesuffix(".index")
 
 
 def _translate(name: str, family: Family) -> str:
-    """Return a variable's name in the Hugging Face format.
+    """Convert the name of a variable to the Hugging Face format.
 
     Example:
         >>> from encoder_zoo.encoders import get_family

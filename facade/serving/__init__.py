@@ -30,7 +30,7 @@ def __getattr__(name: str) -> object:
         home = importlib.import_module(f"encoder_zoo.serving.{_HOMES[name]}")
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"encoder_zoo.serving.{name} needs {error.name}, which is not installed: "
+            f"encoder_zoo.serving.{name} requires {error.name}, which is not installed. Run "
             '`pip install "encoder-zoo[serve]"`.'
         ) from error
     return getattr(home, name)

@@ -1,4 +1,4 @@
-"""Starts the service: `python -m encoder_zoo.serving FOLDER --port 8000`."""
+"""Start the service with `python -m encoder_zoo.serving FOLDER --port 8000`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import uvicorn
 
 from encoder_zoo.serving import Limits, create_app, open_folders
 
-SECONDS_TO_STOP = 60  # for the requests that are accepted
-# Python's threads change every 5 milliseconds by default. The event loop would wait for so long
-# after each system call while the model computes.
+SECONDS_TO_STOP = 60  # time to answer the requests that were accepted before a shutdown
+# By default, Python switches threads every 5 milliseconds. The event loop would wait for this
+# interval after every system call while the model computes.
 SWITCH_SECONDS = 0.0005
-MAX_CONNECTIONS = 1000  # further ones are answered with 503
+MAX_CONNECTIONS = 1000  # additional connections are answered with 503
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
-        "python -m encoder_zoo.serving", description="Answer HTTP requests with models."
+        "python -m encoder_zoo.serving", description="Serve models over HTTP."
     )
     parser.add_argument(
         "sources",
         nargs="+",
         metavar="FOLDER",
-        help="folder of a saved task, an export or an index, or CLASS=SOURCE for from_preset",
+        help="folder of a saved task, export or index, or CLASS=SOURCE for from_preset",
     )
     parser.add_argument("--host", default="127.0.0.1", help="default: only this machine")
     parser.add_argument("--port", type=int, default=8000)
@@ -38,7 +38,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Open the folders, and answer requests until the process is stopped."""
+    """Open the folders and serve requests until the process is stopped."""
     given = parse_arguments(arguments)
     limits = Limits(**{f.name: getattr(given, f.name) for f in dataclasses.fields(Limits)})
     app = create_app(*open_folders(given.sources), limits)

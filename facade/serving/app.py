@@ -27,18 +27,20 @@ from encoder_zoo.serving.routes import ROUTES, Model, Route, make_examples
 
 logger = logging.getLogger("encoder_zoo")
 
-CLIENT_LEFT = 499  # a status for metrics and logs, as nginx has it
-FEW = 4  # answers that are written in the event loop
-DISCARDED = 16  # times the largest request is read, so that the client reads the refusal
+CLIENT_LEFT = 499  # status for metrics and logs, as in nginx
+FEW = 4  # maximum number of answers that are serialized in the event loop
+# Up to this many times the maximum request size is read before a request that is too large is
+# rejected. Many clients only read the response after they have sent the whole request.
+DISCARDED = 16
 
 
 class Service:
-    """Models, their queue and their measurements.
+    """Models and indexes with their queue and metrics.
 
     Args:
-        models: Dict of names to models.
+        models: Dict of names to tasks or opened exports.
         indexes: Dict of names to indexes.
-        limits: Limits.
+        limits: Limits on requests and batches.
     """
 
     def __init__(
@@ -52,13 +54,13 @@ class Service:
         for route in ROUTES:
             named = indexes if route.kind == "index" else models
             found = [Model(n, t, limits) for n, t in named.items() if route.is_served_by(t)]
-            if route.method == "rank":  # a Reranker is asked before embedders
+            if route.method == "rank":  # a Reranker takes precedence over embedders
                 found.sort(key=lambda model: not hasattr(model.task, "activation"))
             if found:
                 self.served[route.method] = {model.name: model for model in found}
 
     async def warm_up(self) -> None:
-        """Answer example requests, and become ready."""
+        """Answer example requests for all models and set the status to "ready"."""
         for route in ROUTES:
             for model in self.served.get(route.method, {}).values():
                 try:
@@ -72,7 +74,7 @@ class Service:
         self.status = "ready"
 
     def choose_model(self, route: Route, fields: Fields) -> Model:
-        """Return the model that a request names, or the first one."""
+        """Return the model that is named in a request. Defaults to the first model of the route."""
         served = self.served[route.method]
         name = fields.read(route.kind, lambda v: isinstance(v, str), "a name", next(iter(served)))
         if name not in served:
@@ -97,14 +99,14 @@ class Service:
             if not is_about_request(error):
                 raise
             raise explain_error(error, fields, route) from error
-        if len(answers) <= FEW:  # a change of threads takes longer
+        if len(answers) <= FEW:  # switching threads would take longer
             content = write_json(question.write(answers))
         else:
             content = await asyncio.to_thread(lambda: write_json(question.write(answers)))
         return Response(content, media_type="application/json")
 
     def endpoint(self, route: Route) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Make the function that Starlette calls for requests for a route."""
+        """Return the function that handles the requests for a route."""
 
         async def respond(request: Request) -> Response:
             start = time.perf_counter()
@@ -115,12 +117,12 @@ class Service:
             except QueueFull:
                 response = refuse_for_now(429, "The queue is full. Try again later.")
             except Stopping:
-                response = refuse_for_now(503, "The service is being stopped. Try again later.")
+                response = refuse_for_now(503, "The service is shutting down. Try again later.")
             except ClientDisconnect:
                 response = Response(status_code=CLIENT_LEFT)
             except Exception:
                 logger.exception("A request for %s failed.", route.paths[0])
-                message = "The model failed to answer. The reason is in the log of the service."
+                message = "The model failed to answer. See the log of the service for the reason."
                 response = JSONResponse(Refusal(500, message).as_json(), 500)
             seconds = time.perf_counter() - start
             self.metrics.add_request(route.paths[0], response.status_code, seconds)
@@ -129,23 +131,23 @@ class Service:
         return respond
 
     async def report_health(self, request: Request) -> Response:
-        """Answer whether the service is ready."""
+        """Handle a request for `/health`. The status is 200 if the service is ready."""
         return JSONResponse({"status": self.status}, 200 if self.status == "ready" else 503)
 
     async def report_metrics(self, request: Request) -> Response:
-        """Answer the measurements."""
+        """Handle a request for `/metrics`."""
         content_type = prometheus_client.CONTENT_TYPE_LATEST
         return Response(self.metrics.as_text(), headers={"Content-Type": content_type})
 
     async def list_models(self, request: Request) -> Response:
-        """Answer the names of models and indexes, in the form of OpenAI's API."""
+        """Handle a request for `/v1/models` with the names of all models and indexes."""
         names = dict.fromkeys(name for served in self.served.values() for name in served)
         data = [{"id": name, "object": "model", "owned_by": "encoder_zoo"} for name in names]
         return JSONResponse({"object": "list", "data": data})
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Start the queue and the warm-up. At the end, answer what was accepted."""
+        """Start the queue and the warm-up. On shutdown, finish the accepted requests."""
         self.batcher.start()
         warm_up = asyncio.create_task(self.warm_up())
         yield
@@ -158,22 +160,23 @@ def create_app(
     indexes: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> Starlette:
-    """Make the ASGI application that answers requests with models.
+    """Create an ASGI application that serves models over HTTP.
 
-    A route exists if a model has its method: `/v1/embeddings` for `embed`, `/rerank` for `rank`,
-    `/classify`, `/entities` for `extract_entities`, `/answer`, `/fill_mask`, and `/search` for an
-    index. `/health` answers 200 after the warm-up, `/metrics` is for Prometheus, and `/v1/models`
-    lists the names. Concurrent requests for one model with equal options are computed together, in
-    one thread.
+    The application has a route for every method that at least one model supports: `/v1/embeddings`
+    for `embed`, `/rerank` for `rank`, `/classify`, `/entities` for `extract_entities`, `/answer`,
+    `/fill_mask`, and `/search` for indexes. In addition, `/health` returns status 200 after the
+    warm-up, `/metrics` returns metrics for Prometheus, and `/v1/models` lists the names of the
+    models. Concurrent requests for the same model with the same options are batched. All batches
+    are computed in one thread.
 
     Args:
-        models: Dict of names to tasks or opened exports. Requests may choose by the name, in the
-            field `model`. The first model with the method of a route is its default.
-        indexes: Dict of names to indexes, for `/search`. Defaults to None.
-        limits: Limits. Defaults to `Limits()`.
+        models: Dict of names to tasks or opened exports. Requests can select a model with the field
+            `model`. By default, a route uses the first model that supports its method.
+        indexes: Dict of names to indexes for `/search`. Defaults to None.
+        limits: Limits on requests and batches. Defaults to `Limits()`.
 
     Raises:
-        ValueError: If no model has a method of a route.
+        ValueError: If no model supports any route.
 
     Example:
         >>> import encoder_zoo as ez
@@ -184,7 +187,7 @@ def create_app(
     """
     service = Service(models, indexes or {}, limits or Limits())
     if not service.served:
-        raise ValueError("The models answer no route. Expected a task with an answering method.")
+        raise ValueError("No model supports any route. Expected a task such as ez.Classifier.")
     paths = [
         Path("/health", service.report_health),
         Path("/metrics", service.report_metrics),
@@ -223,7 +226,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]) -> list:
-    """Wait for answers, and cancel the question if the client disconnects.
+    """Wait for the answers, and cancel the computation if the client disconnects.
 
     Raises:
         ClientDisconnect: If the client disconnects.
@@ -245,10 +248,9 @@ async def until_client_leaves(request: Request, asked: Coroutine[Any, Any, list]
 
 
 def is_about_request(error: Exception) -> bool:
-    """Return whether an error was raised by this package's checks of arguments and texts.
+    """Return whether an error was raised by this package because a request is invalid.
 
-    The messages of these errors are for clients. All other messages could contain what clients must
-    not see.
+    Clients receive the messages of these errors. Other messages could contain internal information.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -260,35 +262,36 @@ def is_about_request(error: Exception) -> bool:
 
 
 def explain_error(error: Exception, fields: Fields, route: Route) -> Refusal:
-    """Make a refusal of an error about a request, with the name of the field that is wrong."""
+    """Convert an error about a request to a Refusal with the name of the invalid field."""
     message = str(error)
-    if route.method == "embed":  # OpenAI's names
+    if route.method == "embed":  # the OpenAI API uses other names
         message = re.sub(r"\bdim\b", "dimensions", re.sub(r"\btexts\b", "input", message))
     places = {name: re.search(rf"\b{name}s?\b", message) for name in fields.known}
     named = {name: place.start() for name, place in places.items() if place}
     field = min(named, key=named.__getitem__, default=route.texts)
     if isinstance(error, TypeError):
-        message = f"The model takes no {field}. Leave it out."
+        message = f"The model does not support {field}. Remove it from the request."
     return Refusal(422, message, field)
 
 
 def refuse_for_now(status: int, message: str) -> Response:
-    """Make the response to a request that the client can send again."""
+    """Return a response that asks the client to send the request again later."""
     return JSONResponse(Refusal(status, message).as_json(), status, headers={"Retry-After": "1"})
 
 
 async def refuse_path(request: Request, error: Exception) -> Response:
-    """Make the response for a path or method of HTTP that does not exist."""
+    """Return a response for an unknown path or an HTTP method that is not allowed."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    message = {404: "There is no such route.", 405: "This route takes POST requests."}.get(status)
+    message = {404: "Unknown route.", 405: "This route requires a POST request."}.get(status)
     refusal = Refusal(status, message or "The request is not valid.")
     return JSONResponse(refusal.as_json(), status, headers=getattr(error, "headers", None))
 
 
 def write_json(body: Any) -> bytes:
-    """Write a response. The rows of its lists are written one by one.
+    """Serialize the body of a response as JSON, one list item at a time.
 
-    The writer of JSON holds Python's global lock, so that a long list would delay other requests.
+    `json.dumps` holds Python's global interpreter lock. Serializing a long list in one call would
+    delay other requests.
     """
     if isinstance(body, dict):
         pairs = [json.dumps(key).encode() + b":" + write_json(body[key]) for key in body]
@@ -299,7 +302,7 @@ def write_json(body: Any) -> bytes:
 
 
 def plain_value(value: object) -> object:
-    """Return the Python value of a NumPy array or scalar."""
+    """Convert a NumPy array or scalar to a Python object."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no form in JSON.")
+    raise TypeError(f"{type(value).__name__} cannot be serialized as JSON.")

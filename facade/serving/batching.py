@@ -1,8 +1,8 @@
-"""Joins the texts of concurrent requests into batches, which one thread computes.
+"""Dynamic batching: combine the texts of concurrent requests and compute them in one thread.
 
-Requests that can be joined share a key: the model, the method and its options. Requests with
+Requests with the same key (model, method and options) are computed together. Requests with
 different keys take turns, and so do requests with the same key. A long request therefore delays a
-short one by one batch at most.
+short request by at most one batch.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class QueueFull(Exception):
 
 
 class Stopping(Exception):
-    """Raised if a request arrives after the service began to stop."""
+    """Raised if a request arrives while the service is shutting down."""
 
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """Rows of a request, each of which gets one answer.
+    """Rows of a request. Every row gets one answer.
 
     Args:
-        key: Hashable. Jobs with equal keys can be joined.
-        run: Function of a list of rows that returns a list of their answers. It may be called with
-            rows of several jobs that have the same key.
+        key: Hashable. Jobs with equal keys can be computed together.
+        run: Function of a list of rows that returns a list of answers. The rows may belong to
+            several jobs with the same key.
         rows: List of rows, such as texts.
-        count: Function of the rows that returns the number of tokens of every row.
-        is_short: Boolean. Whether the tokens are counted in the event loop. Under load, a change of
-            threads takes longer than the tokens of a few sentences. Defaults to False.
+        count: Function of a list of rows that returns the number of tokens in every row.
+        is_short: Boolean. Whether to count the tokens in the event loop. Under load, switching
+            threads takes longer than tokenizing a few sentences. Defaults to False.
     """
 
     key: Hashable
@@ -52,16 +52,16 @@ class Job:
 
 
 class WaitingJob:
-    """A job in the queue.
+    """Job in the queue.
 
     Args:
-        job: Job whose tokens are counted.
-        future: Future that gets the answers.
+        job: Job whose tokens have been counted.
+        future: Future that receives the answers.
 
     Attributes:
-        pending: Deque of the indices of the rows that are not computed yet, the longest first.
+        pending: Deque with the indices of the rows that are not computed yet, longest row first.
         answers: Dict of row indices to answers.
-        arrived: Float. Time of arrival.
+        arrived: Float. Time when the job was added to the queue.
     """
 
     def __init__(self, job: Job, future: asyncio.Future):
@@ -71,7 +71,7 @@ class WaitingJob:
         self.arrived = time.monotonic()
 
     def add_answers(self, indices: Sequence[int], answers: Sequence) -> None:
-        """Store answers, and complete the future when all rows have one."""
+        """Store answers, and complete the future when all rows have an answer."""
         self.answers.update(zip(indices, answers, strict=True))
         if len(self.answers) == len(self.job.rows) and not self.future.done():
             self.future.set_result([self.answers[i] for i in range(len(self.job.rows))])
@@ -86,12 +86,12 @@ Batch = list[tuple[WaitingJob, list[int]]]
 
 
 class Batcher:
-    """Queue of jobs, and the thread that computes them.
+    """Queue of jobs with a thread that computes them in batches.
 
     Args:
-        limits: Limits.
+        limits: Limits on the queue and on batches.
         on_batch: Function that is called after every batch with its number of texts, its number of
-            tokens and the seconds that it took.
+            tokens and its duration in seconds.
     """
 
     def __init__(self, limits: Limits, on_batch: Callable[[int, int, float], None]):
@@ -102,10 +102,10 @@ class Batcher:
         self._worker = concurrent.futures.ThreadPoolExecutor(1, "encoder_zoo-model")
         self._counter = concurrent.futures.ThreadPoolExecutor(1, "encoder_zoo-tokens")
         self._runner: asyncio.Task | None = None
-        self.waiting = 0  # rows that are accepted and not yet computed
+        self.waiting = 0  # number of accepted rows that are not computed yet
 
     def start(self) -> None:
-        """Start to compute, in the running event loop."""
+        """Start to compute jobs in the running event loop."""
         self._runner = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -118,7 +118,9 @@ class Batcher:
         self._counter.shutdown()
 
     async def ask(self, job: Job) -> list:
-        """Compute a job. If the caller is cancelled, its rows leave the queue.
+        """Add a job to the queue and return its answers.
+
+        If the caller is cancelled, the rows of the job are removed from the queue.
 
         Raises:
             QueueFull: If the rows do not fit into the queue.
@@ -148,7 +150,7 @@ class Batcher:
             self._changed.set()
 
     def _remove(self, waiting: WaitingJob) -> None:
-        """Take a job out of the queue, with the rows that are not computed yet."""
+        """Remove a job from the queue."""
         self.waiting -= len(waiting.pending)
         waiting.pending.clear()
         line = self._lines.get(waiting.job.key, ())
@@ -164,7 +166,7 @@ class Batcher:
                 await self._changed.wait()
                 continue
             await self._wait_for_others()
-            if self._lines:  # the clients may have left
+            if self._lines:  # all clients may have disconnected
                 await self._compute(self._take())
 
     async def _wait_for_others(self) -> None:
@@ -183,7 +185,7 @@ class Batcher:
         return sum(len(w.pending) for w in line) >= self._limits.max_batch_texts
 
     def _take(self) -> Batch:
-        """Take the next batch out of the queue: rows of jobs with the same key, in turn."""
+        """Remove the next batch from the queue. All of its jobs have the same key."""
         key = next(iter(self._lines))
         line, batch = self._lines.pop(key), []
         texts, longest = 0, 0
@@ -200,18 +202,18 @@ class Batcher:
             if taken:
                 batch.append((waiting, sorted(taken)))
             if waiting.pending and not taken:
-                line.appendleft(waiting)  # it is the first of the next batch
+                line.appendleft(waiting)  # the next batch starts with this job
                 break
             if waiting.pending:
                 line.append(waiting)
                 break
         if line:
-            self._lines[key] = line  # behind the jobs with other keys
+            self._lines[key] = line  # moved to the end, after the jobs with other keys
         self.waiting -= texts
         return batch
 
     async def _compute(self, batch: Batch) -> None:
-        """Compute a batch. After an error, compute every job of the batch alone."""
+        """Compute a batch. If this fails, compute every job of the batch separately."""
         rows = [waiting.job.rows[i] for waiting, indices in batch for i in indices]
         costs = [waiting.job.costs[i] for waiting, indices in batch for i in indices]
         start = time.perf_counter()
@@ -227,9 +229,10 @@ class Batcher:
             begin += len(indices)
 
     async def _compute_alone(self, batch: Batch, error: Exception) -> None:
-        """Compute every job of a failed batch by itself, so that only one of them gets its error.
+        """Compute the jobs of a failed batch separately, so that only invalid jobs fail.
 
-        All rows of a job are computed in their order: error messages contain their indices.
+        All rows of a job are computed in their original order because error messages contain the
+        indices of rows.
         """
         [(first, indices), *others] = batch
         if not others and len(indices) == len(first.job.rows):
@@ -246,9 +249,9 @@ class Batcher:
                 waiting.fail(own_error)
 
     async def _call(self, job: Job, rows: Rows) -> Sequence:
-        """Call the function of a job in the thread of the model."""
+        """Call the function of a job in the worker thread."""
         loop = asyncio.get_running_loop()
         answers = await loop.run_in_executor(self._worker, job.run, rows)
         if len(answers) != len(rows):
-            raise RuntimeError(f"There are {len(answers)} answers to {len(rows)} rows.")
+            raise RuntimeError(f"The model returned {len(answers)} answers for {len(rows)} rows.")
         return answers

@@ -1,4 +1,4 @@
-"""Opens the folders that the command line names."""
+"""Open the folders that are passed to the command line."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
     """Open models and indexes for `create_app`.
 
     Args:
-        sources: List of strings. Folders of `save_to_preset`, of `export` and of an index's
-            `save`. `"Reranker=SOURCE"` opens any source of `from_preset` with the class that it
-            names. The names of models and indexes are those of their folders.
+        sources: List of strings. Folders that were written by `save_to_preset`, by `export` or by
+            `save` of an index. `"Reranker=SOURCE"` calls `Reranker.from_preset(SOURCE)`. Models and
+            indexes are named after their folders.
 
     Returns:
-        Dict of models, and dict of indexes. An index is opened with the first of the models that
-        it was built with.
+        Tuple of a dict of models and a dict of indexes. An index is opened with the first model
+        that matches the embedder of the index.
 
     Raises:
         FileNotFoundError: If a folder does not exist.
-        ValueError: If a folder holds none of these, or if two folders have the same name.
+        ValueError: If a folder contains no model or index, or if two folders have the same name.
 
     Example:
         >>> models, indexes = open_folders(["Classifier=bert_nano_en_uncased_sentiment"])
@@ -55,7 +55,9 @@ def open_folders(sources: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def split_class(source: str) -> tuple[str | None, str]:
-    """Split "Class=SOURCE" into the name of a task's class, if there is one, and the source.
+    """Split "Class=SOURCE" into the name of a class and the source.
+
+    Sources without the name of a class of this package are not split.
 
     Example:
         >>> split_class("Reranker=served/reranker"), split_class("served/a=b")
@@ -66,37 +68,39 @@ def split_class(source: str) -> tuple[str | None, str]:
 
 
 def read_kind(folder: str) -> str:
-    """Return the task in the manifest of a folder."""
+    """Read the kind of a folder from the task in its manifest."""
     path = pathlib.Path(folder) / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
-            f"{os.fspath(path)} does not exist. Expected a folder written by save_to_preset, "
-            "export or the save of an index. For other checkpoints, write the class: "
+            f"{os.fspath(path)} does not exist. Expected a folder that was written by "
+            "save_to_preset, export or save. For other checkpoints, pass the class too: "
             "Classifier=FOLDER."
         )
     try:
         return str(json.loads(path.read_text("utf-8"))["task"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{os.fspath(path)} names no task. Save the folder again.") from error
+        raise ValueError(f"{os.fspath(path)} has no task. Save the folder again.") from error
 
 
 def open_model(folder: str, kind: str) -> Any:
-    """Open the task that `save_to_preset` wrote, or the export that `export` wrote."""
+    """Open a folder that was written by `save_to_preset` or `export` of a task."""
     if kind == "export":
         return ez.open_export(folder)
-    from encoder_zoo.tasks import all_tasks  # imports Keras, which an opened export does without
+    from encoder_zoo.tasks import all_tasks  # imports Keras, which opened exports do not need
 
     classes = {task.record.name: task for task in all_tasks()}
     if kind not in classes:
-        raise ValueError(f"{folder} holds a {kind}. Expected {', '.join(classes)} or an index.")
+        raise ValueError(f"{folder} contains a {kind}. Expected {', '.join(classes)} or an index.")
     return classes[kind].from_preset(folder)
 
 
 def find_embedder(folder: str | os.PathLike[str], models: dict[str, Any]) -> Any:
-    """Return the embedder of an index: a model, None for a `BM25Index`, or a list of both.
+    """Return the embedder of an index, or None for a `BM25Index`.
+
+    For a hybrid index, return a list with the embedder of every part.
 
     Raises:
-        ValueError: If the index was built with none of the models.
+        ValueError: If no model matches the embedder of the index.
     """
     manifest = json.loads((pathlib.Path(folder) / MANIFEST).read_text("utf-8"))
     if manifest["task"] == "bm25_index":

@@ -1,4 +1,4 @@
-"""Limits of the service."""
+"""Limits on the requests and batches of the service."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from encoder_zoo.common.wording import invalid
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits on requests, on the queue and on batches of the service.
+    """Limits on the requests, the queue and the batches of the service.
 
     Args:
-        max_request_bytes: Integer. Size of the largest request. Larger requests are answered with
-            413. Defaults to 1 MiB.
-        max_texts: Integer. Number of texts in the largest request. Larger requests are answered
-            with 413. Defaults to 256.
-        max_queue_texts: Integer. Number of texts that may wait at the same time. Requests that do
-            not fit are answered with 429. Defaults to 2,048.
-        max_batch_texts: Integer. Number of texts that are computed together. Defaults to 32.
-        max_batch_tokens: Integer. Number of tokens that are computed together, including padding.
-            A longer text is computed alone. Defaults to 16,384.
-        max_wait: Float. Number of seconds that a text waits for other texts to join its batch.
-            Defaults to 0.004.
-        body_timeout: Float. Number of seconds for the arrival of a request. Slower requests are
-            answered with 408. Defaults to 30.
+        max_request_bytes: Integer. Maximum size of a request in bytes. Larger requests are answered
+            with status 413. Defaults to 1 MiB.
+        max_texts: Integer. Maximum number of texts in a request. Larger requests are answered with
+            status 413. Defaults to 256.
+        max_queue_texts: Integer. Maximum number of texts in the queue. Requests that do not fit
+            into the queue are answered with status 429. Defaults to 2,048.
+        max_batch_texts: Integer. Maximum number of texts in a batch. Defaults to 32.
+        max_batch_tokens: Integer. Maximum number of tokens in a batch, including padding. A longer
+            text is computed in a batch by itself. Defaults to 16,384.
+        max_wait: Float. Maximum time in seconds that a text waits for other texts to join its
+            batch. Defaults to 0.004.
+        body_timeout: Float. Maximum time in seconds to receive the body of a request. Slower
+            requests are answered with status 408. Defaults to 30.
 
     Raises:
         ValueError: If a value is invalid, or if `max_texts` is larger than `max_queue_texts`.

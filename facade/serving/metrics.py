@@ -1,4 +1,4 @@
-"""Measurements of the service for Prometheus."""
+"""Prometheus metrics of the service."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """Measurements of one application. Labels never contain values from clients.
+    """Metrics of an application. The labels never contain values from clients.
 
     Args:
-        count_waiting: Function that returns the number of texts in the queue.
+        count_waiting: Function without arguments that returns the number of texts in the queue.
     """
 
     def __init__(self, count_waiting: Callable[[], float]):
@@ -37,7 +37,7 @@ class Metrics:
         )
         self._batch_seconds = Histogram(
             "encoder_zoo_batch_seconds",
-            "Seconds that a batch takes",
+            "Seconds to compute a batch",
             buckets=SECONDS,
             registry=registry,
         )
@@ -51,16 +51,16 @@ class Metrics:
         waiting.set_function(count_waiting)
 
     def add_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request."""
+        """Record a request."""
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def add_batch(self, texts: int, tokens: int, seconds: float) -> None:
-        """Count a batch."""
+        """Record a batch."""
         self._batch_texts.observe(texts)
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)
 
     def as_text(self) -> bytes:
-        """Return all measurements in Prometheus's text format."""
+        """Return all metrics in the text format of Prometheus."""
         return prometheus_client.generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""Reads the fields of requests, and refuses requests with errors that name the field."""
+"""Read and validate the fields of requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from encoder_zoo.common.wording import close_names, did_you_mean, invalid
 
 
 class Refusal(Exception):
-    """A request that is not answered.
+    """Raised if a request is rejected.
 
     Args:
-        status: Integer. HTTP status.
-        message: String.
-        field: String or None. Name of the field that is wrong. Defaults to None.
-        code: String or None. Word for programs, such as "model_not_found". Defaults to None.
+        status: Integer. HTTP status code.
+        message: String. Error message for the client.
+        field: String or None. Name of the invalid field. Defaults to None.
+        code: String or None. Machine-readable code, such as "model_not_found". Defaults to None.
     """
 
     def __init__(
@@ -26,19 +26,19 @@ class Refusal(Exception):
         self.status, self.field, self.code = status, field, code
 
     def as_json(self) -> dict:
-        """Return the body of the response, in the form of OpenAI's API."""
+        """Return the body of the response in the format of the OpenAI API."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": str(self), "type": kind, "param": self.field, "code": self.code}
         return {"error": error}
 
 
 def refuse_constant(name: str) -> None:
-    """Raise a ValueError for NaN and Infinity, which are not JSON."""
+    """Raise a ValueError for NaN and Infinity, which are not valid JSON."""
     raise ValueError(f"{name} is not JSON")
 
 
 def read_json(content: bytes) -> dict[str, Any]:
-    """Read the body of a request.
+    """Parse the body of a request.
 
     Raises:
         Refusal: If the body is not a JSON object in UTF-8.
@@ -58,11 +58,11 @@ def read_json(content: bytes) -> dict[str, Any]:
 
 
 class Fields:
-    """Fields of a request. Each field is read once, and the others are refused at the end.
+    """Fields of a request. Fields that were not read are unknown, see `refuse_others`.
 
     Args:
-        given: Dict of names to values. Fields with null count as absent.
-        max_texts: Integer. Number of texts that a field may hold.
+        given: Dict of names to values. Fields whose value is None are treated as missing.
+        max_texts: Integer. Maximum number of texts in a field.
 
     Example:
         >>> fields = Fields({"texts": "Hello.", "top_k": 2}, max_texts=8)
@@ -77,11 +77,11 @@ class Fields:
         self.known: list[str] = []
 
     def has(self, name: str) -> bool:
-        """Return whether a field is given."""
+        """Return whether the request contains a field."""
         return name in self._given
 
     def is_single(self, name: str) -> bool:
-        """Return whether a field holds one text and not a list."""
+        """Return whether a field contains a single text instead of a list."""
         return isinstance(self._given.get(name), str)
 
     def read(
@@ -90,10 +90,10 @@ class Fields:
         """Return the value of an optional field.
 
         Args:
-            name: String.
-            holds: Function that returns whether a value is valid.
-            expected: String. The valid values, for an error.
-            default: Value of an absent field. Defaults to None.
+            name: String. Name of the field.
+            holds: Function of a value that returns whether the value is valid.
+            expected: String. Description of the valid values for the error message.
+            default: Value to return if the field is missing. Defaults to None.
 
         Raises:
             Refusal: If the value is invalid.
@@ -110,14 +110,14 @@ class Fields:
         return self.read(name, is_text, "a text")
 
     def read_texts(self, name: str, pairs: bool = False) -> list:
-        """Return the texts of a required field, which holds a text or a list of texts.
+        """Return the texts of a required field that contains a text or a list of texts.
 
         Args:
-            name: String.
-            pairs: Boolean. Whether the list may hold pairs of texts instead. Defaults to False.
+            name: String. Name of the field.
+            pairs: Boolean. Whether the list may contain pairs of texts. Defaults to False.
 
         Raises:
-            Refusal: If the field is absent, or holds something else or too many texts.
+            Refusal: If the field is missing, or contains invalid values or too many texts.
         """
         expected = "a text or a list of texts" + (", or a list of pairs of texts" if pairs else "")
         self._require(name, expected)
@@ -134,12 +134,12 @@ class Fields:
         return [tuple(text) if is_valid is is_pair else text for text in texts]
 
     def read_options(self, *names: str) -> dict[str, Any]:
-        """Return the given fields among options that the method of the model checks itself."""
+        """Return the options that the request contains. The model validates their values."""
         self.known += names
         return {name: self._given[name] for name in names if name in self._given}
 
     def refuse_others(self) -> None:
-        """Raise a Refusal if there are fields that were not read."""
+        """Raise a Refusal if the request contains fields that were not read."""
         for name in self._given:
             if name not in self.known:
                 hint = did_you_mean(close_names(name, self.known))
@@ -153,7 +153,7 @@ class Fields:
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value is a text that has an encoding in UTF-8.
+    """Return whether a value is a string that can be encoded as UTF-8.
 
     Example:
         >>> is_text("Hello."), is_text("\\ud800"), is_text(3)
@@ -161,7 +161,7 @@ def is_text(value: object) -> bool:
     """
     try:
         return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:  # half of a character
+    except UnicodeEncodeError:  # a lone surrogate
         return False
 
 

@@ -1,4 +1,4 @@
-"""Routes of the service: which models serve them, how requests are read and answers are written."""
+"""Routes of the service, with functions that read requests and write responses."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from encoder_zoo.serving.limits import Limits
 from encoder_zoo.serving.requests import Fields, Refusal, is_text
 from encoder_zoo.tasks.base.classes import sigmoid
 
-SHORT = 2000  # characters of the texts of a request
-CHARACTERS_PER_TOKEN = 4  # for models whose tokenizer is unknown, in bytes of UTF-8
+SHORT = 2000  # maximum number of characters in a short request
+BYTES_PER_TOKEN = 4  # estimate for models without a tokenizer, in UTF-8
 
 
 class Question(NamedTuple):
-    """A request that was read.
+    """Request whose fields have been read.
 
     Attributes:
         job: Job with one row for every answer.
-        write: Function of the list of answers that returns the body of the response.
+        write: Function of a list of answers that returns the body of the response.
     """
 
     job: Job
@@ -33,12 +33,12 @@ class Question(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model of the service.
+    """Model or index of the service.
 
     Attributes:
         name: String. Name in requests and responses.
         task: Task, opened export or index.
-        limits: Limits.
+        limits: Limits on requests and batches.
     """
 
     name: str
@@ -48,22 +48,22 @@ class Model(NamedTuple):
     def ask(
         self, method: str, rows: Rows, run: Callable[[Rows], Sequence], options: Mapping
     ) -> Job:
-        """Make a job that is joined with others of the same method and options."""
+        """Create a job that can be computed together with jobs of the same method and options."""
         key = (self.name, method, json.dumps(options, sort_keys=True))
         is_short = sum(map(len, find_texts(rows))) <= SHORT
         return Job(key, run, rows, self.count_tokens, is_short)
 
     def ask_alone(self, row: Any, run: Callable[[Rows], Sequence]) -> Job:
-        """Make a job of one row that is never joined with others."""
+        """Create a job with one row that is never computed together with other jobs."""
         return Job(object(), run, [row], self.count_tokens)
 
     def count_tokens(self, rows: Rows) -> list[int]:
-        """Return the number of tokens of every row, which is a text or a sequence of texts."""
+        """Return the number of tokens in every row. A row is a text or a sequence of texts."""
         parts = [find_texts(row) for row in rows]
         texts = [text for part in parts for text in part]
         preprocessor = getattr(self.task, "preprocessor", None)
         if preprocessor is None:
-            counts = [1 + len(text.encode()) // CHARACTERS_PER_TOKEN for text in texts]
+            counts = [1 + len(text.encode()) // BYTES_PER_TOKEN for text in texts]
         else:
             with in_numpy():
                 counts = preprocessor.tokenizer.tokenize(texts).row_lengths().numpy().tolist()
@@ -82,7 +82,7 @@ def find_texts(row: Any) -> list[str]:
 
 
 def columns_of(rows: Rows) -> tuple[list, ...]:
-    """Return the columns of rows.
+    """Convert a list of rows to a tuple of columns.
 
     Example:
         >>> columns_of([("a", "b"), ("c", "d")])
@@ -125,16 +125,16 @@ def read_entities(model: Model, fields: Fields) -> Question:
 
 
 def are_labels(value: object) -> bool:
-    """Return whether a value is a list of names, or an object of names and descriptions.
+    """Return whether a value is a list of names or a dict of names and descriptions.
 
-    Lists for every text are refused: the texts of several requests are joined.
+    Separate labels for every text are not supported because requests are combined into batches.
     """
     texts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
     return isinstance(texts, list) and all(map(is_text, texts))
 
 
 def read_answer(model: Model, fields: Fields) -> Question:
-    """Read a request for `/answer`: one question and its passages, or questions with contexts."""
+    """Read a request for `/answer`, with one question and several passages, or with pairs."""
     questions, contexts = fields.read_texts("question"), fields.read_texts("context")
     options = fields.read_options("top_k", "max_answer_length", "null_threshold")
     batch_size = model.limits.max_batch_texts
@@ -150,8 +150,8 @@ def read_answer(model: Model, fields: Fields) -> Question:
         job = model.ask_alone((questions[0], contexts), run_passages)
         return Question(job, write_answers(model))
     if len(contexts) not in (1, len(questions)):
-        count = f"{len(contexts)} texts. Expected 1 or {len(questions)}, as of `question`"
-        raise Refusal(422, f"context has {count}.", "context")
+        message = f"context has {len(contexts)} texts, but question has {len(questions)}."
+        raise Refusal(422, f"{message} Expected 1 or {len(questions)} contexts.", "context")
     contexts = contexts * len(questions) if len(contexts) == 1 else contexts
     rows = list(zip(questions, contexts, strict=True))
     return Question(model.ask("answer", rows, run, options), write_answers(model))
@@ -169,14 +169,14 @@ def read_fill_mask(model: Model, fields: Fields) -> Question:
 
 
 def read_embeddings(model: Model, fields: Fields) -> Question:
-    """Read a request for `/v1/embeddings`, in the form of OpenAI's API.
+    """Read a request for `/v1/embeddings` in the format of the OpenAI API.
 
-    `prompt` is an addition to that API: "query", "document" or the text of a prompt.
+    In addition to the fields of that API, `prompt` can be "query", "document" or a prompt text.
     """
     fields.read("input", is_no_token_list, "a text or a list of texts, not a list of token ids")
     rows, options = fields.read_texts("input"), fields.read_options("dimensions", "prompt")
     form = fields.read("encoding_format", is_encoding, "'float' or 'base64'")
-    fields.read_options("user")  # an identifier of the caller, which changes no answer
+    fields.read_options("user")  # identifier of the caller, ignored
     embed_options = {{"dimensions": "dim"}.get(name, name): v for name, v in options.items()}
     batch_size = model.limits.max_batch_texts
 
@@ -198,37 +198,37 @@ def read_embeddings(model: Model, fields: Fields) -> Question:
 
 
 def is_no_token_list(value: object) -> bool:
-    """Return whether a value is not a list of token ids, or a list of such lists."""
+    """Return whether a value is neither a list of token ids nor a list of lists."""
     return not (isinstance(value, list) and value and isinstance(value[0], int | list))
 
 
 def is_encoding(value: object) -> bool:
-    """Return whether a value is a format of vectors."""
+    """Return whether a value is a supported encoding of embeddings."""
     return value in ("float", "base64")
 
 
 def encode_base64(vector: np.ndarray) -> str:
-    """Encode the float32 values of a vector, little-endian, in base64."""
+    """Encode a vector as base64 of its little-endian float32 values."""
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def read_rerank(model: Model, fields: Fields) -> Question:
-    """Read a request for `/rerank`, in the form of text-embeddings-inference or of Cohere.
+    """Read a request for `/rerank` in the format of text-embeddings-inference or Cohere.
 
-    The first has `texts` and `return_text`, the second `documents`, `top_n` and
-    `return_documents`.
+    Requests for text-embeddings-inference contain `texts` and `return_text`. Requests for Cohere
+    contain `documents`, `top_n` and `return_documents`.
     """
     query, is_coheres = fields.read_text("query"), fields.has("documents")
     name = "documents" if is_coheres else "texts"
     texts = fields.read_texts(name)
     for i, text in enumerate(texts):
         if not text.strip():
-            raise Refusal(422, f"{name}[{i}] is empty. Leave it out.", name)
+            raise Refusal(422, f"{name}[{i}] is empty. Remove it from the request.", name)
     top_n = fields.read("top_n", is_count, "an integer of 1 or more")
     shows_text = fields.read(
         "return_documents" if is_coheres else "return_text", is_flag, "true or false"
     )
-    # text-embeddings-inference has these. Models of this package always truncate long texts.
+    # Fields of text-embeddings-inference. Models of this package always truncate long texts.
     fields.read("truncate", lambda v: v is True, "true")
     fields.read("raw_scores", lambda v: v is False, "false")
 
@@ -240,7 +240,7 @@ def read_rerank(model: Model, fields: Fields) -> Question:
             row[text] = {"text": texts[row["index"]]} if is_coheres else texts[row["index"]]
         return {"results": rows, "model": model.name} if is_coheres else rows
 
-    is_joined = hasattr(model.task, "activation")  # a Reranker, which reads every pair by itself
+    is_joined = hasattr(model.task, "activation")  # a Reranker scores every pair independently
     if not is_joined:
         job = model.ask_alone((query, texts), lambda rows: [model.task.rank(*rows[0])])
         return Question(job, write)
@@ -255,10 +255,10 @@ def read_rerank(model: Model, fields: Fields) -> Question:
 
 
 def order_scores(model: Model, logits: list, texts: list[str]) -> list[dict]:
-    """Return the answers of `Reranker.rank` for the logits of its texts, the best first."""
+    """Convert logits to the results of `Reranker.rank`, sorted by decreasing score."""
     logits = np.array(logits)
     scores = sigmoid(logits) if model.task.activation == "sigmoid" else logits
-    order = np.argsort(-logits, kind="stable").tolist()  # logits differ where scores are 1
+    order = np.argsort(-logits, kind="stable").tolist()  # scores can be equal after saturation
     return [{"index": i, "score": scores[i].item()} for i in order]
 
 
@@ -284,7 +284,7 @@ def read_search(model: Model, fields: Fields) -> Question:
 
 
 def write_answers(model: Model, kind: str = "model") -> Callable[[list], dict]:
-    """Make a function of answers that returns the body of a response."""
+    """Return a function that converts answers to the body of a response."""
     return lambda answers: {kind: model.name, "answers": answers}
 
 
@@ -292,14 +292,14 @@ def write_answers(model: Model, kind: str = "model") -> Callable[[list], dict]:
 
 
 class Route(NamedTuple):
-    """A route of the service.
+    """Route of the service.
 
     Attributes:
-        paths: Tuple of strings.
-        method: String. Name of the method of models that serve the route.
+        paths: Tuple of strings. URL paths.
+        method: String. Name of the method that a model needs for this route.
         read: Function of a model and fields that returns a question.
-        texts: String. Name of the field with the texts.
-        example: Dict. Fields of a request for the warm-up.
+        texts: String. Name of the field that contains the texts.
+        example: Dict. Additional fields of the requests for the warm-up.
     """
 
     paths: tuple[str, ...]
@@ -310,13 +310,13 @@ class Route(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the name of the field that chooses among several models: "model" or "index"."""
+        """Return the name of the field that selects a model or an index: "model" or "index"."""
         return "index" if self.method == "search" else "model"
 
     def is_served_by(self, task: Any) -> bool:
         """Return whether a model has the method of this route.
 
-        Embeddings in OpenAI's form are dense vectors: those of an `embed` that takes `dim`.
+        The route for embeddings returns dense vectors, so it needs an `embed` method with `dim`.
         """
         method = getattr(task, self.method, None)
         dense = self.method != "embed" or "dim" in inspect.signature(method or len).parameters
@@ -338,7 +338,7 @@ ROUTES = (
 
 
 def make_examples(route: Route, model: Model) -> Iterator[Question]:
-    """Make the questions of the warm-up: a short text, a batch of them, and a long text."""
+    """Create requests for the warm-up: a short text, a batch of short texts and a long text."""
     short = EXAMPLE + "[MASK] <mask>" if route.method == "fill_mask" else EXAMPLE
     takes_labels = "labels" in inspect.signature(getattr(model.task, route.method)).parameters
     batch = min(model.limits.max_batch_texts, model.limits.max_queue_texts)

@@ -1,8 +1,8 @@
-"""Checks registered families and tasks, as scikit-learn's `check_estimator` does estimators.
+"""Conformance checks for custom families and tasks, similar to scikit-learn's `check_estimator`.
 
-They check the classes that `encoder_zoo.register_family` and `encoder_zoo.register_task` register:
-training on raw text, saving and loading, and outputs that do not depend on the batching. A failure
-is an AssertionError that names the check.
+The checks are for classes that are registered with `encoder_zoo.register_family` or
+`encoder_zoo.register_task`. They cover training on raw text, saving and loading, and the
+independence of outputs from batching. A failed check raises an AssertionError with its name.
 
 Example:
     >>> import encoder_zoo as ez
@@ -26,39 +26,51 @@ Checks = Iterator[tuple[str, Callable[[], None]]]
 
 
 def check_family(family: Family) -> None:
-    """Check a registered family: its record and its backbone.
+    """Run all checks of a registered family.
 
     Args:
-        family: the record, such as `MyBackbone.family`.
+        family: Family, such as `MyBackbone.family`.
 
     Raises:
-        AssertionError: If a test fails. The message names the family, the test and the difference.
+        AssertionError: If a check fails. The message contains the family, the name of the check
+            and the difference.
     """
     _run(family_checks(family))
 
 
 def check_task(task: type[Task], families: Iterable[Family] | None = None) -> None:
-    """Check a registered task.
+    """Run all checks of a registered task.
 
     Args:
-        task: the class.
-        families: of the backbones; None for the first registered family that the task supports.
+        task: Class of the task.
+        families: Iterable of the families whose backbones are used. If None, the first registered
+            family that the task supports is used. Defaults to None.
 
     Raises:
-        AssertionError: If a test fails. The message names the task, the family, the test and the
-            difference.
+        AssertionError: If a check fails. The message contains the task, the family, the name of
+            the check and the difference.
     """
     _run(task_checks(task, families))
 
 
 def family_checks(family: Family) -> Checks:
-    """Yield (name, function) of every check of a family."""
+    """Yield pairs of a name and a function for every check of a family.
+
+    Args:
+        family: Family, such as `MyBackbone.family`.
+    """
     for check in family_conformance.CHECKS:
         yield _named(f"{family.name}: {_words(check)}", check, family)
 
 
 def task_checks(task: type[Task], families: Iterable[Family] | None = None) -> Checks:
-    """Yield (name, function) of every check of a task."""
+    """Yield pairs of a name and a function for every check of a task.
+
+    Args:
+        task: Class of the task.
+        families: Iterable of the families whose backbones are used. If None, the first registered
+            family that the task supports is used. Defaults to None.
+    """
     if families is None:
         families = [next(family for family in all_families() if task.supports(family))]
     for family in families:
@@ -71,7 +83,10 @@ def _words(check: Callable) -> str:
 
 
 def _named(name: str, check: Callable, *arguments: object) -> tuple[str, Callable[[], None]]:
-    """Return (name, check with its arguments), whose errors are AssertionErrors with the name."""
+    """Return the name of a check and a function that runs it.
+
+    The function raises an AssertionError with the name if the check raises any error.
+    """
 
     def run() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Assertions about the outputs of models, errors and logs."""
+"""Assertions about model outputs, errors and log records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def arrays(model: keras.Model, inputs: Mapping) -> list[np.ndarray]:
 
 
 def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float = 0.0) -> None:
-    """Assert that outputs are equal, cut to the shapes of the expected ones."""
+    """Assert that outputs are close to the expected outputs.
+
+    Outputs that are longer than expected, for example because of padding, are truncated.
+    """
     assert len(found) == len(expected) > 0, f"{len(found)} outputs, expected {len(expected)}"
     for a, b in zip(found, expected, strict=True):
         assert a.ndim == b.ndim, f"shape {a.shape}, expected {b.shape}"
@@ -28,18 +31,18 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray], atol: float
 
 
 def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.ndarray]) -> None:
-    """Assert that each example has the same outputs alone, without padding, as in a batch.
+    """Assert that every example has the same outputs in a batch as by itself without padding.
 
     Args:
-        model: with outputs (B, ...) or (B, L, ...).
-        inputs: prepared, with a padding_mask (B, L).
+        model: Model with outputs of shape (B, ...) or (B, L, ...).
+        inputs: Dict of preprocessed inputs with a padding_mask of shape (B, L).
     """
     mask = np.asarray(inputs["padding_mask"]).astype(bool)
-    other = np.where(mask, inputs["token_ids"], 7)  # other tokens under the padding
+    other = np.where(mask, inputs["token_ids"], 7)  # the ids of padding must not matter
     for given in (inputs, {**inputs, "token_ids": other}):
         together = arrays(model, given)
         for i, length in enumerate(mask.sum(axis=1)):
-            if length == 1:  # Keras warns of a softmax over one number
+            if length == 1:  # Keras warns about a softmax over an axis of size 1
                 continue
             single = {name: values[i : i + 1, :length] for name, values in inputs.items()}
             alone = arrays(model, single)
@@ -49,7 +52,7 @@ def assert_batching_changes_nothing(model: keras.Model, inputs: Mapping[str, np.
 def assert_mixed_precision_is_close(
     exact: keras.Model, mixed: keras.Model, inputs: Mapping
 ) -> None:
-    """Assert that the outputs of mixed_bfloat16 differ a little, with the same float32 weights."""
+    """Assert that a mixed_bfloat16 model has float32 weights and nearly the same outputs."""
     mixed.set_weights(exact.get_weights())
     kinds = {weight.dtype for weight in mixed.trainable_weights}
     assert kinds <= {"float32"}, f"weights are {kinds}, expected float32"
@@ -61,7 +64,7 @@ def assert_mixed_precision_is_close(
 
 
 def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
-    """Assert that `save` and `keras.saving.load_model` give the same outputs."""
+    """Assert that a model has the same outputs after `save` and `keras.saving.load_model`."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.keras"
         model.save(path)
@@ -71,18 +74,18 @@ def assert_keras_file_round_trip(model: keras.Model, inputs: Mapping) -> None:
 
 @contextlib.contextmanager
 def assert_refused(words: str) -> Iterator[None]:
-    """Assert that the block raises a ValueError or TypeError with some words."""
+    """Assert that the block raises a ValueError or TypeError whose message contains some words."""
     try:
         yield
     except (TypeError, ValueError) as error:
         assert words in str(error), f"expected {words!r} in the error: {error}"
     else:
-        raise AssertionError(f"expected an error with {words!r}")
+        raise AssertionError(f"no error was raised, expected an error with {words!r}")
 
 
 @contextlib.contextmanager
 def no_warnings_logged() -> Iterator[None]:
-    """Assert that loading logs no new or unused weights."""
+    """Assert that the block logs no warnings, for example about missing or unused weights."""
     records = []
     handler = logging.Handler()
     handler.emit = records.append
@@ -96,7 +99,7 @@ def no_warnings_logged() -> Iterator[None]:
 
 
 def other_than(default: object) -> object:
-    """Return another value of an argument's type, or the same value if none is known."""
+    """Return a value that differs from the default of an argument, or the default if unknown."""
     if isinstance(default, bool):
         return not default
     if isinstance(default, int):

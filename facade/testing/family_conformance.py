@@ -1,4 +1,4 @@
-"""Checks of a family: of its record, and of saving, loading and batching its backbone."""
+"""Checks of a family and its backbone: configuration, saving, loading, batching and gradients."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ CONFIG = pathlib.Path("config.json")
 
 
 def the_family_is_registered(family: Family) -> None:
-    """Check that the registry has the name, and the backbone's class the record."""
+    """Check that the registry contains the family and that its backbone refers to the family."""
     assert family.name in FAMILIES, f"FAMILIES has no {family.name!r}"
     assert get_family(family.name) is family, "another family is registered by that name"
-    assert family.backbone.family is family, f"{family.backbone.__name__}.family is another record"
+    assert family.backbone.family is family, f"{family.backbone.__name__}.family differs"
     assert FAMILIES[family.name] == family.backbone.__name__
 
 
 def every_weight_has_one_name(family: Family) -> None:
-    """Check that `tensors` and `pooler` name every weight of the backbone once."""
+    """Check that `tensors` and `pooler` map every weight of the backbone to a unique name."""
     backbone = tiny.backbone(family)
     named = list(named_weights(backbone, backbone_layers(backbone)))
     inside = {id(weight) for _, weight, _ in named}
@@ -55,14 +55,14 @@ def every_weight_has_one_name(family: Family) -> None:
 
 
 def the_heads_have_known_activations(family: Family) -> None:
-    """Check the activations of the heads, so that every task can build them."""
+    """Check that the activations of all heads are supported."""
     for name, head in family.heads.items():
         known = not head.hidden or head.hidden.activation in (None, *ACTIVATIONS)
         assert known, f"{name}: unknown activation {head.hidden.activation!r}"
 
 
 def changed_arguments(family: Family) -> dict[str, object]:
-    """Return arguments of a small backbone, different from their defaults where possible."""
+    """Return arguments of a small backbone that differ from the defaults if possible."""
     rules = argument_rules(family.backbone)
     changed = {name: other_than(v) for name, v in argument_defaults(family.backbone).items()}
     allowed = {n: v for n, v in changed.items() if n in rules and rules[n].holds(v)}
@@ -70,7 +70,7 @@ def changed_arguments(family: Family) -> dict[str, object]:
 
 
 def config_json_round_trip(family: Family) -> None:
-    """Check that config.json passes the record's rules and has the backbone's arguments."""
+    """Check that the arguments of the backbone can be written to config.json and read again."""
     arguments = {n: v for n, v in changed_arguments(family).items() if n in family.config_keys}
     backbone = family.backbone(**arguments)
     config = backbone_config(backbone, None)
@@ -84,7 +84,7 @@ def config_json_round_trip(family: Family) -> None:
 
 
 def every_number_in_config_json_is_checked(family: Family) -> None:
-    """Check that a string in a numeric field is refused."""
+    """Check that a string in a numeric field of config.json raises an error."""
     backbone = tiny.backbone(family)
     config = backbone_config(backbone, None)
     for argument in sorted(set(family.config_keys) - {"terms"}):
@@ -94,7 +94,7 @@ def every_number_in_config_json_is_checked(family: Family) -> None:
 
 
 def settings_beyond_config_json_are_refused(family: Family) -> None:
-    """Check that saving fails if config.json has no field for a setting beside the default."""
+    """Check that saving a changed argument raises an error if config.json has no field for it."""
     for argument, value in {"layer_norm_epsilon": 1e-4, "num_segments": 7}.items():
         if argument not in argument_defaults(family.backbone):
             continue
@@ -107,10 +107,10 @@ def settings_beyond_config_json_are_refused(family: Family) -> None:
 
 
 def get_config_round_trip(family: Family) -> None:
-    """Check `from_config` with all arguments different from their defaults."""
+    """Check `from_config` with arguments that differ from their defaults."""
     backbone = family.backbone(**changed_arguments(family))
     again = family.backbone.from_config(backbone.get_config())
-    assert again.get_config() == backbone.get_config(), "from_config gives other arguments"
+    assert again.get_config() == backbone.get_config(), "from_config changes arguments"
     again.set_weights(backbone.get_weights())
     inputs = tiny.examples(family)
     assert_same(arrays(again, inputs), arrays(backbone, inputs))
@@ -122,7 +122,7 @@ def keras_file_round_trip(family: Family) -> None:
 
 
 def preset_round_trip(family: Family) -> None:
-    """Check that `save_to_preset` and `Backbone.from_preset` keep class and outputs."""
+    """Check that `save_to_preset` and `Backbone.from_preset` keep the class and the outputs."""
     backbone, inputs = tiny.backbone(family), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         backbone.save_to_preset(folder, tiny.tokenizer(family))
@@ -134,12 +134,12 @@ def preset_round_trip(family: Family) -> None:
 
 
 def padding_and_batching_change_nothing(family: Family) -> None:
-    """Check that outputs do not depend on other examples of a batch or on padding ids."""
+    """Check that outputs do not depend on the other examples in the batch or on padding ids."""
     assert_batching_changes_nothing(tiny.backbone(family), tiny.examples(family))
 
 
 def mixed_precision_is_close(family: Family) -> None:
-    """Check mixed_bfloat16, with float32 weights."""
+    """Check mixed_bfloat16 with float32 weights."""
     exact, inputs = tiny.backbone(family), tiny.examples(family)
     mixed = tiny.backbone(family, dtype="mixed_bfloat16")
     assert mixed(inputs)["sequence_output"].dtype == "bfloat16", "sequence_output is not bfloat16"
@@ -147,7 +147,7 @@ def mixed_precision_is_close(family: Family) -> None:
 
 
 def gradients_reach_every_weight(family: Family) -> None:
-    """Check the gradients, also with gradient checkpointing, which gives the same."""
+    """Check the gradients, and that gradient checkpointing does not change them."""
     inputs, found = tiny.examples(family), []
     for checkpointing in (False, True):
         keras.utils.set_random_seed(0)
@@ -160,7 +160,7 @@ def gradients_reach_every_weight(family: Family) -> None:
 
 
 def gradients(model: keras.Model, inputs: dict) -> list[np.ndarray]:
-    """Return the gradients of a function of all outputs, in training."""
+    """Return the gradients of a sum over all outputs in training mode."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:

@@ -1,4 +1,4 @@
-"""Checks of a task with a backbone of any family."""
+"""Checks of a task: training, prediction, saving, loading, batching, gradients and export."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from encoder_zoo.testing.family_conformance import assert_all_reached
 
 
 def the_task_is_registered(cls: type[Task], family: Family) -> None:
-    """Check that the registry has the task, and its preprocessor and the family fit."""
+    """Check that the registry contains the task and that its preprocessor and family match."""
     record = cls.record
     name, method = record.name, record.text_method
-    assert name in TASKS and get_task(name) is cls, f"TASKS has another {name!r}"
+    assert name in TASKS and get_task(name) is cls, f"{name!r} is another class in TASKS"
     theirs = record.preprocessor_class.task_name
     assert theirs == name or issubclass(cls, get_task(theirs)), (
         f"{record.preprocessor_class.__name__}.task_name is {theirs!r}, expected {name!r}"
@@ -40,7 +40,7 @@ def the_task_is_registered(cls: type[Task], family: Family) -> None:
 
 
 def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> None:
-    """Check that `Head.tensors` names every trained weight of the task's own layers."""
+    """Check that `Head.tensors` maps every trainable weight of the head to a unique name."""
     task = tiny.task(family, cls)
     named = [weight for _, weight, _ in named_weights(task, task.head_record.tensors)]
     parts = [part for part in vars(task).values() if isinstance(part, keras.Model)]
@@ -49,11 +49,11 @@ def every_weight_of_the_head_has_one_name(cls: type[Task], family: Family) -> No
     own = [weight for weight in task.trainable_weights if id(weight) not in inside]
     absent = [w.path for w in own if id(w) not in {id(n) for n in named}]
     assert not absent, f"without a name in the checkpoint: {', '.join(absent)}"
-    assert len(named) == len(own), "two weights have one name, or a name has no weight"
+    assert len(named) == len(own), "two weights have the same name, or a name has no weight"
 
 
 def get_config_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `from_config` keeps arguments and outputs."""
+    """Check that `from_config` keeps the arguments and the outputs."""
     task, inputs = tiny.task(family, cls, dropout=0.35), tiny.examples(family)
     again = cls.from_config(task.get_config())
     for name in set(argument_names(cls)) - {"backbone", "preprocessor", "head"}:
@@ -69,7 +69,7 @@ def keras_file_round_trip(cls: type[Task], family: Family) -> None:
 
 
 def preset_round_trip(cls: type[Task], family: Family) -> None:
-    """Check that `save_to_preset` and `from_preset` keep outputs, labels and tokenizer."""
+    """Check that `save_to_preset` and `from_preset` keep the outputs, labels and tokenizer."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     with tempfile.TemporaryDirectory() as folder, no_warnings_logged():
         task.save_to_preset(folder)
@@ -77,18 +77,18 @@ def preset_round_trip(cls: type[Task], family: Family) -> None:
     assert_same(arrays(again, inputs), arrays(task, inputs))
     assert again.labels == task.labels, f"labels are {again.labels}, expected {task.labels}"
     found, expected = (each.preprocessor.tokenizer.get_config() for each in (again, task))
-    # Rerankers write their own length there, as sentence-transformers does.
+    # Like sentence-transformers, rerankers save their sequence length as model_max_length.
     found["model_max_length"] = expected["model_max_length"]
     assert found == expected, "another tokenizer"
 
 
 def padding_and_batching_change_nothing(cls: type[Task], family: Family) -> None:
-    """Check that outputs do not depend on other examples of a batch or on padding ids."""
+    """Check that outputs do not depend on the other examples in the batch or on padding ids."""
     assert_batching_changes_nothing(tiny.task(family, cls), tiny.examples(family))
 
 
 def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
-    """Check mixed_bfloat16, with float32 weights and outputs."""
+    """Check mixed_bfloat16 with float32 weights and outputs."""
     exact, mixed = tiny.task(family, cls), tiny.task(family, cls, dtype="mixed_bfloat16")
     inputs = tiny.examples(family)
     assert_mixed_precision_is_close(exact, mixed, inputs)
@@ -97,7 +97,7 @@ def mixed_precision_is_close(cls: type[Task], family: Family) -> None:
 
 
 def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
-    """Check that every trainable weight has a gradient of the loss of raw inputs."""
+    """Check that the loss on raw inputs has a gradient for every trainable weight."""
     import tensorflow as tf
 
     task, data = tiny.task(family, cls), cls.tiny_data()
@@ -111,12 +111,15 @@ def gradients_reach_every_weight(cls: type[Task], family: Family) -> None:
 
 
 def _compile_for_few_steps(task: Task) -> None:
-    """Compile without graphs on TensorFlow; eager JAX would compile each operation apart."""
+    """Compile a task for a few steps, without a graph on TensorFlow.
+
+    On JAX, eager execution would compile every operation separately.
+    """
     task.compile(run_eagerly=keras.backend.backend() == "tensorflow")
 
 
 def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
-    """Check that `fit`, `evaluate` and `predict` take raw inputs, and `fit` changes weights."""
+    """Check that `fit`, `evaluate` and `predict` accept raw inputs and that `fit` trains."""
     task, data = tiny.task(family, cls), cls.tiny_data()
     before = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_weights]
     _compile_for_few_steps(task)
@@ -124,24 +127,25 @@ def raw_inputs_are_trained_on(cls: type[Task], family: Family) -> None:
     assert np.isfinite(loss).all(), f"the loss is {loss}"
     after = [keras.ops.convert_to_numpy(weight) for weight in task.trainable_weights]
     changed = [np.any(a != b) for a, b in zip(after, before, strict=True)]
-    assert any(changed), "fit changes no weight"
+    assert any(changed), "fit did not change any weight"
     results = task.evaluate(data.x, data.y, verbose=0, return_dict=True)
-    assert np.isfinite(results["loss"]), f"evaluate gives {results}"
+    assert np.isfinite(results["loss"]), f"evaluate returned {results}"
     count = len(data.x[0] if isinstance(data.x, tuple) else data.x)
     if task.record.instead_of_predict is None:
         found = len(task.predict(data.x, verbose=0))
-        assert found == count, f"predict gives {found} outputs for {count} inputs"
+        assert found == count, f"predict returned {found} outputs for {count} inputs"
     else:
         with assert_refused("prepared inputs"):
             task.predict(data.x, verbose=0)
     if task.record.text_method:
         answers = getattr(task, task.record.text_method)(*task.tiny_questions())
         found = answers.shape[0] if hasattr(answers, "shape") else len(answers)
-        assert found == count, f"{task.record.text_method} gives {found} answers for {count} inputs"
+        name = task.record.text_method
+        assert found == count, f"{name} returned {found} results for {count} inputs"
 
 
 def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
-    """Check that `predict` takes prepared inputs, and refuses unknown ids and names."""
+    """Check that `predict` accepts preprocessed inputs and rejects invalid ids and names."""
     task, inputs = tiny.task(family, cls), tiny.examples(family)
     _compile_for_few_steps(task)
     outputs = keras.tree.flatten(task.predict(inputs, verbose=0))
@@ -153,7 +157,7 @@ def prepared_inputs_are_checked(cls: type[Task], family: Family) -> None:
 
 
 def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> None:
-    """Check that the error names the preprocessor that the task takes."""
+    """Check that the error for a wrong preprocessor names the expected class."""
     preprocessor = cls.record.preprocessor_class(tiny.tokenizer(family))
     preprocessor.task_name = "another"
     backbone = tiny.backbone(family, pooler=cls.head_of(family).pooled)
@@ -162,7 +166,7 @@ def another_tasks_preprocessor_is_refused(cls: type[Task], family: Family) -> No
 
 
 def an_export_answers_alike(cls: type[Task], family: Family) -> None:
-    """Check that the default signature of a SavedModel gives the results of `signatures`."""
+    """Check that an exported SavedModel returns the same results as the task's signature."""
     import tensorflow as tf
 
     task = tiny.task(family, cls)
@@ -175,7 +179,7 @@ def an_export_answers_alike(cls: type[Task], family: Family) -> None:
         task.export(f"{folder}/1")
         loaded = tf.saved_model.load(f"{folder}/1")
         found = loaded.signatures["serving_default"](**inputs)
-    expected = tf.function(function)(**inputs)  # a graph too: eager sums differ in more digits
+    expected = tf.function(function)(**inputs)  # eager execution has larger rounding differences
     assert found.keys() == expected.keys(), f"{sorted(found)}, expected {sorted(expected)}"
     for name, values in expected.items():
         if values.dtype.is_floating:

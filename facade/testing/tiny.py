@@ -1,6 +1,6 @@
-"""Small tokenizers, backbones and tasks of any family, and inputs for them.
+"""Small tokenizers, backbones, tasks and inputs for tests of any family.
 
-Comment letters: B batch, L sequence.
+Dimensions in comments: B is the batch size and L the sequence length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from encoder_zoo.tasks.base.task import Task
 
 M = TypeVar("M", bound=keras.Model)
 
-# Backbone arguments, beside those in `Family.tiny`.
+# Default backbone arguments. `Family.tiny` contains further arguments for a family.
 SIZES = {
     "vocabulary_size": 30,
     "num_layers": 2,
@@ -37,7 +37,7 @@ SIZES = {
     "intermediate_dim": 16,
     "max_sequence_length": 16,
 }
-# For each kind of tokenizer the files that it reads, with 30 tokens.
+# Files of a tokenizer with 30 tokens, for every class of tokenizers.
 PIECES = ["▁", *"abcdefghijklmnop", "▁a", "▁b", "▁c", "ab", "cd"]
 BPE_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *"abcdefghijklmnopqrst", "ab", "Ġc"]
 MODERN_TOKENS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *BPE_TOKENS[5:]]
@@ -139,7 +139,12 @@ TOKENIZER_FILES = {
 
 @functools.cache
 def tokenizer_of(kind: TokenizerClass, **template: object) -> Tokenizer:
-    """Return a tokenizer of 30 tokens of a kind in `encoders.tokenizers`."""
+    """Build a tokenizer with 30 tokens.
+
+    Args:
+        kind: Class of the tokenizer, from `encoders.tokenizers`.
+        **template: Arguments of `Tokenizer.from_files`.
+    """
     contents = {
         name: _sentencepiece_model(*content) if name.endswith(".model") else content
         for name, content in TOKENIZER_FILES[kind.name].items()
@@ -148,7 +153,7 @@ def tokenizer_of(kind: TokenizerClass, **template: object) -> Tokenizer:
 
 
 def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
-    """Return a model file: special tokens without a score, then pieces of text."""
+    """Build a SentencePiece model file from special tokens and text pieces."""
     first = [
         Piece(token, 0.0, UNKNOWN if token in ("<unk>", "[UNK]") else CONTROL) for token in special
     ]
@@ -157,21 +162,21 @@ def _sentencepiece_model(special: list[str], pieces: list[str]) -> bytes:
 
 
 def tokenizer(family: Family) -> Tokenizer:
-    """Return a tokenizer of the kind of the family's own checkpoints."""
+    """Build a tokenizer of the class that the family uses."""
     return tokenizer_of(family.tokenizer, uses_segments=family.uses_segments)
 
 
 def sizes(family: Family) -> dict[str, object]:
-    """Return arguments of the backbone."""
+    """Return the arguments of a small backbone."""
     return copy.deepcopy({**SIZES, **family.tiny})
 
 
 def backbone(family: Family, **arguments: object) -> Backbone:
-    """Return a backbone, with a pooler where the family has one.
+    """Build a small backbone, with a pooler if the family has one.
 
     Args:
-        family: of the backbone.
-        **arguments: of the backbone, in place of the defaults.
+        family: Family of the backbone.
+        **arguments: Arguments of the backbone that replace the defaults.
 
     Example:
         >>> from encoder_zoo.encoders import get_family
@@ -183,12 +188,12 @@ def backbone(family: Family, **arguments: object) -> Backbone:
 
 
 def task(family: Family, cls: type[Task], **arguments: object) -> Task:
-    """Return a task, with a pooler in the backbone where the head reads it.
+    """Build a small task, with a pooler in the backbone if the head uses it.
 
     Args:
-        family: of the backbone.
-        cls: of the task.
-        **arguments: of the backbone, in place of the defaults.
+        family: Family of the backbone.
+        cls: Class of the task.
+        **arguments: Arguments of the backbone that replace the defaults.
     """
     arguments = {"pooler": cls.head_of(family).pooled, **arguments}
     preprocessor = cls.record.preprocessor_class(tokenizer(family))
@@ -197,7 +202,10 @@ def task(family: Family, cls: type[Task], **arguments: object) -> Task:
 
 
 def moved(model: M) -> M:
-    """Return the model, its weights moved by random numbers of stddev 0.3: every one matters."""
+    """Add random values with a standard deviation of 0.3 to all trainable weights of a model.
+
+    Without this, weights that are initialized with zeros or ones would not affect the outputs.
+    """
     rng = np.random.default_rng(0)
     for weight in model.trainable_weights:
         weight.assign(weight + 0.3 * rng.normal(size=weight.shape))
@@ -205,7 +213,7 @@ def moved(model: M) -> M:
 
 
 def examples(family: Family) -> dict[str, np.ndarray]:
-    """Return prepared inputs (3, L): of all the tokens that the model takes, of 1 and of 6."""
+    """Return preprocessed inputs for examples of the maximum length, of 1 token and of 6 tokens."""
     rng = np.random.default_rng(0)
     length = SIZES["max_sequence_length"]
     mask = np.arange(length) < np.array([[length], [1], [6]])
