@@ -202,7 +202,7 @@ def test_an_error_while_tokens_are_counted():
 
 def test_too_few_answers_are_an_error():
     async def scenario(batcher, double):
-        with pytest.raises(RuntimeError, match="1 answers to 2 rows"):
+        with pytest.raises(RuntimeError, match="1 answers for 2 rows"):
             await batcher.ask(Job("a", lambda rows: rows[:1], [1, 2], ones))
 
     run(scenario)
