@@ -1,4 +1,4 @@
-"""The settings of `compile`, and the optimizer made from them for every `fit`."""
+"""The arguments of `compile`, and the optimizer that is created from them."""
 
 from __future__ import annotations
 
@@ -27,24 +27,26 @@ logger = logging.getLogger("encoder_zoo")
 
 # Arguments of `compile` for the "auto" optimizer, in addition to the learning rate.
 RECIPE = ("gradient_accumulation_steps", "weight_decay", "warmup", "layer_decay")
-FINE_TUNING_RATE = 1e-4  # the highest that is for pretrained weights
-# Callbacks of Keras's that leave the learning rate as it is.
+FINE_TUNING_RATE = 1e-4  # highest usual learning rate for pretrained weights
+# Keras callbacks that do not change the learning rate.
 KEEPING_THE_RATE = {
     *(value for value in vars(keras.callbacks).values() if isinstance(value, type))
 } - {keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau}
-# Arguments until a `compile` names them.
+# Default arguments of `compile`.
 DEFAULTS = {"optimizer": "auto", "loss": "auto", "weighted_metrics": "auto", "jit_compile": "auto"}
 
 
 class TaskSettings(NamedTuple):
-    """Properties of a task that the optimizer depends on, besides the arguments of `compile`.
+    """Properties of a task that the optimizer depends on, in addition to `compile` arguments.
 
     Attributes:
-        learning_rate: at the peak.
-        weight_decay, layer_decay, warmup: until `compile` names others.
-        learning_rate_shares: {id of a weight: its learning rate, as a share of that of the others}.
-        undecayed_weights: Weights without weight decay.
-        scales_loss: Whether gradients are computed in float16, of a loss that is scaled.
+        learning_rate: Float. Peak learning rate.
+        weight_decay: Float. Default weight decay.
+        layer_decay: Float. Default layer-wise learning rate decay.
+        warmup: Float. Default fraction of warmup steps.
+        learning_rate_shares: Dict of weight ids to multipliers of the learning rate.
+        undecayed_weights: List of weights without weight decay.
+        scales_loss: Boolean. Whether the loss is scaled because gradients are computed in float16.
     """
 
     learning_rate: float
@@ -61,9 +63,9 @@ class Recipe:
     """The arguments of `compile`, and the optimizer of the default recipe.
 
     Args:
-        arguments: Mapping of `TextModel.compile`'s own arguments, each of the last call that named
-            it, without the learning rate.
-        options: Mapping of those that are Keras's, likewise.
+        arguments: Mapping of the arguments that `TextModel.compile` adds to Keras, except the
+            learning rate, with the values of the last call that passed them.
+        options: Mapping of the arguments of `keras.Model.compile` with their last values.
 
     Example:
         >>> unset = dict.fromkeys(("optimizer", "learning_rate", *RECIPE))
@@ -77,33 +79,34 @@ class Recipe:
 
     @property
     def makes_optimizer(self) -> bool:
-        """Return whether the optimizer is that of the recipe."""
+        """Whether the optimizer is "auto"."""
         return is_auto(self.arguments.get("optimizer"))
 
     @property
     def loss_weight(self) -> float:
-        """Return the weight of a task's one loss."""
+        """Weight of the loss."""
         return _single_weight(self.options.get("loss_weights"))
 
     def updated(self, arguments: Mapping, options: Mapping) -> Recipe:
-        """Return the recipe after another `compile`, in which None leaves an argument as it is.
+        """Return the recipe after another call of `compile`. Arguments of None keep their values.
 
         Raises:
-            ValueError: If a setting of the recipe is given beside another optimizer, or there are
-                several weights of losses.
+            ValueError: If a setting of the "auto" optimizer is passed together with another
+                optimizer, or if there are several loss weights.
         """
         given = {name: value for name, value in arguments.items() if value is not None}
-        if is_auto(given.get("metrics")):  # those of the task
+        if is_auto(given.get("metrics")):  # use the metrics of the task
             given["metrics"] = None
         completed = {**dict.fromkeys(arguments), **DEFAULTS, **self.arguments, **given}
-        del completed["learning_rate"]  # which is the task's
+        del completed["learning_rate"]  # an attribute of the task
         if not is_auto(completed["optimizer"]):
             for name in ("learning_rate", *RECIPE):
                 if arguments[name] is not None:
                     raise invalid(
                         name,
                         arguments[name],
-                        "None with an optimizer: set it there, or pass optimizer='auto'",
+                        "None together with an optimizer. Set it in the optimizer, or pass "
+                        "optimizer='auto'",
                     )
             completed |= dict.fromkeys(RECIPE)
         options = {name: value for name, value in options.items() if value is not None}
@@ -112,14 +115,16 @@ class Recipe:
         return recipe
 
     def jit_compile(self, goes_step_by_step: str | None, has_fixed_shapes: bool):
-        """Return the argument of this name for Keras.
+        """Return the `jit_compile` argument for Keras.
 
         Args:
-            goes_step_by_step: What of the model XLA does not train on TensorFlow, or None.
-            has_fixed_shapes: Whether XLA would compile a single program.
+            goes_step_by_step: Name of a recurrent part of the model that XLA cannot train on
+                TensorFlow, such as "a CRF", or None.
+            has_fixed_shapes: Boolean. Whether all batches have the same shape, so that XLA compiles
+                a single program.
 
         Raises:
-            ValueError: If XLA is asked for and does not compile the model.
+            ValueError: If `jit_compile` is True and XLA cannot compile the model.
         """
         given = self.arguments["jit_compile"]
         if keras.config.backend() != "tensorflow":
@@ -137,11 +142,11 @@ class Recipe:
     def make_optimizer(
         self, backbone: Backbone, settings: TaskSettings
     ) -> keras.optimizers.Optimizer:
-        """Return a new optimizer, which holds the peak of its learning rate until a `fit`.
+        """Create the "auto" optimizer. It uses the peak learning rate until `fit` is called.
 
         Args:
-            backbone: of the layers that `layer_decay` is of.
-            settings: of the task.
+            backbone: Backbone whose layers `layer_decay` applies to.
+            settings: TaskSettings of the task.
         """
         weight_decay, layer_decay, warmup, steps = (
             getattr(settings, name, None) if self.arguments[name] is None else self.arguments[name]
@@ -170,15 +175,15 @@ class Recipe:
         return AccumulatingLossScaleOptimizer(optimizer) if accumulates else optimizer
 
     def warn_default_rate(self, optimizer, default_rate: float) -> None:
-        """Log the learning rate of an optimizer that is given by its name."""
+        """Log a warning about the learning rate of an optimizer that was passed as a string."""
         name, optimizer = self.arguments["optimizer"], inner_optimizer(optimizer)
         if self.makes_optimizer or not isinstance(name, str):
             return
         if isinstance(optimizer, keras.optimizers.SGD):
             return
         logger.warning(
-            "optimizer=%r trains at Keras's default learning rate of %g; that of this model is %g. "
-            "Pass keras.optimizers.%s(%g), or compile(optimizer='auto', learning_rate=...).",
+            "optimizer=%r uses the default learning rate of Keras, %g. The default of this model "
+            "is %g. Pass keras.optimizers.%s(%g), or compile(optimizer='auto', learning_rate=...).",
             name,
             float(optimizer.learning_rate),
             default_rate,
@@ -187,15 +192,15 @@ class Recipe:
         )
 
     def check_trains(self, optimizer, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if the steps of a `fit` would change no weight.
+        """Raise a ValueError if the steps of a `fit` would not change any weight.
 
         Args:
-            optimizer: of the model.
-            total_batches: of all epochs.
-            callbacks: of the user; one that sets the learning rate is trusted.
+            optimizer: Optimizer of the model.
+            total_batches: Integer. Number of batches in all epochs.
+            callbacks: List of callbacks. Nothing is checked if one sets the learning rate.
 
         Raises:
-            ValueError: If the learning rate is 0 in all steps, or there are fewer batches than
+            ValueError: If the learning rate is 0 in all steps, or if there are fewer batches than
                 `gradient_accumulation_steps`.
         """
         optimizer = inner_optimizer(optimizer)
@@ -204,7 +209,7 @@ class Recipe:
             raise invalid(
                 "gradient_accumulation_steps",
                 accumulated,
-                f"at most {total_batches}, the batches of this `fit`",
+                f"at most {total_batches}, the number of batches in this `fit`",
             )
         if self.makes_optimizer or any(map(_sets_rate, callbacks)):
             return
@@ -212,21 +217,22 @@ class Recipe:
         steps = range(first, first + total_batches)
         if not any(learning_rate_at(optimizer, step) for step in steps):
             raise ValueError(
-                f"The learning rate is 0 in all {len(steps)} steps of this `fit`, counted from "
-                f"{first}. Pass compile() another rate or schedule, or optimizer='auto', whose "
-                "schedule fits the steps of each `fit`."
+                f"The learning rate is 0 in all {len(steps)} steps of this `fit`, which start at "
+                f"step {first}. Compile with another learning rate or schedule, or with "
+                "optimizer='auto', which adapts its schedule to every `fit`."
             )
 
     def report_still(
         self, optimizer, weights: Sequence[keras.Variable], total_batches: int
     ) -> None:
-        """Log that a `fit` has trained nothing: in float16 it has made no step, or all gradients
-        were 0.
+        """Log a warning if `fit` has not changed the weights.
+
+        This happens if all gradients were 0, or if all gradients in float16 overflowed.
 
         Args:
-            optimizer: of the model.
-            weights: that it trains.
-            total_batches: of all epochs.
+            optimizer: Optimizer of the model.
+            weights: List of trainable weights.
+            total_batches: Integer. Number of batches in all epochs.
         """
         if not self.makes_optimizer:
             return
@@ -234,50 +240,51 @@ class Recipe:
         if not int(keras.ops.convert_to_numpy(inner.iterations)):
             if inner is not optimizer and total_batches:
                 logger.warning(
-                    "This `fit` has made no step: in float16 the gradients of all %d batches "
-                    "overflowed, and each of them halves the scale of the loss. Train for more "
-                    "steps, or in mixed_bfloat16.",
+                    "This `fit` has made no step: in float16, the gradients of all %d batches "
+                    "overflowed. Every overflow halves the loss scale. Train for more steps, or "
+                    "use mixed_bfloat16.",
                     total_batches,
                 )
             return
-        # Of the mean squares of the gradients; the head's, at the end, are other than 0 first.
+        # Mean squares of the gradients. The head is checked first because its gradients are
+        # usually not 0.
         states = (inner.states[id(variable)] for variable in reversed(weights))
         if not any(bool(keras.ops.any(state.second != 0)) for state in states):
             logger.warning(
-                "All gradients of this `fit` were 0: it has learned nothing. Are all sample "
-                "weights 0, are no tokens labelled, or is the loss 0 already?"
+                "All gradients of this `fit` were 0, so the weights have not changed. Check that "
+                "some sample weights are not 0, that some tokens have labels, and that the loss "
+                "is not 0."
             )
 
     def hold_rate(self, optimizer) -> None:
-        """Hold the peak of the learning rate for steps outside of `fit`, unless one is set."""
+        """Use the peak learning rate for steps outside of `fit`, unless another rate is set."""
         if self.makes_optimizer:
             inner_optimizer(optimizer).schedule.hold_peak()
 
     def weigh_batch(self, optimizer, size) -> None:
-        """Have an accumulated step weigh the batch as the large batch does.
+        """Weight a batch in an accumulated step as if it were part of one large batch.
 
-        Of a sum of several losses one decides, the last of a batch for which this is called: their
-        gradients are one.
+        If the loss is a sum of several losses, the last call for a batch sets the weight.
 
         Args:
-            optimizer: of the model.
-            size: of the loss, see `BatchLoss`; None is a sum, as the loss of the large batch is.
+            optimizer: Optimizer of the model.
+            size: Scalar tensor. Size that the loss was divided by, see `BatchLoss`. None if the
+                loss is a sum.
         """
         optimizer = inner_optimizer(optimizer)
         if self.makes_optimizer and optimizer.gradient_accumulation_steps:
             optimizer.weigh_batch(*((1.0, 0.0) if size is None else (size, size)))
 
     def to_config(self, config: dict, loss, learning_rate: float) -> dict:
-        """Return Keras's compile config with the recipe and the task's loss by name, without the
-        schedule's state.
+        """Return the compile config with the recipe, and without the state of the schedule.
 
         Args:
-            config: Keras's.
-            loss: that the task computes.
-            learning_rate: at the peak.
+            config: Dict. Compile config of Keras.
+            loss: Loss of the task.
+            learning_rate: Float. Peak learning rate.
         """
         given = self.arguments
-        # The task's own may have weights of the task.
+        # The loss of a task is stored as "auto" because it may contain weights of the task.
         kept = "auto" if is_auto(given["loss"]) else keras.saving.serialize_keras_object(loss)
         own = {"loss": kept, "loss_weights": self.options.get("loss_weights")}
         if self.makes_optimizer:
@@ -287,34 +294,34 @@ class Recipe:
 
 
 def warn_random_weights(learning_rate: float) -> None:
-    """Log that random weights learn little at a rate for pretrained ones."""
+    """Log a warning if the learning rate is too low for randomly initialized weights."""
     if learning_rate <= FINE_TUNING_RATE:
         logger.warning(
-            "The encoder has random weights and no pretraining. The default learning rate of "
-            "%g is for pretrained ones and may learn nothing: pass "
-            "compile(learning_rate=1e-3), or load the encoder with from_preset.",
+            "The encoder has random weights. The default learning rate of %g is meant for "
+            "pretrained weights and may be too low. Pass compile(learning_rate=1e-3), or load a "
+            "pretrained encoder with from_preset.",
             learning_rate,
         )
 
 
 def train_new_pooler(backbone: Backbone) -> None:
-    """Note that a new pooler will be trained, or log that it is frozen."""
+    """Mark a new pooler as trained, or log a warning if it is frozen."""
     if not backbone.pooler_is_new:
         return
     backbone.pooler_is_new = not any(v.trainable for v in backbone.pooler_dense.variables)
     if backbone.pooler_is_new:
         logger.warning(
-            "The pooler is frozen with random weights, as the checkpoint has none for it. "
-            "backbone.pooler_dense.trainable = True trains it."
+            "The pooler is frozen, but has random weights because the checkpoint has no pooler. "
+            "Set backbone.pooler_dense.trainable = True to train it."
         )
 
 
 def check_weights(sample_weight, class_weights: list | None) -> None:
-    """Raise a ValueError for weights with which a `fit` would train nothing.
+    """Raise a ValueError if all sample weights or all class weights are 0.
 
     Args:
-        sample_weight: given to `fit`.
-        class_weights: of all classes, or None.
+        sample_weight: Array of sample weights, or None.
+        class_weights: List of the weights of all classes, or None.
 
     Example:
         >>> check_weights([0.0, 0.0], None)
@@ -327,13 +334,13 @@ def check_weights(sample_weight, class_weights: list | None) -> None:
     ):
         if weights is not None and not np.any(np.asarray(weights)):
             raise ValueError(
-                f"{name} is 0 for all {of_what}. Give some a weight above 0, or leave the argument "
-                "out."
+                f"{name} is 0 for all {of_what}. Give some a weight above 0, or remove the "
+                "argument."
             )
 
 
 def _single_weight(loss_weights) -> float:
-    """Return the weight of a task's one loss.
+    """Return the weight of the only loss of a task.
 
     Example:
         >>> _single_weight([0.5])
@@ -348,20 +355,20 @@ def _single_weight(loss_weights) -> float:
 
 
 def _sets_rate(callback) -> bool:
-    """Return whether a callback may set the learning rate, as far as it is known."""
+    """Return whether a callback may change the learning rate."""
     return getattr(callback, "sets_learning_rate", type(callback) not in KEEPING_THE_RATE)
 
 
 class CompiledMetrics:
-    """The metrics of a compiled task, and the containers that Keras has made for them.
+    """Metrics of a compiled task, and the containers that Keras created for them.
 
     Args:
-        metrics: Metrics given to Keras's `compile`, without sample weights.
-        weighted_metrics: Those with sample weights.
+        metrics: Metrics without sample weights that were passed to `keras.Model.compile`.
+        weighted_metrics: Metrics with sample weights that were passed to `keras.Model.compile`.
         of_keras: `keras.Model.metrics` of the compiled task.
 
     Attributes:
-        given: List of all of them, objects or names.
+        given: List of all metrics that were passed, as objects or names.
     """
 
     def __init__(self, metrics=None, weighted_metrics=None, of_keras: Sequence = ()):
@@ -374,13 +381,14 @@ class CompiledMetrics:
         self._loss, self._all = named.get("loss"), named.get("compile_metrics")
 
     def weigh_next_loss(self, size) -> None:
-        """Have the mean loss of an epoch weigh the next batch by the size of its loss.
+        """Weight the loss of the next batch in the mean of the epoch by its size.
 
-        Keras weighs it by the rows of the inputs, also those that only fill the batch. The mean
-        over tokens would then depend on how the examples are divided into batches.
+        Keras uses the number of rows, including rows that pad the batch. A mean over tokens would
+        then depend on the division of the examples into batches.
 
         Args:
-            size: what the loss of the batch was divided by; None: Keras's weight.
+            size: Scalar tensor. Size that the loss of the batch was divided by. If None, the weight
+                of Keras is used.
         """
         mean = self._loss
         if mean is None:
@@ -396,13 +404,13 @@ class CompiledMetrics:
         vars(mean)["update_state"] = update_state
 
     def update(self, y, y_pred, weights, weights_of_all) -> None:
-        """Update the metrics, those that take no sample weights with weights as well.
+        """Update all metrics.
 
         Args:
-            y: labels.
-            y_pred: outputs.
-            weights: of the metrics that take sample weights.
-            weights_of_all: of the others.
+            y: Labels.
+            y_pred: Outputs.
+            weights: Weights for the metrics with sample weights.
+            weights_of_all: Weights for the metrics without sample weights, which mask padding rows.
         """
         if self._all is None:
             return
@@ -412,30 +420,30 @@ class CompiledMetrics:
             metric.update_state(y, y_pred, weights_of_all if i < self._unweighted else weights)
 
     def are_built(self) -> bool:
-        """Return whether the metrics have all their variables."""
+        """Return whether all metrics have created their variables."""
         return self._all is None or self._all.built
 
 
 def learning_rate_at(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """Return the learning rate of a step; the public `learning_rate` is that of the present step.
+    """Return the learning rate at a step. `optimizer.learning_rate` is for the current step.
 
     Example:
         >>> schedule = keras.optimizers.schedules.PolynomialDecay(0.5, 10, 0.0)
         >>> learning_rate_at(keras.optimizers.SGD(schedule), 5)
         0.25
     """
-    count = optimizer.variables[0]  # of the batches
+    count = optimizer.variables[0]  # number of batches
     value = keras.ops.convert_to_tensor(step, count.dtype)
     with keras.StatelessScope(state_mapping=[(count, value)]):
         return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
 
 
 def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
-    """Make the variables of loss and metrics before the first trace.
+    """Create the variables of the loss and the metrics before the first trace.
 
     Args:
-        task: compiled.
-        dataset: of prepared batches; nothing is done for arrays.
+        task: Compiled task.
+        dataset: Dataset of preprocessed batches. Arrays are ignored.
     """
     if keras.config.backend() != "tensorflow" or task.distribution.strategy:
         return  # Keras does it
@@ -444,7 +452,7 @@ def build_metrics(task: TextModel, dataset: tf.data.Dataset) -> None:
     x, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     y_pred = task.compute_output_spec(keras.tree.map_structure(_symbol, x))
     if isinstance(y, tf.TensorSpec) and len(y.shape) == len(getattr(y_pred, "shape", ())):
-        # Of a stream all sizes are unknown, but labels like the outputs have theirs.
+        # The sizes of streams are unknown. Labels with the rank of the outputs get their sizes.
         sizes = [own or size for own, size in zip(y.shape, y_pred.shape, strict=True)]
         y = tf.TensorSpec(sizes, y.dtype)
     x, y, y_pred, weight = array_ops.nest.map_structure(_smallest, (x, y, y_pred, weight))
@@ -458,9 +466,9 @@ def _symbol(spec: tf.TensorSpec) -> keras.KerasTensor:
 
 
 def _smallest(spec) -> array_ops.Tensor | None:
-    """Return zeros of a shape; two where any size may be, as Keras drops axes of one.
+    """Return zeros of the shape of a spec. Unknown sizes are 2, because Keras drops axes of size 1.
 
-    The number of examples is two, too: labels may have one that is fixed where outputs have none.
+    The number of examples is also 2, because the labels may have a fixed size and the outputs not.
     """
     if spec is None:
         return None

@@ -93,19 +93,20 @@ from encoder_zoo.tasks.training.streams import ending_quietly
 @saves_layer_states
 @opens_training
 class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
-    """A `keras.Model` that trains, evaluates and predicts on a preprocessor's raw inputs.
+    """A `keras.Model` that trains, evaluates and predicts on raw inputs.
 
-    Graphs are kept as long as they are valid: `fit`, `evaluate` and `predict` trace nothing again
-    for other data, epochs and learning rates.
+    Graphs are reused as long as they are valid. `fit`, `evaluate` and `predict` do not trace the
+    model again for other data, epochs or learning rates.
 
     Attributes:
-        record: what other code needs to know of the task.
-        distribution: the strategy of `tf.distribute` that the model was built under, or none.
-        graphs: the graphs that were traced.
-        recipe: the settings of `compile`.
-        objective: loss, metrics, and what they take the outputs for.
-        compile_settings: Names of the task's own arguments of `compile`, which are its attributes.
-        form: Form of the data that the objective is for, of a task that learns from several.
+        record: TaskRecord with the properties of the task that other code needs.
+        distribution: Distribution. `tf.distribute` strategy that the model was built under, if any.
+        graphs: GraphCache with the traced graphs.
+        recipe: Recipe with the arguments of `compile`.
+        objective: Objective with the loss, the metrics and the interpretation of the outputs.
+        compile_settings: Names of additional arguments of `compile` that the task stores as
+            attributes.
+        form: Format of the training data, for tasks that support several formats.
     """
 
     record: TaskRecord
@@ -114,16 +115,16 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     form: str | None = None
     _counted = types.SimpleNamespace(steps=None, done=0)
     compiled_with = CompiledMetrics()
-    _held_out: object = None  # what Keras's `fit` evaluates after an epoch
+    _held_out: object = None  # validation data of the running `fit`
     _evaluation: tuple[Mapping[str, float], int] | None = None  # results, checksum of the weights
 
     @property
     def default_learning_rate(self) -> float:
-        """Return the peak, if neither `compile` nor a preset gives another."""
+        """Default peak learning rate, if neither `compile` nor the preset sets another one."""
         return self.record.learning_rate or self.backbone.family.learning_rate
 
     def _reset_training_state(self) -> None:
-        """Set the state of a task before its first `compile`."""
+        """Initialize the training state of a task that is not compiled."""
         self.distribution = Distribution(current_strategy())
         self.graphs = GraphCache()
         self._layers_version = 0
@@ -133,11 +134,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._traced_with = None
         self.learning_rate = self.default_learning_rate
         if keras.config.backend() == "tensorflow":
-            self.jit_compile = False  # until `compile` decides: Keras's own default is XLA
+            self.jit_compile = False  # until `compile` is called, because Keras defaults to XLA
 
     @property
     def batch_maker(self) -> BatchMaker:
-        """Return the functions and settings that make batches for this task, as they are now."""
+        """Return a BatchMaker with the current settings of this task."""
         jit_compile = self.compiled and self.jit_compile
         compiles = bool(jit_compile) or keras.config.backend() == "jax"
         fills = compiles and self.compiled and self.objective.fills_batches
@@ -162,41 +163,44 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @property
     def has_one_graph(self) -> bool:
-        """Return whether one graph predicts all batches, not a program for each of their shapes."""
+        """Whether one graph is used for batches of all shapes, instead of a program per shape."""
         if keras.config.backend() != "tensorflow" or self.distribution.strategy:
             return False
         several = self.compiled and (self.run_eagerly or self.steps_per_execution > 1)
         return not (several or self.jit_compile)
 
-    # -- methods that tasks refine -------------------------------------------------------------
+    # -- methods that subclasses override -------------------------------------------------------
 
     def _adapt(self, x, y, training: bool = True) -> None:
-        """Set the properties that the task learns from its data, such as labels.
+        """Set properties that depend on the data, such as the labels.
 
         Args:
-            x, y: Inputs and labels.
-            training: Boolean. Whether they are given to `fit`, and not to `evaluate`.
+            x: Inputs.
+            y: Labels.
+            training: Boolean. Whether the data is passed to `fit` instead of `evaluate`. Defaults
+                to True.
         """
 
     def _before_training(self, x, y, data: Source) -> bool:
-        """Set how the task will answer, and forget what belongs to its weights of now.
+        """Update the inference settings, and reset the calibration and the thresholds.
 
-        The data of `fit` are checked by then: what fails before leaves the answers as they are.
+        `fit` calls this method after it has checked the data, so that invalid data does not change
+        the predictions of the task.
 
         Returns:
-            Whether the examples of the data must be made again, by other settings.
+            Whether the examples must be encoded again because a setting has changed.
         """
         return False
 
     def _check_answers(self, x=None) -> None:
-        """Raise a ValueError if the task cannot evaluate, or predict these inputs, yet."""
+        """Raise a ValueError if the task is not ready to evaluate or to predict these inputs."""
 
     def learning_rate_shares(self) -> dict[int, float]:
-        """Return {id of a weight: its learning rate, as a share of that of the others}."""
+        """Return a dict of weight ids to multipliers of the learning rate."""
         return {}
 
     def _warn_new_head(self) -> None:
-        """Log once that answers are those of a head with random weights."""
+        """Log a warning, once, that the head has random weights."""
 
     @validate_arguments
     def compile(
@@ -218,54 +222,64 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         steps_per_execution: PositiveInt | None = None,
         auto_scale_loss: bool | None = None,
     ) -> None:
-        """Compile as `keras.Model.compile`, with the usual fine-tuning recipe by default.
+        """Configure the training, with the usual fine-tuning recipe by default.
 
-        A second `compile` changes only what it names: arguments of None stay as they are. At first
-        they are "auto", or as described.
+        This method extends `keras.Model.compile`. A second call only changes the arguments that are
+        passed. Arguments that are None keep their previous values.
 
         Args:
-            optimizer: "auto" is AdamW (no weight decay on biases and LayerNorm) with gradients
-                clipped at norm 1 and a learning rate that rises linearly for a tenth of the steps
-                and falls linearly to 0; every `fit` starts it anew, for the number of steps it
-                will run. Any Keras optimizer can replace it.
-            loss: "auto" is the task's loss. Losses of Keras get what they expect of labels and
-                outputs: probabilities, logits for the hinge losses and with `from_logits=True`, and
-                rows of 0 and 1 in place of class indices. Losses without a meaning for the task are
-                refused. Your own functions and losses get labels and outputs as they are, and
-                return a value for each example or token. The mean is over examples, or over tokens
-                with a label, on any number of replicas.
-            metrics: in place of the task's, "auto". By name also "f1", "precision" and "recall",
-                alone or with "_macro", "_macro_all", "_micro" or "_weighted", "auc",
-                "average_precision" and "matthews" of classes, "pearson" and "spearman" of numbers,
-                "perplexity" of tokens, "exact_match" and "f1" of answers. Keras's metrics get
-                probabilities; of two classes Precision, Recall, AUC and the like look for the
-                second. Other functions get the outputs. Without sample weights, except in tasks
-                where these tell which tokens count.
-            weighted_metrics: the same, with sample weights; "auto" are the task's metrics, unless
-                `metrics` are given.
-            jit_compile: "auto" has TensorFlow compile with XLA on a GPU or TPU if a
-                `sequence_length` is set. Other backends decide as they do in Keras.
-            learning_rate: peak of the "auto" optimizer; at first the preset's, else the family's.
-            gradient_accumulation_steps: of the "auto" optimizer: so many batches make a step, whose
-                gradient is that of one large batch of them all: of its examples, of its labelled
-                tokens, or with its weights. Batches left over at the end of `fit` make the last
-                step. Losses that compare the texts of a batch see those of each batch only. Of a
-                sum of losses that are means over different things, as in `Pretraining`,
-                `ReplacedTokenDetection` and `Distillation`, each batch counts by its masked tokens
-                or labels.
-            weight_decay: AdamW's, of the "auto" optimizer; at first the family's, mostly 0.01.
-            warmup: share of the steps in which the learning rate rises; at first 0.1, of
-                `Pretraining` 0.01.
-            layer_decay: factor of the learning rate from each layer to the one below, as in ULMFiT
-                and ELECTRA; at first the family's, usually 1.
-            frozen_layers: number of the lowest blocks that are frozen, with the embeddings below
-                them; 0 thaws them again. Layers that are frozen already stay so.
-            loss_weights, run_eagerly, steps_per_execution, auto_scale_loss: as in Keras.
+            optimizer: String or Keras optimizer. "auto" is AdamW without weight decay on biases and
+                LayerNorm, with gradients clipped to norm 1. Its learning rate increases linearly
+                for the first tenth of the steps and then decreases linearly to 0. Every `fit`
+                restarts this schedule for its number of steps. Defaults to "auto".
+            loss: String, function or Keras loss. "auto" is the loss of the task. Keras losses
+                receive labels and outputs in the form that they expect, such as one-hot labels and
+                probabilities. Hinge losses and losses with `from_logits=True` receive logits.
+                Losses that do not fit the task raise an error. Custom functions and losses receive
+                labels and outputs unchanged and return a value for each example or token. The loss
+                is averaged over the examples or labelled tokens of the whole batch, also on several
+                replicas. Defaults to "auto".
+            metrics: List of metrics that replace the metrics of the task. In addition to the names
+                of Keras, the following names are supported. For classes: "f1", "precision" and
+                "recall", also with the suffixes "_macro", "_macro_all", "_micro" and "_weighted",
+                "auc", "average_precision" and "matthews". For regression: "pearson" and "spearman".
+                For tokens: "perplexity". For answers: "exact_match" and "f1". Keras metrics receive
+                probabilities. With two classes, metrics such as Precision, Recall and AUC treat the
+                second class as positive. Other functions receive the outputs. Sample weights are
+                not used, except in tasks whose sample weights mask tokens.
+            weighted_metrics: List of metrics that use sample weights. "auto" are the metrics of the
+                task if `metrics` is not passed. Defaults to "auto".
+            jit_compile: Boolean or "auto". With "auto", TensorFlow uses XLA on a GPU or TPU if a
+                `sequence_length` is set, and other backends behave as in Keras. Defaults to "auto".
+            learning_rate: Positive float. Peak learning rate of the "auto" optimizer. Defaults to
+                the value of the preset or else of the family.
+            gradient_accumulation_steps: Positive integer. Number of batches per step of the "auto"
+                optimizer. The gradient of a step equals the gradient of one large batch, also with
+                sample weights or labelled tokens. Remaining batches at the end of `fit` form the
+                last step. Losses that compare the texts of a batch only use the texts of each small
+                batch. If a loss is the sum of several means, as in `Pretraining`,
+                `ReplacedTokenDetection` and `Distillation`, batches are weighted by their numbers
+                of masked tokens or labels.
+            weight_decay: Non-negative float. Weight decay of the "auto" optimizer. Defaults to the
+                value of the family, usually 0.01.
+            warmup: Float between 0 and 1. Fraction of the steps in which the learning rate
+                increases. Defaults to 0.1, or 0.01 for `Pretraining`.
+            layer_decay: Float between 0 and 1. Ratio between the learning rates of a layer and of
+                the layer above it, as in ULMFiT and ELECTRA. Defaults to the value of the family,
+                usually 1.
+            frozen_layers: Non-negative integer. Number of blocks to freeze, counted from the
+                embeddings, which are frozen as well. 0 unfreezes these layers. Layers that were
+                frozen in another way stay frozen.
+            loss_weights: Float. Weight of the loss, as in Keras.
+            run_eagerly: Boolean, as in Keras.
+            steps_per_execution: Positive integer, as in Keras.
+            auto_scale_loss: Boolean, as in Keras.
 
         Raises:
             TypeError: If an argument is unknown.
-            ValueError: If the loss or a metric has no meaning for this task, a setting does not
-                belong to the given optimizer, or XLA does not compile the model.
+            ValueError: If the loss or a metric does not fit this task, if a setting of the "auto"
+                optimizer is passed together with another optimizer, or if XLA cannot compile the
+                model.
         """
         arguments = {
             "optimizer": optimizer,
@@ -293,19 +307,19 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 self._frozen_layers.freeze(self.backbone, frozen_layers)
             self.learning_rate = learning_rate or self.learning_rate
             if recipe.makes_optimizer and recipe == self.recipe and self._is_as_traced():
-                return  # another learning rate, at most, which needs no other graph
+                return  # only the learning rate may have changed, which needs no new graph
             self._compile(recipe)
             recipe.warn_default_rate(self.optimizer, self.default_learning_rate)
 
     def _compile(self, recipe: Recipe) -> None:
-        """Compile by a recipe, which is the model's from now on."""
+        """Compile with a recipe and store it."""
         given, optimizer = recipe.arguments, recipe.arguments["optimizer"]
         if recipe.makes_optimizer:
             optimizer = recipe.make_optimizer(self.backbone, self._settings_of_optimizer())
         length = getattr(self.preprocessor, "sequence_length", None)
         has_fixed_shapes = length is not None and not self.distribution.strategy
         jit_compile = recipe.jit_compile(self.record.goes_step_by_step, has_fixed_shapes)
-        # Keras gets no loss: `compute_loss` computes it.
+        # `compute_loss` computes the loss, so Keras does not need it.
         loss = self.objective.resolve_loss(given["loss"])
         batch_loss = self.objective.batch_loss(loss)
         if self.distribution.strategy:
@@ -321,7 +335,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     def _settings_of_optimizer(self) -> TaskSettings:
         family = self.backbone.family
         decay = family.weight_decay, family.layer_decay
-        if self.record.pretrains:  # a family's paper gives those for fine-tuning
+        if self.record.pretrains:  # the defaults of families are for fine-tuning
             decay = WEIGHT_DECAY, 1.0
         return TaskSettings(
             self.learning_rate,
@@ -346,7 +360,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.compiled and self._traced_with == self._traced_state()
 
     def _restart_schedule(self, total_batches: int) -> None:
-        """Begin the schedule of a `fit`, if the optimizer is the recipe's."""
+        """Restart the learning rate schedule for a `fit`, if the optimizer is "auto"."""
         is_recipes = self.recipe.makes_optimizer
         if total_batches:
             train_new_pooler(self.backbone)
@@ -358,31 +372,31 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
                 if not self._is_as_traced():
                     self._compile(self.recipe)
                 restart_optimizer(self.optimizer, self.learning_rate, total_batches)
-            # Variables that appear in a trace have TensorFlow trace a second time.
+            # TensorFlow would trace a second time if variables were created in the first trace.
             if not self.optimizer.built:
                 self.optimizer.build(self.trainable_variables)
 
     def _check_trains(self, total_batches: int, callbacks: list) -> None:
-        """Raise a ValueError if a `fit` would change no weight."""
+        """Raise a ValueError if `fit` would not change any weight."""
         if not total_batches:
             return
         if not self.trainable_variables:
             raise ValueError(
-                f"All weights of this {type(self).__name__} are frozen. Set `trainable = True` of "
-                "the model, or of the layers that are to learn."
+                f"All weights of this {type(self).__name__} are frozen. Set `trainable = True` on "
+                "the model or on the layers to train."
             )
         self.recipe.check_trains(self.optimizer, total_batches, callbacks)
 
     def get_compile_config(self) -> dict | None:
         """Return the arguments of `compile`."""
         config = super().get_compile_config()
-        if not config:  # of a model that is not compiled
+        if not config:  # the model is not compiled
             return config
         config = self.recipe.to_config(config, self.loss, self.learning_rate)
         return {**config, **self._own_settings()}
 
     def compile_from_config(self, config: dict) -> None:
-        """Compile as `get_compile_config` says."""
+        """Compile with the arguments that `get_compile_config` returned."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
@@ -407,48 +421,60 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         validation_steps: PositiveInt | None = None,
         validation_freq: int | Sequence[int] = 1,
     ) -> History:
-        """Train as `keras.Model.fit`, on raw inputs.
+        """Train the model on raw inputs.
 
-        Texts in memory are tokenized once; batches are drawn from examples of like length, in an
-        order that `keras.utils.set_random_seed` fixes, and padded to their longest; on JAX short
-        texts of classifiers and rerankers are packed instead. From a dataset of single examples,
-        the batches are drawn from megabatches of 50 batches; a dataset of batches is read as it is.
+        This method extends `keras.Model.fit`. Texts in memory are tokenized once. Batches contain
+        examples of similar length and are padded to the longest example. On JAX, short texts of
+        classifiers and rerankers are packed instead. The order of batches is reproducible with
+        `keras.utils.set_random_seed`. If a dataset contains single examples, they are shuffled and
+        sorted by length within 50 batches. If a dataset contains batches, they are used unchanged.
 
         Args:
-            x: raw inputs (list, array, tensor, column of pandas, polars, Arrow or datasets; for
-                pairs a tuple of two such, a list of pairs or a table of two columns), a
-                `tf.data.Dataset` of them (elements `x`, `(x, y)` or `(x, y, sample_weight)`,
-                batched or single; pairs of texts without labels as `((first, second),)`), the
-                same from a `keras.utils.PyDataset`, a `DataLoader` of PyTorch, Grain, an
-                `IterableDataset` of `datasets` or, with `steps_per_epoch`, a generator,
-                prepared inputs `{"token_ids", ...}`, or, to pretrain, a `PretrainingCorpus`.
-            y: labels; none with a dataset.
-            batch_size: default 32.
-            epochs: number of passes.
-            verbose: as in Keras.
-            callbacks: Keras's. With `encoder_zoo.BackupAndRestore` a run that was killed
-                continues; a dataset must then give the same examples in the same order again.
-            validation_split: share of the examples, from the end, kept for validation.
-            validation_data: `(x, y)` or `(x, y, sample_weight)`, or a dataset.
-            shuffle: whether texts in memory are shuffled, and the single examples of a dataset
-                inside their megabatches.
-            sample_weight: one number per example.
-            class_weight: of a task with classes: {name or number of a class: weight}, where the
-                others have 1, or "balanced", which weighs rare classes more; of tags, too. With
-                several labels a text, each label is weighed by itself, where it is given.
-            initial_epoch: number of the first epoch.
-            steps_per_epoch: batches in an epoch; None is one pass.
-            validation_batch_size, validation_steps: default `batch_size`, and one pass.
+            x: Training inputs. Supported are:
+
+                - Texts in a list, array, tensor, or column of pandas, polars, Arrow or datasets.
+                - Pairs of texts, as a tuple of two columns, a list of pairs or a table.
+                - A `tf.data.Dataset` of `x`, `(x, y)` or `(x, y, sample_weight)`, batched or not.
+                  Pairs of texts without labels have the form `((first, second),)`.
+                - A `keras.utils.PyDataset`, a PyTorch `DataLoader`, a Grain dataset, an
+                  `IterableDataset` of `datasets`, or a generator with `steps_per_epoch`.
+                - Preprocessed inputs `{"token_ids", ...}`.
+                - A `PretrainingCorpus` for pretraining.
+            y: Labels, or None if `x` contains them. Defaults to None.
+            batch_size: Positive integer. Number of examples per batch. Defaults to 32.
+            epochs: Non-negative integer. Number of epochs. Defaults to 1.
+            verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
+            callbacks: List of Keras callbacks. With `encoder_zoo.BackupAndRestore`, an interrupted
+                run can be continued. A dataset must then return the same examples in the same
+                order. Defaults to None.
+            validation_split: Float between 0 and 1. Fraction of the examples, taken from the end,
+                that is used for validation. Defaults to 0.0.
+            validation_data: Tuple `(x, y)` or `(x, y, sample_weight)`, or dataset. Defaults to
+                None.
+            shuffle: Boolean. Whether to shuffle texts in memory and the single examples of a
+                dataset. Defaults to True.
+            sample_weight: Array with one weight per example. Defaults to None.
+            class_weight: Dict of class names or indices to weights, for tasks with classes or tags.
+                Missing classes have weight 1. "balanced" gives rare classes larger weights. In
+                multi-label tasks, the weight of a label applies to examples with this label.
+                Defaults to None.
+            initial_epoch: Integer. Index of the first epoch. Defaults to 0.
+            steps_per_epoch: Positive integer. Number of batches per epoch. If None, an epoch is one
+                pass over the data. Defaults to None.
+            validation_batch_size: Positive integer. Defaults to `batch_size`.
+            validation_steps: Positive integer. Number of validation batches. If None, all
+                validation data is used. Defaults to None.
+            validation_freq: Integer or list of epochs, as in Keras. Defaults to 1.
 
         Returns:
-            Keras's history.
+            A `keras.callbacks.History`.
 
         Raises:
-            ValueError: If no weight would change: all are frozen, or the learning rate or all
-                weights of examples are 0.
-            RuntimeError: If the model is being trained by another call of `fit`.
-            FloatingPointError: If the loss is not finite, unless `keras.callbacks.TerminateOnNaN`
-                is among the callbacks.
+            ValueError: If training would not change any weight because all weights are frozen, or
+                because the learning rate or all sample weights are 0.
+            RuntimeError: If another call of `fit` is training the model.
+            FloatingPointError: If the loss is not finite and `keras.callbacks.TerminateOnNaN` is
+                not among the callbacks.
         """
         held_out = sources.validation_of(self, validation_data, y)
         x, y = self._begin_fit(x, y)
@@ -479,7 +505,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         if class_weight is not None:
             data = self.objective.weigh_classes(data, class_weight, self.loss)
         check_weights(sample_weight, data.class_weights)
-        options = {  # Keras does not use all of them, but what records its arguments does
+        options = {  # Keras ignores some of them, but tools that log the arguments need them
             "batch_size": batch_size if sources.is_dataset(x) else size,
             "validation_split": validation_split,
             "validation_batch_size": held_out_size,
@@ -489,7 +515,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self._fit(data, held_out_data, callbacks, verbose, options)
 
     def _begin_fit(self, x, y) -> tuple:
-        """Return inputs and labels, checked; the task has learned from them and is compiled."""
+        """Check inputs and labels, adapt the task to them, and compile it if necessary."""
         given, (x, y) = (x, y), sources.read(self, x, y)
         if not (sources.is_prepared(x) or (given[1] is None and y is not None)):
             self._log_columns(*given)
@@ -498,19 +524,19 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return x, y
 
     def _log_columns(self, x, y) -> None:
-        """Log what the columns of a table are taken for."""
+        """Log the columns of a table that are used."""
         columns = list(x) if isinstance(x, Mapping) else table_columns(x)
         if columns is not None and self.preprocessor is not None:
             names = self.preprocessor.text_columns
             log_columns(self.preprocessor.inputs.names_in(columns, names), y)
 
     def _fit(self, data: Source, held_out: Source | None, callbacks, verbose, options: dict):
-        """Call Keras's `fit`, under a strategy on parts of batches."""
+        """Call `fit` of Keras. Under a strategy, every replica receives its part of a batch."""
         data.check()
         drop_kernels_of_models_gone(self)
         self._restart_schedule(data.total_steps)
         self._check_trains(data.total_steps, keras.tree.flatten(callbacks or []))
-        if not data.plan.epochs:  # of none Keras's JAX and PyTorch trainers fail
+        if not data.plan.epochs:  # without epochs, the JAX and PyTorch trainers of Keras fail
             none = keras.callbacks.CallbackList(callbacks, add_history=True, model=self)
             none.on_train_begin()
             none.on_train_end()
@@ -528,7 +554,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             elif self.steps_per_execution > 1:
                 arguments["x"] = uncounted(arguments["x"])
             validated = keras.utils.unpack_x_y_sample_weight(arguments["validation_data"])[0]
-            vars(self)["_held_out"] = validated  # itself: Keras would track a copy of a dict
+            vars(self)["_held_out"] = validated  # `self._held_out = ...` would store a copy
             try:
                 with self._counting(data.steps_per_epoch, done), own_errors(data, held_out):
                     history = super().fit(**arguments)
@@ -546,14 +572,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self.compile()
 
     def _evaluation_source(self, x, y, sample_weight, batch_size: int, steps: int | None) -> Source:
-        """Return the data for `evaluate`, for which the metrics have room."""
+        """Return the data for `evaluate`, and reserve memory for its examples in the metrics."""
         plan = Plan(batch_size, steps_per_epoch=steps)
         data = sources.as_source(x, y, sample_weight, plan=plan, maker=self.batch_maker)
         self._reserve_examples(data)
         return data
 
     def _prepare_metrics(self) -> None:
-        """Tell metrics, such as `EntityF1`, of the weights and settings of now."""
+        """Update metrics such as `EntityF1` to the current weights and settings."""
         for metric in self.compiled_with.given:
             if hasattr(metric, "read_task"):
                 metric.read_task(self)
@@ -562,7 +588,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return [m for m in self.compiled_with.given if isinstance(m, ExactMetric)]
 
     def _reserve_examples(self, data: Source) -> None:
-        """Make room for all examples in the metrics that keep them."""
+        """Reserve memory for all examples in the metrics that store examples."""
         kept = self._exact_metrics()
         if not kept:
             return
@@ -570,7 +596,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         count = max(count, data.count_examples())
         dropped = [metric.reserve(count) for metric in kept]
         if any(dropped):
-            # Graphs of the variables that were dropped.
+            # These graphs use variables that were replaced.
             self.train_function = self.test_function = None
 
     @overload
@@ -607,21 +633,23 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         callbacks: Callbacks | None = None,
         **of_keras: Any,
     ) -> dict[str, float] | float | list[float]:
-        """Return the loss and the metrics on raw inputs, as `keras.Model.evaluate`.
+        """Compute the loss and the metrics on raw inputs.
 
         Args:
-            x: as for `fit`.
-            y: as for `fit`.
-            batch_size: default 32.
-            return_dict: whether to return {name: value}, and not a list.
-            verbose: as in Keras.
-            sample_weight: as for `fit`.
-            steps: batches that are read; None is all.
-            callbacks: Keras's.
-            **of_keras: given by Keras alone, for the validation of `fit`.
+            x: Inputs, see `fit`.
+            y: Labels, see `fit`.
+            batch_size: Positive integer. Number of examples per batch. Defaults to 32.
+            return_dict: Boolean. Whether to return a dict instead of a list. Defaults to False.
+            verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
+            sample_weight: Array with one weight per example. Defaults to None.
+            steps: Positive integer. Number of batches to evaluate. If None, all data is used.
+                Defaults to None.
+            callbacks: List of Keras callbacks. Defaults to None.
+            **of_keras: Internal arguments that Keras passes for the validation in `fit`.
 
         Returns:
-            The loss, then the metrics of `compile`; the loss alone where there are none.
+            List of the loss and the metrics, or a dict of their names to values. Without metrics,
+            only the loss as a float.
         """
         options = {
             "return_dict": return_dict,
@@ -630,7 +658,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             "callbacks": callbacks,
             **of_keras,
         }
-        if x is not None and x is self._held_out:  # by Keras's `fit`: they are prepared
+        if x is not None and x is self._held_out:  # `fit` of Keras passes preprocessed data
             self._prepare_metrics()
             with self.distribution.running(), self._counting(steps):
                 return super().evaluate(x, y, batch_size, sample_weight=sample_weight, **options)
@@ -651,17 +679,17 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return self._run(self._evaluate, batches, **options)
 
     def _evaluate(self, *args, **kwargs):
-        """Evaluate as in Keras, and remember the results; the validations of `fit` are not."""
+        """Call `evaluate` of Keras and store the results. Validations in `fit` are not stored."""
         results = super().evaluate(*args, **kwargs)
         self._remember(dict(_numbers(self.get_metrics_result())))
         return results
 
     @property
     def last_evaluation(self) -> Mapping[str, float]:
-        """Return {name of a metric: value}; empty before `evaluate`, and for other weights.
+        """Return the results of the last `evaluate`, or {} if the weights have changed since then.
 
-        Weights change in many ways: by `fit`, as the student of a distillation, by adapters, or
-        with a backbone that another task trains. So the results have a checksum of the weights.
+        Weights can change in many ways: by `fit`, distillation or adapters, or because another task
+        trains the same backbone. The results are therefore stored with a checksum of the weights.
         """
         if self._evaluation is None:
             return MappingProxyType({})
@@ -673,13 +701,13 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         self._evaluation = MappingProxyType(dict(results)), _checksum(self.weights)
 
     def _run(self, function: Callable, x, *args, steps: int | None = None, **kwargs):
-        """Call Keras's `evaluate` or `predict`, under a strategy on parts of batches."""
+        """Call `evaluate` or `predict` of Keras, under a strategy with the parts of batches."""
         x, steps = self.distribution.divided(x, steps)
         with self.distribution.running(), self._counting(steps):
             return function(x, *args, steps=steps, **kwargs)
 
     def _run_whole(self, function: Callable, x, *args, **kwargs):
-        """Call Keras's `predict`: as `_run`, but processes of JAX compute whole batches."""
+        """Call `predict` of Keras like `_run`, but let every JAX process compute whole batches."""
         if shard_of_process()[1] == 1:
             return self._run(function, x, *args, **kwargs)
         with self.distribution.running(), whole_batches():
@@ -695,25 +723,27 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         steps: PositiveInt | None = None,
         callbacks: Callbacks | None = None,
     ) -> Any:
-        """Return the model's outputs for raw inputs, in their order: logits, not probabilities.
+        """Compute the outputs of the model for raw inputs, such as logits.
 
-        For probabilities use `predict_proba` of a classifier, or the task's own method, such as
-        `classify` or `extract_entities`, which also gives them their labels.
+        For probabilities or labels, use `predict_proba` of a classifier or a method such as
+        `classify` or `extract_entities`.
 
         Args:
-            x: see `fit`. In a dataset for `TokenClassifier` without tags a vector of strings is a
-                batch of texts; the words of one sentence are ragged, or a batch (1, words).
-            batch_size: default 32.
-            verbose: as in Keras.
-            steps: batches that are read; None is all.
-            callbacks: Keras's.
+            x: Inputs, see `fit`. In a dataset without tags for `TokenClassifier`, a vector of
+                strings is a batch of texts. Pass the words of one sentence as a ragged tensor or
+                with shape (1, words).
+            batch_size: Positive integer. Number of examples per batch. Defaults to 32.
+            verbose: 0, 1, 2 or "auto", as in Keras. Defaults to "auto".
+            steps: Positive integer. Number of batches to predict. If None, all data is used.
+                Defaults to None.
+            callbacks: List of Keras callbacks. Defaults to None.
 
         Returns:
-            NumPy arrays with one row per input. For texts `TokenClassifier` returns a list with an
-            array (tokens, C) for each, without special tokens, put together from the windows of a
-            long text; `SpanQA` a list for each question, with an array (2, tokens) for every
-            window onto its context, or with a beam (1 + start_n_top * end_n_top, 4). Of a
-            regression they are the numbers themselves, and of `TextEmbedder` the vectors.
+            NumPy arrays with one row per input: logits, regression values or embeddings. For texts,
+            `TokenClassifier` returns a list with an array of shape (tokens, C) for each text,
+            without special tokens and with the windows of long texts combined. `SpanQA` returns a
+            list for each question, with an array of shape (2, tokens) for every window of the
+            context, or of shape (1 + start_n_top * end_n_top, 4) with a beam search.
         """
         self._check_answers(x)
         self._warn_new_head()
@@ -727,11 +757,11 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     run_examples = example_outputs
 
     def preprocess(self, x: object, y: object = None, sample_weight: object = None) -> dict:
-        """Return raw inputs in memory as encoded examples; see `Preprocessor.encode`."""
+        """Encode raw inputs in memory, see `Preprocessor.encode`."""
         sources.check_preprocessor(self, x)
         return self.preprocessor.encode(x, y, sample_weight)
 
-    # -- what Keras calls in each step -----------------------------------------------------------
+    # -- methods that Keras calls in each step ---------------------------------------------------
 
     def __call__(self, inputs, *args, **kwargs):
         inputs = without(inputs, REAL_ROWS)
@@ -741,7 +771,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def train_step(self, *args):
-        """Train as in Keras; what is traced ends with this model, see `hold_gradients`."""
+        """Run a training step of Keras, with gradients limited to this model's graph.
+
+        See `hold_gradients`.
+        """
         outputs = super().train_step(*args)
         gradients.hold_gradients()
         return outputs
@@ -757,11 +790,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
     ):
         """Compute the loss of the whole batch with `BatchLoss`, and add the losses of layers.
 
-        Rows that only fill the batch do not count.
+        Rows that pad the batch are ignored.
 
         Args:
-            x, y, y_pred, sample_weight, training: As in Keras.
-            batch_loss: `BatchLoss` of this step. Defaults to that of `compile`.
+            x: Inputs.
+            y: Labels.
+            y_pred: Outputs.
+            sample_weight: Sample weights or None.
+            training: Boolean, as in Keras.
+            batch_loss: `BatchLoss` of this step. Defaults to the loss of `compile`.
         """
         penalties = self.penalties(y_pred)
         loss, size = (batch_loss or self.batch_loss)(y, y_pred, sample_weight, real_rows(x))
@@ -771,9 +808,10 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return loss * self.recipe.loss_weight + penalties
 
     def penalties(self, y_pred):
-        """Return the sum of the losses that layers add, such as penalties on weights or outputs.
+        """Return the sum of the losses that layers add, such as regularization losses.
 
-        Ask for them before a replica waits for the others, whose calls of the layers replace them.
+        Call this method before the replicas synchronize, because calls of the layers in other
+        replicas replace these losses.
 
         Args:
             y_pred: Outputs of shape (B, ...).
@@ -784,7 +822,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return mean_over_replicas(penalty, ops.shape(keras.tree.flatten(y_pred)[0])[0])
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Update the metrics as in Keras, without rows that only fill the batch."""
+        """Update the metrics without the rows that pad the batch."""
         for metric in self.compiled_with.given:
             if hasattr(metric, "read_inputs"):  # such as `EntityF1`
                 metric.read_inputs(x)
@@ -799,12 +837,12 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict:
-        """Return results as in Keras, but in a replica those for the whole batch."""
+        """Return the results of the metrics. In a replica, they refer to the whole batch."""
         result = super().get_metrics_result
         return self.distribution.metrics_of_batch(self.metrics_variables, result)
 
     def step_function(self, step: Callable) -> Callable | None:
-        """Return the function of an iterator that runs a step; None is Keras's own."""
+        """Return a function of an iterator that runs a step, or None to use the one of Keras."""
         if not self.has_one_graph:
             return None
         trains, lock = step == self.train_step, weights_lock(self)
@@ -812,14 +850,15 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
 
     @contextlib.contextmanager
     def _counting(self, steps: int | None, done: int = 0):
-        """Count the batches that Keras reads, so that no execution reads beyond an epoch.
+        """Count the batches that Keras reads, so that no execution crosses the end of an epoch.
 
-        Only on TensorFlow several steps are one execution: elsewhere Keras's loop, which would read
-        their batches ahead, runs one after the other.
+        Only TensorFlow combines several steps into one execution. On other backends, the loop of
+        Keras would read the batches ahead, so steps are executed one by one.
 
         Args:
-            steps: batches of an epoch; None: the data end with it.
-            done: batches of the first epoch that are done.
+            steps: Integer or None. Number of batches per epoch. None if the data ends with the
+                epoch.
+            done: Integer. Number of completed batches of the first epoch. Defaults to 0.
         """
         outer, self._counted = self._counted, types.SimpleNamespace(steps=steps, done=done)
         executed = self.steps_per_execution
@@ -831,7 +870,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self._counted, self.steps_per_execution = outer, executed
 
     def _next_execution(self) -> int:
-        """Return how many batches the next execution of several takes."""
+        """Return the number of batches in the next execution."""
         counted = self._counted
         if counted.steps is None:
             return self.steps_per_execution
@@ -840,7 +879,7 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return count
 
     def forget_stale_functions(self) -> None:
-        """Forget the functions that were traced before low-rank updates were added or replaced."""
+        """Delete functions that were traced before low-rank updates were added or replaced."""
         version = self.backbone.layers_version
         if version != self._layers_version:
             self._layers_version = version
@@ -848,16 +887,16 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             self.graphs.forget()
 
     def make_predict_function(self, force: bool = False) -> None:
-        """Make the function as in Keras, but on TensorFlow one graph for all sizes of batches."""
+        """Create the predict function. On TensorFlow, use one graph for all batch sizes."""
         if not self.has_one_graph:
             super().make_predict_function(force)
         elif force or self.predict_function is None:
-            # Graphs read these variables; others need other graphs.
+            # The graphs read these variables and become invalid if variables are replaced.
             self._traced_weights = tuple((id(weight), weight.dtype) for weight in self.variables)
             self.predict_function = lambda batches: self.outputs_of_batch(inputs_of(batches[0]))
 
     def outputs_of_batch(self, inputs):
-        """Return the outputs of a batch of any size, computed by one graph of `predict_step`."""
+        """Compute the outputs of a batch of any size with one graph of `predict_step`."""
         long, step = is_long(inputs), self.predict_step
         graph = self.batch_maker.cached(
             ("forward", self._traced_weights, long),
@@ -866,14 +905,14 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
         return graph(inputs)
 
     def predict_on_batch(self, x):
-        """Return the outputs for one batch of prepared inputs."""
+        """Compute the outputs for one batch of preprocessed inputs."""
         predict = super().predict_on_batch
         return self.distribution.predict_on_batch(predict, checked_arrays(self, x))
 
     def train_on_batch(self, x, *args, **kwargs):
-        """Train on one batch of prepared inputs, as `keras.Model.train_on_batch`.
+        """Train on one batch of preprocessed inputs, see `keras.Model.train_on_batch`.
 
-        The number of steps is not known: the optimizer of the recipe holds the peak of its rate.
+        The total number of steps is unknown, so the "auto" optimizer uses the peak learning rate.
         """
         self.distribution.check_devices(self)
         with self.distribution.running():
@@ -881,26 +920,26 @@ class TextModel(LocksWeights, ConfigFromSignature, keras.Model):
             return super().train_on_batch(checked_arrays(self, x), *args, **kwargs)
 
     def test_on_batch(self, x, *args, **kwargs):
-        """Evaluate one batch of prepared inputs, as `keras.Model.test_on_batch`."""
+        """Evaluate one batch of preprocessed inputs, see `keras.Model.test_on_batch`."""
         self.distribution.check_devices(self)
         with self.distribution.running():
             return super().test_on_batch(checked_arrays(self, x), *args, **kwargs)
 
 
 def unchanged(x, y) -> tuple:
-    """Return inputs and labels as they are."""
+    """Return inputs and labels unchanged."""
     return x, y
 
 
 def _in_single_precision(outputs):
-    """Return outputs of half precision, as of a user's head, in float32: metrics add them up."""
+    """Cast outputs in half precision, for example of a custom head, to float32 for metrics."""
     outputs = ops.convert_to_tensor(outputs)
     is_half = keras.backend.standardize_dtype(outputs.dtype) in ("float16", "bfloat16")
     return ops.cast(outputs, "float32") if is_half else outputs
 
 
 def _numbers(results: Mapping) -> Iterator[tuple[str, float]]:
-    """Yield the numbers in the results of metrics, of which some have several by name."""
+    """Yield the names and values of metric results. Dicts of several values are flattened."""
     for name, value in results.items():
         if isinstance(value, Mapping):
             yield from _numbers(value)
@@ -917,7 +956,7 @@ def _checksum(weights: list[keras.Variable]) -> int:
 
 
 def _arrays(weight: keras.Variable) -> list[np.ndarray]:
-    """Return the values of a weight; of one over several processes those that are in this one."""
+    """Return the values of a weight that are stored in this process."""
     if getattr(weight.value, "is_fully_addressable", True):
         return [keras.ops.convert_to_numpy(weight)]
     return [np.asarray(shard.data) for shard in weight.value.addressable_shards]
