@@ -27,10 +27,12 @@ def loss_values(loss: keras.losses.Loss, y_true, y_pred, rows=None, tokens=None)
         tokens: Tensor of shape (B, L). The token weights. Defaults to None, all tokens.
 
     Example:
-        >>> from encoder_zoo.losses import CoSENT
+        >>> import encoder_zoo as ez
+        >>> import keras
         >>> y_pred = keras.ops.convert_to_tensor([[[1.0], [1.0]], [[1.0], [-1.0]]])
         >>> rows = keras.ops.convert_to_tensor([True, False])
-        >>> loss_values(CoSENT(), keras.ops.convert_to_tensor([0.0, 1.0]), y_pred, rows).numpy()
+        >>> y_true = keras.ops.convert_to_tensor([0.0, 1.0])
+        >>> loss_values(ez.losses.CoSENT(), y_true, y_pred, rows).numpy()
         array([0., 0.], dtype=float32)
     """
     taken, given = inspect.signature(loss.call).parameters, {"rows": rows, "tokens": tokens}
