@@ -576,7 +576,10 @@ def leave_early(client, path, fields):
         time.sleep(random.random() / 100)
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+MANY = pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.matrix])
+
+
+@pytest.mark.parametrize("count", [60, MANY])
 def test_answers_under_load_are_those_of_the_tasks(client, models, index, count):
     """Mixed tasks, sizes and options from 16 clients, one in ten of which leaves."""
     requests = Requests(models, index, seed=count)

@@ -192,10 +192,10 @@ CALLS = {
 SILENT = """build_head checkpoint_arguments enable_lora encoded
 for_cpu from_keras_hub from_preset head_misfit head_of input_ranges jax_state_sync kept_classes
 load_adapters least_weights logits_of objective prepared_inputs preprocess push_to_hub
-save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions check_savable
-train_pooler train_step index_class load_index scaled chunks tune_thresholds learning_rate_shares
-encoded_queries forget_stale_functions outputs_of_batch penalties forward run_examples
-run_texts""".split()
+save_adapters save_to_preset signatures step_function supports tiny_data tiny_questions
+check_savable train_pooler train_step index_class load_index scaled chunks tune_thresholds
+learning_rate_shares encoded_queries forget_stale_functions outputs_of_batch penalties forward
+run_examples run_texts""".split()
 SILENT_OF_INDEXES = ["build", "from_vectors", "load", "save", "export", "remove"]
 
 
