@@ -187,7 +187,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             self._check_answers_only(training)
             whole = self.record.only_saved_model is None
             read = inputs if whole else backbone_inputs(inputs)
-            if self.cpu_model.takes(read):
+            if self.cpu_model.session.takes(read):
                 outputs = self.cpu_model(read)
                 return outputs if whole else self.logits_of({"sequence_output": outputs}, inputs)
         return self.logits_of(self.encoded(inputs, training), inputs, training)
@@ -388,7 +388,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             >>> float(embedder.embed("Good morning!") @ fast.embed("Good morning!")) > 0.97
             True
         """
-        from encoder_zoo.tasks.serving.cpu_model import ENGINES
+        from encoder_zoo.tasks.serving.cpu_model import convert_for_cpu
 
         self._check_answers_only(self.cpu_model is not None)
         calibrates = (engine, dtype) == ("openvino", "int8")
@@ -410,7 +410,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             if own is not copied:
                 copied.assign(own)
         converted = TokenEncoder(self.backbone) if self.record.only_saved_model else self
-        answering.cpu_model = ENGINES[engine](converted, dtype)
+        answering.cpu_model = convert_for_cpu(converted, dtype, engine)
         if calibrates:
             answering.cpu_model.quantize(lambda: answering.predict(texts, 1, verbose=0))
         return answering

@@ -1,4 +1,4 @@
-"""A task's model run by LiteRT or OpenVINO, which are faster on CPUs than Keras's backends.
+"""A task's model in LiteRT or OpenVINO, which are faster on CPUs than Keras's backends.
 
 Comment letters: B batch, L sequence.
 """
@@ -12,8 +12,6 @@ import logging
 import os
 import pathlib
 import tempfile
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Literal
 
@@ -22,9 +20,14 @@ import numpy as np
 from keras import ops
 
 from encoder_zoo.common.lazy import LazyModule, require, tf
-from encoder_zoo.common.machine import usable_cores
 from encoder_zoo.common.wording import invalid
-from encoder_zoo.encoders.inputs import CANDIDATE
+from encoder_zoo.tasks.serving.engines import (
+    LiteRtSession,
+    OpenVinoSession,
+    Session,
+    litert,
+    openvino,
+)
 from encoder_zoo.tasks.serving.model_files import (
     openvino_model,
     require_packages,
@@ -34,206 +37,62 @@ from encoder_zoo.tasks.serving.model_files import (
 if TYPE_CHECKING:
     from encoder_zoo.tasks.base.task import Task
 
-litert = LazyModule(
-    "ai_edge_litert.interpreter",
-    "for_cpu needs the package ai-edge-litert: `pip install ai-edge-litert`.",
-)
-openvino = LazyModule(
-    "openvino",
-    "for_cpu(engine='openvino') needs the package openvino: `pip install openvino`, or the "
-    "extra encoder-zoo[openvino].",
-)
 nncf = LazyModule(
     "nncf",
     "for_cpu('int8', engine='openvino') needs the package nncf: `pip install nncf`, or the extra "
     "encoder-zoo[openvino].",
 )
-Engine = Literal["litert", "openvino"]
 CpuDtype = Literal["int8", "bfloat16", "float32"]
-# Attention weights of a call are all in memory: longer texts go in smaller parts.
-MAX_POSITION_PAIRS = 32 * 512**2
-MASKS = ("pooling_mask", "scored_mask", "attended_mask", "answer_mask")
-OPTIONAL = ("padding_mask", "segment_ids", *MASKS)
 MAX_CALIBRATED = 300  # more change nncf's ranges little, and take long
 
 
-class CpuModel(ABC):
-    """Return a task's outputs for prepared inputs, as `Task.call` does.
+class CpuModel:
+    """A model in an engine, which computes the outputs of a task as `Task.call` does.
 
     Args:
-        task: in float32; of one that only a SavedModel has whole its `TokenEncoder`.
-        dtype: of the matrix products.
-
-    Attributes:
-        identity: names the engine and what decides its numbers.
-
-    Raises:
-        ValueError: If the backbone does not compute in float32.
+        session: Session of the engine.
+        identity: String. Name of the engine and of what decides its values.
     """
 
-    input_names: list[str]
-    output_shape: list[int | None]
-
-    def __init__(self, task: Task, dtype: CpuDtype):
-        if task.backbone.compute_dtype != "float32":
-            raise invalid(
-                "compute_dtype of the backbone",
-                task.backbone.compute_dtype,
-                "'float32' for for_cpu: load the model with dtype='float32'",
-            )
-        self.identity: str = dtype
-        self._lock = threading.Lock()  # an engine answers one call at a time
-
-    def takes(self, inputs: Mapping) -> bool:
-        """Return whether the model was converted for these inputs, optional ones left out or not.
-
-        Others, such as "answer_start" of a `SpanQA` with a beam, would change its outputs; those of
-        a row's further texts, "candidate_...", are not read.
-        """
-        given = {name for name in inputs if not name.startswith(CANDIDATE)}
-        return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
-
-    def __call__(self, inputs: Mapping):
-        """Return the outputs (B, ...), in a graph of TensorFlow too.
-
-        Args:
-            inputs: prepared, (B, L), such that it `takes` them; without "padding_mask" all is text,
-                without "segment_ids" all is of the first.
-        """
-        tokens = ops.cast(inputs["token_ids"], "int32")
-        defaults = {
-            "padding_mask": ops.ones_like(tokens),
-            "segment_ids": ops.zeros_like(tokens),
-        }
-        real = inputs.get("padding_mask", defaults["padding_mask"])
-        defaults |= dict.fromkeys(MASKS, real)
-        given = {**defaults, **inputs}
-        batch = [ops.cast(given[name], "int32") for name in self.input_names]
-        if keras.config.backend() != "tensorflow":
-            return ops.convert_to_tensor(self._outputs(*map(ops.convert_to_numpy, batch)))
-        outputs = tf.numpy_function(self._outputs, batch, tf.float32, stateful=False)
-        return tf.ensure_shape(outputs, self.output_shape)
-
-    def _outputs(self, *batch: np.ndarray) -> np.ndarray:
-        count, length = batch[self.input_names.index("token_ids")].shape
-        size = max(1, MAX_POSITION_PAIRS // max(1, length) ** 2)
-        if not count:
-            return np.zeros([0, *(size or length for size in self.output_shape[1:])], "float32")
-        parts = [
-            self._run([values[start : start + size] for values in batch])
-            for start in range(0, count, size)
-        ]
-        return np.concatenate(parts)
-
-    def _run(self, batch: list[np.ndarray]) -> np.ndarray:
-        with self._lock:
-            return self._infer(dict(zip(self.input_names, batch, strict=True)))
-
-    @abstractmethod
-    def _infer(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the engine's output, which its next call does not write into."""
-
-
-class LiteModel(CpuModel):
-    """By LiteRT, on the TensorFlow backend, whose graphs are converted.
-
-    Args:
-        dtype: "int8" stores weights of matrix products as int8 and quantizes activations row by
-            row as they come (Jacob et al. 2018, Quantization and Training of Neural Networks for
-            Efficient Integer-Arithmetic-Only Inference, section 2.1); "float32" changes nothing.
-
-    Raises:
-        ValueError: If Keras's backend is not TensorFlow, or `dtype` is "bfloat16".
-        ImportError: If ai-edge-litert is not installed.
-    """
-
-    def __init__(self, task: Task, dtype: CpuDtype):
-        super().__init__(task, dtype)
-        if dtype == "bfloat16":
-            raise invalid(
-                "dtype", dtype, "'int8' or 'float32' for LiteRT; or pass engine='openvino'"
-            )
-        if keras.config.backend() != "tensorflow":
-            raise ValueError(
-                f"for_cpu needs Keras's TensorFlow backend, not {keras.config.backend()!r}. On "
-                "'torch' pass engine='openvino'; or save the task with save_to_preset, and open it "
-                "in a process started with KERAS_BACKEND=tensorflow."
-            )
-        require(litert)
-        options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "model.tflite")
-            write_model(task, path, "litert", **options)
-            content = path.read_bytes()
-        interpreter = litert.Interpreter(model_content=content, num_threads=usable_cores())
-        self._runner = interpreter.get_signature_runner()
-        self.input_names = sorted(self._runner.get_input_details())
-        [output] = self._runner.get_output_details().values()
-        sizes = output["shape_signature"].tolist()
-        self.output_shape = [None if size < 0 else size for size in sizes]
-
-    def _infer(self, batch):
-        [outputs] = self._runner(**batch).values()
-        return outputs
-
-
-class OpenVinoModel(CpuModel):
-    """By OpenVINO, on the backends TensorFlow and PyTorch.
-
-    Args:
-        dtype: "float32" changes nothing; "bfloat16" computes matrix products in it where the
-            processor has instructions for it (AVX512_BF16, AMX), and else in float32; "int8" is
-            float32 until `quantize`.
-
-    Raises:
-        ValueError: If OpenVINO does not support Keras's backend, or computes other outputs for the
-            family.
-        ImportError: If openvino, or for int8 nncf, is not installed.
-    """
-
-    def __init__(self, task: Task, dtype: CpuDtype):
-        super().__init__(task, dtype)
-        if keras.config.backend() not in ("tensorflow", "torch"):
-            raise ValueError(
-                "for_cpu(engine='openvino') needs Keras's backend tensorflow or torch, not "
-                f"{keras.config.backend()!r}. Save the task with save_to_preset, and open it in a "
-                "process started with KERAS_BACKEND=torch."
-            )
-        require(openvino)
-        if dtype == "int8":
-            _require_nncf()
-        require_packages("openvino", "for_cpu(engine='openvino')")
-        self.identity = f"openvino {dtype}"
-        self._model = openvino_model(task, "Use engine='litert' or the model itself")
-        self.input_names = sorted(given.any_name for given in self._model.inputs)
-        shape = self._model.output(0).partial_shape
-        self.output_shape = [None if size.is_dynamic else size.get_length() for size in shape]
-        self._request = self._compiled("bf16" if dtype == "bfloat16" else "f32")
+    def __init__(self, session: Session, identity: str):
+        self.session = session
+        self.identity = identity
         self._seen: list[dict[str, np.ndarray]] | None = None
 
-    def _compiled(self, precision: str) -> openvino.InferRequest:
-        settings = {
-            "INFERENCE_PRECISION_HINT": precision,
-            "INFERENCE_NUM_THREADS": usable_cores(),
-        }
-        compiled = openvino.Core().compile_model(self._model, "CPU", settings)
-        return compiled.create_infer_request()
+    def __call__(self, inputs: Mapping):
+        """Compute the outputs (B, ...), also in a graph of TensorFlow.
 
-    def _infer(self, batch):
+        Args:
+            inputs: Dict of integer tensors (B, L) that the session takes.
+        """
+        read = {"token_ids", "padding_mask", *self.session.input_names}
+        names = sorted(read & inputs.keys())
+        batch = [ops.cast(inputs[name], "int32") for name in names]
+
+        def run(*arrays: np.ndarray) -> np.ndarray:
+            return self._run(dict(zip(names, arrays, strict=True)))
+
+        if keras.config.backend() != "tensorflow":
+            return ops.convert_to_tensor(run(*map(ops.convert_to_numpy, batch)))
+        outputs = tf.numpy_function(run, batch, tf.float32, stateful=False)
+        return tf.ensure_shape(outputs, self.session.output_shape)
+
+    def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         if self._seen is not None:
-            self._seen.append(batch)
-        return self._request.infer(batch)[0].copy()  # the request's memory is used again
+            self._seen.append(self.session.complete(inputs))
+        return self.session.run(inputs)
 
     def quantize(self, answer: Callable[[], Sized]) -> None:
         """Compute in int8 from now on, with ranges of activations from typical inputs.
 
-        Outliers of activations are first moved into the weights (SmoothQuant).
+        Outliers of activations are moved into the weights before (SmoothQuant).
 
         Args:
-            answer: asks the task about them, one by one, and returns its answers.
+            answer: Function that asks the task about the inputs, one by one, and returns its
+                answers.
 
         Raises:
-            ValueError: If there are no texts.
+            ValueError: If there are no inputs.
 
         Source: Xiao et al. 2023, SmoothQuant, section 4.
         """
@@ -247,14 +106,97 @@ class OpenVinoModel(CpuModel):
         step = -(-len(seen) // MAX_CALIBRATED)
         batches = seen[::step]
         with _quiet_nncf():
-            self._model = nncf.quantize(
-                self._model,
+            model = nncf.quantize(
+                self.session.model,
                 nncf.Dataset(batches),
                 subset_size=len(batches),
                 model_type=nncf.ModelType.TRANSFORMER,
             )
-        self._request = self._compiled("f32")
+        self.session = OpenVinoSession(model)
         self.identity = f"openvino int8 {_checksum(batches)}"
+
+
+def convert_to_litert(task: Task, dtype: CpuDtype) -> CpuModel:
+    """Convert a task for LiteRT, on the TensorFlow backend.
+
+    Args:
+        task: Task in float32.
+        dtype: "int8" stores weights of matrix products as int8 and quantizes activations row by
+            row as they come (Jacob et al. 2018, Quantization and Training of Neural Networks for
+            Efficient Integer-Arithmetic-Only Inference, section 2.1). "float32" changes nothing.
+
+    Raises:
+        ValueError: If Keras's backend is not TensorFlow, or `dtype` is "bfloat16".
+        ImportError: If ai-edge-litert is not installed.
+    """
+    if dtype == "bfloat16":
+        raise invalid("dtype", dtype, "'int8' or 'float32' for LiteRT; or pass engine='openvino'")
+    if keras.config.backend() != "tensorflow":
+        raise ValueError(
+            f"for_cpu needs Keras's TensorFlow backend, not {keras.config.backend()!r}. On "
+            "'torch' pass engine='openvino'; or save the task with save_to_preset, and open it "
+            "in a process started with KERAS_BACKEND=tensorflow."
+        )
+    require(litert)
+    options = {"optimizations": [tf.lite.Optimize.DEFAULT]} if dtype == "int8" else {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "model.tflite")
+        write_model(task, path, "litert", **options)
+        return CpuModel(LiteRtSession(path.read_bytes()), dtype)
+
+
+def convert_to_openvino(task: Task, dtype: CpuDtype) -> CpuModel:
+    """Convert a task for OpenVINO, on the backends TensorFlow and PyTorch.
+
+    Args:
+        task: Task in float32.
+        dtype: "float32" changes nothing. "bfloat16" computes matrix products in it if the
+            processor has instructions for it (AVX512_BF16, AMX), and else in float32. "int8" is
+            float32 until `CpuModel.quantize`.
+
+    Raises:
+        ValueError: If OpenVINO does not support Keras's backend, or computes other outputs for the
+            family.
+        ImportError: If openvino, or for int8 nncf, is not installed.
+    """
+    if keras.config.backend() not in ("tensorflow", "torch"):
+        raise ValueError(
+            "for_cpu(engine='openvino') needs Keras's backend tensorflow or torch, not "
+            f"{keras.config.backend()!r}. Save the task with save_to_preset, and open it in a "
+            "process started with KERAS_BACKEND=torch."
+        )
+    require(openvino)
+    if dtype == "int8":
+        _require_nncf()
+    require_packages("openvino", "for_cpu(engine='openvino')")
+    model = openvino_model(task, "Use engine='litert' or the model itself")
+    session = OpenVinoSession(model, "bf16" if dtype == "bfloat16" else "f32")
+    return CpuModel(session, f"openvino {dtype}")
+
+
+CONVERTERS = {"litert": convert_to_litert, "openvino": convert_to_openvino}
+
+
+def convert_for_cpu(task: Task, dtype: CpuDtype, engine: Literal["litert", "openvino"]) -> CpuModel:
+    """Convert a task for an engine.
+
+    Args:
+        task: Task. If only a SavedModel holds the whole task, its `TokenEncoder`.
+        dtype: Data type of the matrix products.
+        engine: Name of the engine.
+
+    Raises:
+        ValueError: If the backbone does not compute in float32, or the engine supports the
+            backend, the task or `dtype` not.
+        ImportError: If a package that the engine needs is not installed.
+    """
+    if task.backbone.compute_dtype != "float32":
+        raise invalid(
+            "compute_dtype of the backbone",
+            task.backbone.compute_dtype,
+            "'float32' for for_cpu: load the model with dtype='float32'",
+        )
+    return CONVERTERS[engine](task, dtype)
 
 
 def _checksum(batches: list[dict[str, np.ndarray]]) -> str:
@@ -279,7 +221,7 @@ def _require_nncf() -> None:
 
 @contextlib.contextmanager
 def _quiet_nncf() -> Iterator[None]:
-    """Silence nncf's progress bars and what it logs below warnings."""
+    """Silence nncf's progress bars and log lines below warnings."""
     logger = logging.getLogger("nncf")
     level = logger.level
     logger.setLevel("WARNING")
@@ -288,6 +230,3 @@ def _quiet_nncf() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-
-
-ENGINES = {"litert": LiteModel, "openvino": OpenVinoModel}

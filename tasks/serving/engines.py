@@ -67,12 +67,12 @@ class Session(ABC):
         given = {name for name in inputs if not name.startswith(CANDIDATE)}
         return set(self.input_names) - set(OPTIONAL) <= given <= set(self.input_names)
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Compute the outputs (B, ...) float32.
+    def complete(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return all inputs of the model as int32.
 
         Args:
             inputs: Dict of integer arrays (B, ...) that the model `takes`. Without "padding_mask"
-                all tokens are text, without "segment_ids" all are of the first.
+                all tokens are text. Without "segment_ids" all tokens are in the first segment.
         """
         tokens = np.asarray(inputs["token_ids"])
         real = inputs.get("padding_mask", np.ones_like(tokens))
@@ -82,8 +82,16 @@ class Session(ABC):
             **dict.fromkeys(MASKS, real),
             **inputs,
         }
-        batch = {name: np.asarray(given[name], "int32") for name in self.input_names}
-        count, length = tokens.shape
+        return {name: np.asarray(given[name], "int32") for name in self.input_names}
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Compute the outputs (B, ...) float32.
+
+        Args:
+            inputs: Dict of integer arrays (B, ...), as for `complete`.
+        """
+        batch = self.complete(inputs)
+        count, length = np.shape(inputs["token_ids"])
         size = self.only_batch or max(1, MAX_POSITION_PAIRS // max(1, length) ** 2)
         if not count:
             return np.zeros([0, *(size or length for size in self.output_shape[1:])], "float32")
@@ -126,7 +134,11 @@ class OpenVinoSession(Session):
 
     Args:
         model: Path of the file, or `openvino.Model`.
-        precision: "f32" or "bf16", of matrix products where the processor has instructions for it.
+        precision: "f32" or "bf16". Precision of matrix products, if the processor has
+            instructions for it. Defaults to "f32".
+
+    Attributes:
+        model: `openvino.Model`.
     """
 
     def __init__(self, model: pathlib.Path | openvino.Model, precision: str = "f32"):
@@ -134,6 +146,7 @@ class OpenVinoSession(Session):
         core = openvino.Core()
         if isinstance(model, pathlib.Path):
             model = core.read_model(model)
+        self.model = model
         self.input_names = sorted(given.any_name for given in model.inputs)
         [output] = model.outputs
         shape = output.partial_shape

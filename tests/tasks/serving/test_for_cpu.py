@@ -17,7 +17,7 @@ from not_installed import hide
 
 import encoder_zoo as ez
 from encoder_zoo.encoders import get_family
-from encoder_zoo.tasks.serving import cpu_model
+from encoder_zoo.tasks.serving import cpu_model, engines
 from encoder_zoo.testing import tiny
 
 WORDS = "good fine nice bad poor awful the a film was it very query : passage".split()
@@ -75,8 +75,9 @@ class TestFloat32:
         assert [hit["index"] for hit in found] == [hit["index"] for hit in expected]
 
     def test_litert_computes_pairs_too(self, embedder, fast, monkeypatch):
-        run, calls = fast.cpu_model._run, []
-        monkeypatch.setattr(fast.cpu_model, "_run", lambda batch: (calls.append(1), run(batch))[1])
+        session, calls = fast.cpu_model.session, []
+        run = session.run
+        monkeypatch.setattr(session, "run", lambda inputs: (calls.append(1), run(inputs))[1])
         pairs, _ = embedder.preprocessor((TEXTS, TEXTS[::-1]))
         np.testing.assert_allclose(fast(pairs), embedder(pairs), atol=1e-5)
         assert len(calls) == 2
@@ -84,15 +85,19 @@ class TestFloat32:
     def test_litert_takes_no_other_inputs_than_its_own(self, embedder, fast):
         x = embedder.preprocessor(TEXTS)
         ids = {"token_ids": x["token_ids"]}
-        assert fast.cpu_model.takes(x) and fast.cpu_model.takes(ids)
-        assert not fast.cpu_model.takes({**x, "answer_start": x["token_ids"][:, :1]})
+        session = fast.cpu_model.session
+        assert session.takes(x) and session.takes(ids)
+        assert not session.takes({**x, "answer_start": x["token_ids"][:, :1]})
 
     def test_long_texts_go_in_parts(self, embedder, fast, monkeypatch):
         longest, seen = 5 * " the film was bad", []
-        run = fast.cpu_model._run
-        monkeypatch.setattr(cpu_model, "MAX_POSITION_PAIRS", 2 * 22**2)
+        session = fast.cpu_model.session
+        infer = session._infer
+        monkeypatch.setattr(engines, "MAX_POSITION_PAIRS", 2 * 22**2)
         monkeypatch.setattr(
-            fast.cpu_model, "_run", lambda batch: (seen.append(len(batch[0])), run(batch))[1]
+            session,
+            "_infer",
+            lambda batch: (seen.append(len(batch["token_ids"])), infer(batch))[1],
         )
         found = fast.embed([longest] * 5)
         assert seen == [2, 2, 1]
@@ -176,11 +181,11 @@ def test_the_model_must_be_in_float32(build):
 
 
 def test_a_missing_package_is_named(embedder, monkeypatch):
-    hide(monkeypatch, cpu_model.litert)
+    hide(monkeypatch, engines.litert)
     with pytest.raises(ImportError, match=r"`pip install ai-edge-litert`"):
         embedder.for_cpu()
-    hide(monkeypatch, cpu_model.openvino)
-    with pytest.raises(ImportError, match=r"needs the package openvino: .*encoder-zoo\[openvino\]"):
+    hide(monkeypatch, engines.openvino)
+    with pytest.raises(ImportError, match=r"need the package openvino: .*encoder-zoo\[openvino\]"):
         embedder.for_cpu("float32", engine="openvino")
 
 

@@ -407,7 +407,7 @@ def test_litert_runs_the_encoder(golden):
     model, expected, _ = golden
     fast = model.for_cpu("float32")
     shape = [None, None, model.backbone.hidden_dim]
-    assert fast.cpu_model.output_shape == shape
+    assert fast.cpu_model.session.output_shape == shape
     assert_same_answers(fast, model, [*expected["texts"], LONG], 1e-5)
 
 
