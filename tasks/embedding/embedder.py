@@ -1,4 +1,4 @@
-"""Base of the tasks that embed texts: training on pairs of texts, search, evaluation, negatives.
+"""The base class of the tasks that embed texts: training, search, evaluation, hard negatives.
 
 Comment letters: B batch, K further texts of a row, L sequence, D width, N and M texts, P pairs.
 """
@@ -64,7 +64,7 @@ logger = logging.getLogger("encoder_zoo")
 
 NO_NEGATIVES = """gradient_accumulation_steps adds no negatives: texts are compared inside each \
 batch. For more of them, use a larger batch_size with compile(chunk_size=...)."""
-# The forms of the data of `fit`.
+# The possible forms of the data that `fit` receives.
 PAIRS, SCORES, VECTORS = "pairs", "scores", "vectors"
 IndexKind = TypeVar("IndexKind", bound=Index)
 
@@ -77,7 +77,7 @@ class EmbedOptions(TypedDict, total=False):
 
 
 class IndexOptions(BuildOptions, DocumentColumns, total=False):
-    """Keyword arguments of the `build` of indexes; each kind has some of them."""
+    """Keyword arguments of `build` of the indexes. Each kind of index accepts some of them."""
 
     precision: Precision
     batch_size: int | None
@@ -91,18 +91,20 @@ class EmbedderCompileOptions(CompileOptions, total=False):
 
 
 class Embedder(Task, Generic[IndexKind]):
-    """Base of `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
+    """Base class of `TextEmbedder`, `LateInteraction` and `SparseEncoder`.
 
-    A subclass has an `embed`, whose vectors are of one of three kinds: one for each text, sparse
-    ones, or one for each token. The methods here take all of them.
+    A subclass implements `embed`. It returns one vector per text, one sparse vector per text, or
+    one vector per token. The methods of this class accept all three kinds.
 
     Attributes:
-        default_losses: {form of the data: makes its loss}; forms that are absent are refused.
-        embedding_dim: D.
-        similarity_function: by which vectors are compared.
-        similarity_prompts: of the first and the second texts of `similarity`.
-        index_class: of `index`.
-        vector_mask: the input that says which tokens the vectors are of.
+        default_losses: Dict that maps each supported form of the data to a function that creates
+            its loss. Other forms raise an error.
+        embedding_dim: Integer. Size of each vector.
+        similarity_function: String. Name of the function that compares vectors.
+        similarity_prompts: Tuple of two prompts, for the first and the second argument of
+            `similarity`.
+        index_class: Class of the indexes that `index` builds.
+        vector_mask: String. Name of the input that marks the tokens to pool.
     """
 
     default_losses: Mapping[str, Callable[[], keras.losses.Loss]]
@@ -113,7 +115,7 @@ class Embedder(Task, Generic[IndexKind]):
     vector_mask = "pooling_mask"
     chunk_size: int | None = None
     compile_settings = ("chunk_size",)
-    if not TYPE_CHECKING:  # so that editors do not offer them
+    if not TYPE_CHECKING:  # editors should not suggest these names
         encode = ForeignName("embed(texts)")
         encode_query = ForeignName('embed(texts, prompt="query")')
         encode_document = ForeignName('embed(texts, prompt="document")')
@@ -124,7 +126,7 @@ class Embedder(Task, Generic[IndexKind]):
         similarity_fn_name = ForeignName("from_preset(source, similarity_function=...)")
 
     def embed(self, texts: object, prompt: str | None = None, **options: Any) -> Any:
-        """Return the vectors of texts, in their order."""
+        """Embed texts. The vectors are in the order of the texts."""
         raise NotImplementedError
 
     # -- the model -----------------------------------------------------------------------------
@@ -134,7 +136,7 @@ class Embedder(Task, Generic[IndexKind]):
             return self._vectors(inputs, training)
         first = {n: values for n, values in inputs.items() if not n.startswith(CANDIDATE)}
         first = self._query_vectors(first, training)  # (B, D)
-        # Not -1 for K, of which a replica without rows would have one.
+        # Reshaping to -1 in place of K fails on a replica without rows.
         batch, count = ops.shape(inputs[CANDIDATE + "token_ids"])[:2]
         others = {  # (B * K, L)
             name.removeprefix(CANDIDATE): ops.reshape(values, (-1, ops.shape(values)[-1]))
@@ -144,28 +146,28 @@ class Embedder(Task, Generic[IndexKind]):
         return self._stacked(first, self._vectors(others, training), batch, count)
 
     def _stacked(self, first, others, batch, count):
-        """Return the vectors of rows of several texts, (B, 1 + K, D), of those of each."""
+        """Join the vectors of the first and the other texts of each row to (B, 1 + K, D)."""
         others = ops.reshape(others, (batch, count, *ops.shape(others)[1:-1], self.embedding_dim))
         return ops.concatenate([first[:, None], others], axis=1)
 
     def _vectors(self, inputs, training):
-        """Return the vectors of inputs (B, L), part by part if it trains with `chunk_size`."""
+        """Embed inputs (B, L). Training with `chunk_size` embeds them in chunks."""
         call = super().call
         if not (training and self.chunk_size):
             return call(inputs, training)
         length = ops.shape(inputs["token_ids"])[1]
 
-        def of_part(part, training):  # which may be shorter
+        def of_part(part, training):  # a chunk may be padded to a shorter length
             return self._padded(call(part, training), length)
 
         return recomputed_in_chunks(self, of_part, inputs, self.chunk_size)
 
     def _padded(self, vectors, length):
-        """Return the vectors of a part of texts as those of texts of another length."""
+        """Pad the vectors of a chunk to the length of the whole batch."""
         return vectors
 
     def _query_vectors(self, inputs, training):
-        """Return the vectors of the first texts of rows of several, (B, D)."""
+        """Embed the first text of each row, (B, D)."""
         return self._vectors(inputs, training)
 
     def compute_output_spec(self, inputs, training=None):
@@ -176,7 +178,7 @@ class Embedder(Task, Generic[IndexKind]):
         return keras.KerasTensor((inputs["token_ids"].shape[0], *shape), "float32")
 
     def _shape_of_text(self, inputs) -> tuple[int | None, ...]:
-        """Return the shape of the vectors of each text."""
+        """Return the shape of the output for one text."""
         return (self.embedding_dim,)
 
     def prepared_inputs(self) -> list[str]:
@@ -199,16 +201,18 @@ class Embedder(Task, Generic[IndexKind]):
         chunk_size: NonNegativeInt | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Compile as the other tasks, see `TextModel.compile`.
+        """Configure the training. See also `TextModel.compile`.
 
         Args:
-            optimizer, metrics: see there.
-            loss: any of `ez.losses`; "auto" fits the data.
-            chunk_size: embed so many texts at a time, and compute them again for the gradients
-                (GradCache): the same loss and gradients as of the whole batch, so that large
-                batches, with many negatives, need the memory of a small one; 0 embeds the whole
-                batch at once, as at first.
-            **options: the others of `TextModel.compile`.
+            optimizer, metrics: See `TextModel.compile`.
+            loss: Loss from `ez.losses`, another Keras loss, or "auto" for the default loss of the
+                data.
+            chunk_size: Integer. Number of texts to embed at a time (GradCache). The embeddings are
+                computed again for the gradients. The loss and the gradients are the same as for
+                the whole batch, but a large batch with many negatives only needs the memory of a
+                small batch. Use 0 to embed the whole batch at once, which is the initial setting.
+                Defaults to None, which keeps the current setting.
+            **options: Other arguments of `TextModel.compile`.
 
         Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited
         Setup, section 3.
@@ -239,15 +243,15 @@ class Embedder(Task, Generic[IndexKind]):
     # -- vectors compared ----------------------------------------------------------------------
 
     def similarity(self, a: object, b: object) -> np.ndarray:
-        """Return how similar each of some texts is to each of others.
+        """Compute the similarity between all texts in `a` and all texts in `b`.
 
         Args:
-            a: texts, or their vectors, as of `embed`; of `LateInteraction` queries.
-            b: likewise; of `LateInteraction` documents.
+            a: Texts, or vectors returned by `embed`. `LateInteraction` expects queries.
+            b: Texts, or vectors returned by `embed`. `LateInteraction` expects documents.
 
         Returns:
-            (N, M) float32, by the model's `similarity_function`; more is closer. Of a single text
-            or vector the axis is left out.
+            Float32 array of shape (N, M), computed with the model's `similarity_function`. Higher
+            scores mean more similar texts. A single text or vector has no axis in the result.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -263,7 +267,7 @@ class Embedder(Task, Generic[IndexKind]):
         return found[tuple(0 if one else slice(None) for one in (one_a, one_b))]
 
     def _vectors_of(self, x: Any, prompt: str | None, name: str) -> tuple[Any, bool]:
-        """Return the vectors of texts, or given ones; and whether it is a single one."""
+        """Return the vectors of `x`, and whether `x` is a single text or vector."""
         if isinstance(x, str | bytes):
             return self.embed([x], prompt), True
         given = self._answers.given_vectors(x, name)
@@ -277,20 +281,21 @@ class Embedder(Task, Generic[IndexKind]):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Return the texts in the order of how well they match a query, the best first.
+        """Rank texts by their relevance to a query, from the highest score to the lowest.
 
         Args:
-            query: a text.
-            texts: one or more texts.
-            top_k: return so many; None is all.
-            batch_size: default 32.
+            query: String.
+            texts: List, array or column of one or more texts.
+            top_k: Integer. Number of texts to return. Defaults to None, which returns all texts.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
 
         Returns:
-            For each text `{"index", "score", "text"}`: its number among the texts given, and its
-            score. Texts of equal scores stay in their order.
+            List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts
+            with equal scores keep their order.
 
         Raises:
-            ValueError: If `query` is not one text, or if `texts` or one of them is empty.
+            ValueError: If `query` is not a single text, or if `texts` is empty or contains an
+                empty text.
         """
         return ranked_texts(self, query, texts, top_k, batch_size)
 
@@ -301,14 +306,16 @@ class Embedder(Task, Generic[IndexKind]):
     # -- search --------------------------------------------------------------------------------
 
     def index(self, documents: object, **options: Unpack[IndexOptions]) -> IndexKind:
-        """Return an index that finds the documents nearest to a text.
+        """Build an index for semantic search.
 
         Args:
-            documents: texts; or a table, or rows that are dicts, with a column "text" (or
-                `text_column=`), "id", and others, which are fields that `where=` of a search asks;
-                or {id: text} or {id: {"title", "text"}}, as BEIR has them.
-            **options: `ids` and `metadata` of texts, a list each; and of the `build` of
-                `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such as `precision="int8"`.
+            documents: List, array or column of texts. A table or a list of dicts needs a column
+                "text" (or `text_column=`). Its column "id" contains the ids, and the other
+                columns are fields for the argument `where` of `search`. Also accepts the format
+                of BEIR: {id: text} or {id: {"title", "text"}}.
+            **options: `ids` and `metadata`, a list each, if `documents` contains only texts. Also
+                the options of `build` of `VectorIndex`, `MultiVectorIndex` or `SparseIndex`, such
+                as `precision="int8"`.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -328,32 +335,35 @@ class Embedder(Task, Generic[IndexKind]):
         late: bool = False,
         **columns: Unpack[DocumentColumns],
     ) -> Documents:
-        """Return documents cut into chunks of at most so many of this model's tokens.
+        """Split documents into chunks of at most `length` tokens.
 
             index = embedder.index(embedder.chunks(table, 256, overlap=32))
             index.search("How do I reset it?", group_by="document")  # the best chunk of each
             index.add(embedder.chunks(more, 256, overlap=32))
 
         Args:
-            documents: as for `index`.
-            length: most tokens of a chunk, which ends with a word.
-            overlap: tokens that neighbouring chunks share, at most.
-            late: whether a chunk's vector is the mean of its tokens' vectors in the whole document,
-                which is read once (late chunking): "its capital" is then near a query for Rome.
-                Only of a `TextEmbedder` with mean pooling.
-            **columns: `ids`, `metadata`, `text_column`, as of the index's `build`.
+            documents: Documents, in any form that `index` accepts.
+            length: Integer. Maximum number of tokens per chunk. Chunks end at the end of a word.
+                Defaults to 256.
+            overlap: Integer. Maximum number of tokens that neighbouring chunks share. Defaults to
+                0.
+            late: Boolean. Whether to embed each document once and average the token vectors of
+                each chunk (late chunking). A chunk with "its capital" is then similar to a query
+                about Rome. Only for a `TextEmbedder` with mean pooling. Defaults to False.
+            **columns: `ids`, `metadata` and `text_column`, as in `build` of the index.
 
         Returns:
-            What `index` and `Index.add` take. Of each chunk the text; the fields of its document,
-            with "document", its id or index, and "start" and "end", the chunk's characters in it;
-            and where documents have ids the id "a17#0", "a17#1" and so on.
+            `Documents` with one document per chunk, for `index` and `Index.add`. A chunk has the
+            fields of its document and three more: "document" is the id or index of the document,
+            and "start" and "end" are character offsets in its text. If the documents have ids, the
+            chunks have ids such as "a17#0" and "a17#1".
 
         Raises:
             ValueError: If `length` is more than the model reads, if `overlap` is not less than
                 `length`, or if `late` is True for a model whose pooling is not "mean".
 
-        Source: of `late` Günther et al. 2024, Late Chunking: Contextual Chunk Embeddings Using
-        Long-Context Embedding Models, section 3.
+        Source: Günther et al. 2024, Late Chunking: Contextual Chunk Embeddings Using Long-Context
+        Embedding Models, section 3, for `late`.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -378,11 +388,11 @@ class Embedder(Task, Generic[IndexKind]):
     def load_index(
         self, folder: str | os.PathLike[str], **options: Unpack[OpenOptions]
     ) -> IndexKind:
-        """Open an index of this embedder that its `save` wrote; see `encoder_zoo.load_index`.
+        """Load an index that was saved for this embedder. See also `encoder_zoo.load_index`.
 
         Args:
-            folder: of the index.
-            **options: of `encoder_zoo.load_index`, such as `verify=False`.
+            folder: Path to the folder of the index.
+            **options: Options of `encoder_zoo.load_index`, such as `verify=False`.
         """
         return load_index(folder, self, **options)
 
@@ -400,37 +410,40 @@ class Embedder(Task, Generic[IndexKind]):
         document_prompt: str | None = "document",
         **options: Unpack[EmbedOptions],
     ) -> dict[str, float]:
-        """Return how near the top each query has its relevant documents, among all documents.
+        """Evaluate how high each query ranks its relevant documents among all documents.
 
-        Documents with the same text count as one. Those of equal scores have no order: a metric is
-        its mean over all orders of them. Scores are computed in blocks: beside the vectors, memory
-        does not grow with the number of documents. A document without a term of the query is not
-        found where vectors are sparse.
+        Documents with the same text count as one document. For documents with equal scores, each
+        metric is averaged over all orders of these documents. The scores are computed in blocks,
+        so only the memory for the vectors grows with the number of documents. A sparse encoder
+        only finds documents that share a term with the query.
 
         Args:
-            queries: texts. Or these three are BEIR's dicts: {id: text}, {id: {"title", "text"}} or
-                {id: text}, and {id of a query: {id of a document: grade}}.
-            documents: texts.
-            relevant: for each query the index of its document, or a list of indices, or {index:
-                grade}; None: the document with the query's own index.
-            cutoffs: how many of the nearest documents are looked at.
-            batch_size: of `embed`.
-            query_prompt: of `embed`, for queries.
-            document_prompt: of `embed`, for documents.
-            **options: `dim` or `max_terms` of `embed`.
+            queries: List, array or column of texts. In the format of BEIR, `queries` is {id:
+                text}, `documents` is {id: text} or {id: {"title", "text"}}, and `relevant` is
+                {query id: {document id: grade}}.
+            documents: List, array or column of texts.
+            relevant: For each query, the index of its document, a list of indices, or {index:
+                grade}. Defaults to None, which means that query `i` belongs to document `i`.
+            cutoffs: Sequence of integers. Numbers of top documents to evaluate. Defaults to (1, 5,
+                10).
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            query_prompt: Prompt for the queries, see `embed`. Defaults to "query".
+            document_prompt: Prompt for the documents, see `embed`. Defaults to "document".
+            **options: `dim` or `max_terms`, see `embed`.
 
         Returns:
-            For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100"; see
-            `ranking_metrics`. Of sparse vectors also "query_terms" and "document_terms", the mean
-            numbers of terms of a query and of a document, and "flops", the mean number of products
-            for the score of a query and a document.
+            Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
+            "map@100". See `ranking_metrics`. For sparse vectors, the dict also contains
+            "query_terms" and "document_terms", the mean number of terms per query and per
+            document, and "flops", the mean number of multiplications per pair of a query and a
+            document.
 
         Raises:
-            ValueError: If `queries` or `documents` is empty, if `relevant` does not fit them, or if
-                `cutoffs` has other values than integers above 0.
+            ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or
+                if a value in `cutoffs` is not a positive integer.
 
-        Source: `flops` Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse
-        Representations, section 3.
+        Source: Paria et al. 2020, Minimizing FLOPs to Learn Efficient Sparse Representations,
+        section 3, for "flops".
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -465,21 +478,21 @@ class Embedder(Task, Generic[IndexKind]):
         prompt: str | None = None,
         **options: Unpack[EmbedOptions],
     ) -> dict[str, float]:
-        """Return how well the similarities of pairs of texts agree with scores.
+        """Evaluate the correlation between the similarities of text pairs and reference scores.
 
         Args:
-            pairs: `(first, second)`, a list of pairs, or a table of two columns, as for `fit`.
-            scores: a number for each pair, larger for pairs that are more similar.
-            batch_size: of `embed`.
-            prompt: of `embed`, for all texts.
-            **options: `dim` or `max_terms` of `embed`.
+            pairs: `(first, second)`, a list of pairs, or a table with two columns, as in `fit`.
+            scores: Sequence of numbers, one per pair. Higher scores mean more similar texts.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            prompt: Prompt for all texts, see `embed`. Defaults to None.
+            **options: `dim` or `max_terms`, see `embed`.
 
         Returns:
-            "spearman", the correlation of the ranks, and "pearson", of the numbers.
+            Dict with "spearman", the rank correlation, and "pearson", the linear correlation.
 
         Raises:
-            ValueError: If `pairs` is not of two columns, if `scores` does not have one finite
-                number for each pair, or if all scores are equal.
+            ValueError: If `pairs` does not have two columns, if `scores` does not contain one
+                finite number per pair, or if all scores are equal.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -503,7 +516,7 @@ class Embedder(Task, Generic[IndexKind]):
         found = scores_of_pairs(a, b, self.similarity_function)
         if np.ptp(found) == 0:
             raise ValueError(
-                f"All pairs have the similarity {found[0]:g}. A correlation needs different ones."
+                f"All pairs have the similarity {found[0]:g}. A correlation needs different values."
             )
         return {"spearman": spearman(found, scores), "pearson": pearson(found, scores)}
 
@@ -524,40 +537,46 @@ class Embedder(Task, Generic[IndexKind]):
         query_prompt: str | None = "query",
         document_prompt: str | None = "document",
     ) -> tuple[list[str], list[str], list[list[str]]]:
-        """Return queries, their documents and hard negatives of each, for `fit`.
+        """Find hard negatives for pairs of queries and documents. `fit` accepts the result.
 
             embedder.fit(embedder.mine_negatives(queries, documents, relative_margin=0.05))
 
-        The negatives are the documents most similar to the query. A document that is relevant to an
-        equal query, or equal to a relevant one or to the query, is never one. Rows with too few
-        negatives are left out, and their number is logged.
+        The negatives are the documents that are most similar to the query. The method skips
+        documents that are relevant to the same query text, and documents whose text equals the
+        query or a relevant document. Rows with too few negatives are dropped, and a log message
+        reports their number.
 
         Args:
-            queries: texts.
-            documents: texts.
-            relevant: for each query the index of its document, or a list of indices, one row for
-                each; None: the document with the query's own index.
-            num_negatives: of each row.
-            skip_top: leave out so many of the most similar documents, which may be right too.
-            top_k: how many of the most similar documents are looked at.
-            max_score: negatives have at most this similarity.
-            absolute_margin: negatives have at most the document's similarity less this.
-            relative_margin: negatives have at most the document's similarity less this share of it.
-            reranker: a `Reranker`, or an object with its `score`: its scores take the place of the
-                similarities of those `top_k`.
-            batch_size: of `embed`.
-            query_prompt: of `embed`, for queries.
-            document_prompt: of `embed`, for documents.
+            queries: List, array or column of texts.
+            documents: List, array or column of texts.
+            relevant: For each query, the index of its document, or a list of indices, which gives
+                one row per index. Defaults to None, which means that query `i` belongs to document
+                `i`.
+            num_negatives: Integer. Number of negatives per row. Defaults to 3.
+            skip_top: Integer. Number of most similar documents to skip, because they may be
+                relevant, too. Defaults to 0.
+            top_k: Integer. Number of most similar documents to consider. Defaults to 100.
+            max_score: Float. Maximum similarity between the query and a negative. Defaults to
+                None, which disables this filter.
+            absolute_margin: Float. A negative must be less similar to the query than the relevant
+                document by at least this margin. Defaults to None, which disables this filter.
+            relative_margin: Float. Like `absolute_margin`, as a fraction of the similarity between
+                the query and the relevant document. Defaults to None, which disables this filter.
+            reranker: `Reranker`, or another object with a method `score`. Its scores replace the
+                similarities of the `top_k` documents. Defaults to None.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            query_prompt: Prompt for the queries, see `embed`. Defaults to "query".
+            document_prompt: Prompt for the documents, see `embed`. Defaults to "document".
 
         Returns:
-            Queries (P,), documents (P,), and negatives, a list of P lists of `num_negatives`, the
-            most similar first.
+            Tuple of P queries, P documents, and P lists of `num_negatives` negatives. The most
+            similar negative comes first.
 
         Raises:
-            ValueError: If `queries` or `documents` is empty, if `relevant` does not fit them, or if
-                no query has `num_negatives` negatives.
+            ValueError: If `queries` or `documents` is empty, if `relevant` does not match them, or
+                if no query has `num_negatives` negatives.
 
-        Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2; margins: Moreira et
+        Source: Karpukhin et al. 2020, Dense Document Retrieval, section 3.2. Margins: Moreira et
         al. 2024, NV-Retriever, section 3.
 
         Example:
@@ -593,7 +612,7 @@ class Embedder(Task, Generic[IndexKind]):
 
 
 def check_pooled_by_mean(embedder: Any) -> None:
-    """Raise an error if the parts of a text cannot have vectors of their own in a model.
+    """Raise an error if the model does not support late chunking.
 
     Raises:
         ValueError: If the embedder is not a TextEmbedder whose pooling is "mean".
@@ -606,7 +625,7 @@ def check_pooled_by_mean(embedder: Any) -> None:
 
 
 def compared(embedder: Any, vectors: Any) -> Any:
-    """Return vectors as `store_of` takes them: checked, of unit length if cosines compare them.
+    """Check vectors and, for the cosine similarity, scale them to unit length.
 
     Raises:
         ValueError: If a vector has a value that is NaN, infinite or too large.
@@ -620,7 +639,7 @@ def compared(embedder: Any, vectors: Any) -> Any:
 
 
 def store_of(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Postings:
-    """Return the store that searches exactly among vectors, as `compared` returns them."""
+    """Build a store for exact search from vectors that `compared` returned."""
     if isinstance(vectors, list):
         return TokenVectors.of(vectors, "float32")
     if isinstance(vectors, np.ndarray):
@@ -629,12 +648,12 @@ def store_of(embedder: Any, vectors: Any) -> TokenVectors | Float32Vectors | Pos
 
 
 def take(vectors: Any, indices: Sequence[int]) -> Any:
-    """Return some of the vectors."""
+    """Select vectors by their indices."""
     return [vectors[i] for i in indices] if isinstance(vectors, list) else vectors[indices]
 
 
 def similarities(a: Any, b: Any, function: str) -> np.ndarray:
-    """Return the similarity of each of some vectors to each of others, (N, M) float32."""
+    """Compute the similarity between all rows of `a` and all rows of `b`, (N, M) float32."""
     if isinstance(a, list):
         return max_sim(queries_for(a, function), b)
     if isinstance(a, np.ndarray):
@@ -644,7 +663,7 @@ def similarities(a: Any, b: Any, function: str) -> np.ndarray:
 
 
 def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:
-    """Return the similarity of each vector to the one in the same row, (P,) float32."""
+    """Compute the similarity between each row of `a` and the same row of `b`, (P,) float32."""
     if isinstance(a, list):
         a = queries_for(a, function)
         return np.array([max_sim([x], [y])[0, 0] for x, y in zip(a, b, strict=True)])
@@ -654,7 +673,7 @@ def scores_of_pairs(a: Any, b: Any, function: str) -> np.ndarray:
 
 
 def _term_counts(queries: csr_array, documents: csr_array) -> dict[str, float]:
-    """Return how many terms sparse vectors have, and how many products a score takes."""
+    """Compute the mean number of terms per vector and of multiplications per score."""
     shares = [(rows > 0).mean(axis=0) for rows in (queries, documents)]
     return {
         "query_terms": queries.nnz / queries.shape[0],

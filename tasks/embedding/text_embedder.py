@@ -1,4 +1,4 @@
-"""The task of text embeddings: one vector for each text, near those of texts with like meaning.
+"""Text embeddings: one vector per text. Texts with similar meanings have similar vectors.
 
 Comment letters: B batch, N texts, K further texts of an example, L sequence, D width.
 """
@@ -63,7 +63,7 @@ DEFAULT_LOSSES = {
 
 
 class EmbedderPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `TextEmbedder.from_preset`; `pooling` is among those of all tasks."""
+    """Keyword arguments of `TextEmbedder.from_preset`. The base class contains `pooling`."""
 
     dense: Sequence[Mapping[str, object]]
     normalize: bool
@@ -77,7 +77,7 @@ class EmbedderPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TextEmbedder(Embedder[VectorIndex]):
-    """Embed texts: from the vectors of a text's tokens to one vector, of unit length by default.
+    """Embed texts: pool the vectors of the tokens to one vector per text.
 
         embedder = ez.TextEmbedder.from_preset("all_minilm_l6_en_uncased")
         embedder.embed(["a text", "another"])  # (2, 384)
@@ -85,40 +85,47 @@ class TextEmbedder(Embedder[VectorIndex]):
         index = embedder.index(documents)
         index.search("How do I reset it?")
 
-    `from_preset` opens folders of sentence-transformers, of all its versions, with their pooling,
-    dense layers and prompts; static embeddings, also model2vec's; and any encoder, whose pooling is
-    an argument.
+    `from_preset` loads models from sentence-transformers of any version, with their pooling, dense
+    layers and prompts. It also loads static embeddings, including models from model2vec. For other
+    encoders, set the pooling with the argument `pooling`.
 
     Args:
-        backbone: any `Backbone`.
-        preprocessor: for raw text.
-        pooling: "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean" or "lasttoken", as in
-            sentence-transformers; or a list of these, whose vectors are concatenated.
-        dense: layers after pooling, each a dict of `units` and, if they differ from the defaults
-            of `Projection`, `activation`, `use_bias`, `residual`.
-        normalize: whether vectors get unit length.
-        dim: `embed` keeps so many leading numbers of each vector, see there; None keeps all.
-        similarity_function: "cosine", "dot", "euclidean" or "manhattan".
+        backbone: A `Backbone`.
+        preprocessor: `TextEmbedderPreprocessor` for raw text. Defaults to None.
+        pooling: String or list of strings. "mean", "cls", "max", "mean_sqrt_len_tokens",
+            "weightedmean" or "lasttoken", as in sentence-transformers. The results of a list are
+            concatenated. Defaults to "mean".
+        dense: List of dicts, one per dense layer after the pooling. Each dict contains `units` and
+            optionally `activation`, `use_bias` and `residual`, see `Projection`. Defaults to no
+            layers.
+        normalize: Boolean. Whether to scale vectors to unit length. Defaults to True.
+        dim: Integer. Number of dimensions that `embed` keeps. Defaults to None, which keeps all
+            dimensions.
+        similarity_function: String. "cosine", "dot", "euclidean" or "manhattan". Defaults to
+            "cosine".
 
-    `fit` takes x in these forms, and y where there are scores:
+    `fit` accepts these forms of data:
 
-    - pairs `(queries, documents)`: the loss (`InfoNCE`) puts each text near its partner and away
-      from the others of the batch. `(queries, documents, negatives)` adds texts to stay away
-      from, one column, several, or a list of equally many in every row.
-    - pairs and their scores, `fit((first, second), scores)`: the loss (`CoSENT`) orders pairs.
-    - texts alone: each is its own partner, under another dropout (SimCSE, Gao et al. 2021).
-    - texts and vectors, `fit(texts, teacher.embed(texts))`: it learns them (`VectorDistillation`).
+    - Pairs, `fit((queries, documents))`. The loss `InfoNCE` moves each query near its document and
+      away from the other documents in the batch. `fit((queries, documents, negatives))` adds hard
+      negatives: one or several columns, or a list of the same length in each row.
+    - Pairs with scores, `fit((first, second), scores)`. The loss `CoSENT` orders the pairs by
+      their scores.
+    - Texts, `fit(texts)`. Each text is embedded twice with different dropout (SimCSE, Gao et al.
+      2021).
+    - Texts with vectors, `fit(texts, teacher.embed(texts))`. The loss `VectorDistillation` trains
+      the model to reproduce the vectors.
 
-    The first text of a row gets the prompt "query" and the others "document"; pairs with a score
-    or a vector each, which need not be query and document, get the default prompt.
-    `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])` mixes datasets, each
-    batch from one of them.
+    In pairs without scores, the first text of each row gets the prompt "query", and the other texts
+    get the prompt "document". Data with scores or vectors get the default prompt. To mix datasets
+    so that each batch comes from one dataset, use
+    `tf.data.Dataset.sample_from_datasets([first.batch(64), second.batch(64)])`.
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict of tensors that the preprocessor returns.
 
     Returns:
-        (B, D) float32; of inputs with candidates (B, 1 + K, D).
+        Float32 tensor of shape (B, D), or (B, 1 + K, D) for inputs with candidates.
 
     Raises:
         ValueError: If `pooling` is unknown.
@@ -180,7 +187,7 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def embedding_dim(self) -> int:
-        """Return the width of the model's vectors, before they are shortened to `dim`."""
+        """Return the number of dimensions before the vectors are truncated to `dim`."""
         if self.dense_layers:
             return self.dense_layers[-1].units
         return self.backbone.hidden_dim * len(modes_of(self.pooling))
@@ -197,17 +204,17 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @property
     def _adds_rows(self) -> bool:
-        """Return whether a vector is the mean of a table's rows."""
+        """Return whether the vector of a text is the mean of rows of a table."""
         return isinstance(self.backbone, TokenTable) and modes_of(self.pooling) == ["mean"]
 
     def _project(self, vectors: np.ndarray) -> np.ndarray:
-        """Compute the dense layers."""
+        """Apply the dense layers."""
         for layer in self.dense_layers:
             vectors = layer(vectors)
         return ops.convert_to_numpy(vectors)
 
     def logits_of(self, encoded, inputs, training=None):
-        """Return the vectors (B, D), of the backbone's outputs."""
+        """Compute the vectors (B, D) from the outputs of the backbone."""
         mask = inputs.get("pooling_mask", inputs.get("padding_mask"))
         if mask is None:
             mask = ops.ones_like(inputs["token_ids"])
@@ -226,27 +233,31 @@ class TextEmbedder(Embedder[VectorIndex]):
         windows: Literal["mean"] | None = None,
         missing: Missing = "error",
     ) -> np.ndarray:
-        """Return the vector of each text.
+        """Compute the embeddings of texts.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts; or chunks, as of `chunks`.
-            prompt: put before every text: the name of one of the model's prompts, such as "query"
-                or "document" ("passage" and "corpus" are the same), which mean none where the model
-                has none; or the text of a prompt, such as "query: "; None is the model's default.
-            dim: keep so many leading numbers, for models trained that way (Matryoshka), and
-                normalize again if the model normalizes; None is the model's `dim`.
-            batch_size: default 32.
-            windows: "mean" reads texts that are longer than the model takes in parts of its
-                length, and returns the mean of their vectors, each weighted by its tokens; None
-                reads the beginning, and logs how many texts were longer.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
-                row of NaN; "error", the default, for an error that names the first of them.
+            texts: A text, a list, array, tensor or column of texts, or chunks from `chunks`.
+            prompt: String. Name of a prompt of the model, such as "query" or "document", or the
+                text of a prompt, such as "query: ". The prompt is prepended to each text. The names
+                "passage" and "corpus" are aliases of "document". If the model has no prompts, these
+                names have no effect. Defaults to None, which uses the model's default prompt.
+            dim: Integer. Number of dimensions to keep, for models that were trained for truncation
+                (Matryoshka). A model with `normalize=True` normalizes the truncated vectors.
+                Defaults to None, which uses the model's `dim`.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            windows: "mean" or None. "mean" splits long texts into windows of the model's maximum
+                length and averages their vectors, weighted by the number of tokens. Defaults to
+                None, which truncates long texts and logs their number.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns a row of NaN. "error" raises an error that names the first
+                missing row. Defaults to "error".
 
         Returns:
-            (N, D) float32, in the order of the texts; of a single text (D,).
+            Float32 array of shape (N, D), in the order of the texts, or (D,) for a single text.
 
         Raises:
-            ValueError: If a text is empty, if `prompt` is unknown, or if `dim` is more than
+            ValueError: If a text is empty, if `prompt` is unknown, or if `dim` is greater than
+                `embedding_dim`.
                 `embedding_dim`.
 
         Example:
@@ -256,7 +267,7 @@ class TextEmbedder(Embedder[VectorIndex]):
             ((2, 256), (256,))
         """
         if isinstance(texts, Documents) and texts.contexts is not None:
-            if not self._adds_rows:  # of a table a token's vector is the same anywhere
+            if not self._adds_rows:  # the rows of a table do not depend on the context
                 answers = self._answers
                 check_dim(dim, self.embedding_dim)
                 vectors = self._vectors_in_contexts(texts, prompt, batch_size or BATCH_SIZE)
@@ -266,11 +277,13 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self._answers.embed(texts, prompt, dim, batch_size, windows, missing)
 
     def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return `embed(texts, prompt="document")` as lists, as LangChain's stores ask for it.
+        """Embed documents for LangChain: return `embed(texts, prompt="document")` as lists.
 
             store = langchain_core.vectorstores.InMemoryVectorStore(embedder)
 
         Args:
+            texts: List of strings.
+
             texts: of documents.
 
         Example:
@@ -282,10 +295,10 @@ class TextEmbedder(Embedder[VectorIndex]):
         return self.embed(texts, prompt="document").tolist()
 
     def embed_query(self, text: str) -> list[float]:
-        """Return `embed(text, prompt="query")` as a list, as LangChain's stores ask for it.
+        """Embed a query for LangChain: return `embed(text, prompt="query")` as a list.
 
         Args:
-            text: of a query.
+            text: String.
         """
         return self.embed(text, prompt="query").tolist()
 
@@ -296,27 +309,29 @@ class TextEmbedder(Embedder[VectorIndex]):
         sif: PositiveFloat | None = 1e-4,
         batch_size: PositiveInt | None = None,
     ) -> TextEmbedder:
-        """Return a static embedder: a vector for each token, of which a text has the mean.
+        """Distill the model into a static embedder, which averages one vector per token.
 
             static = embedder.distil_static()  # 30,522 tokens of BERT: 31 MB
             static.embed(texts)  # hundreds of times as fast, without the encoder
-            static.fit((queries, documents))  # learns further, as any embedder
+            static.fit((queries, documents))  # trains like any other embedder
             static.save_to_preset("static")  # opens in sentence-transformers and model2vec
 
-        Every token is read by itself; the vectors are reduced to their principal components, and
-        frequent tokens weigh less. No texts are needed.
+        The model embeds each token of the vocabulary separately. The vectors are reduced to their
+        principal components, and frequent tokens get smaller weights. No training data is needed.
 
         Args:
-            dim: principal components that are kept, at most the model's width.
-            sif: a in the weights a / (a + p) of tokens, where p falls with the rank in the
-                vocabulary, as Zipf's law has it; None weighs all alike.
-            batch_size: tokens that are read at once, default 32.
+            dim: Integer. Number of principal components to keep, at most the width of the model.
+                Defaults to 256.
+            sif: Float. The constant `a` of the token weights `a / (a + p)`. The probability `p` of
+                a token is estimated from its rank in the vocabulary with Zipf's law. None gives all
+                tokens the same weight. Defaults to 1e-4.
+            batch_size: Integer. Number of tokens per batch. Defaults to 32.
 
         Returns:
-            A `TextEmbedder`, whose similarity is the cosine; prompts are not taken over.
+            A `TextEmbedder` with cosine similarity and without prompts.
 
         Raises:
-            ValueError: If the embedder is static already.
+            ValueError: If the embedder is already static.
 
         Source: Arora et al. 2017, A Simple but Tough-to-Beat Baseline for Sentence Embeddings,
         section 3, for the weights; the steps are those of model2vec.
@@ -362,7 +377,7 @@ class TextEmbedder(Embedder[VectorIndex]):
     def _vectors_in_contexts(
         self, chunks: Documents, prompt: str | None, batch_size: int
     ) -> np.ndarray:
-        """Return the vectors (N, D) of chunks, the mean of their tokens' in the whole texts."""
+        """Compute the vectors of chunks (N, D): the mean of their tokens in the whole texts."""
         check_pooled_by_mean(self)
         examples, parts = self.preprocessor.encode_contexts(chunks.contexts, prompt)
         by_window: dict[int, list[Part]] = {}
@@ -377,7 +392,7 @@ class TextEmbedder(Embedder[VectorIndex]):
                     counts[chunk] += last - first
         vectors = (vectors / np.maximum(counts, 1)).astype("float32")
         vectors, answers = self._project(vectors), self._answers
-        if len(alone := np.flatnonzero(counts == 0)):  # of characters that the tokenizer drops
+        if len(alone := np.flatnonzero(counts == 0)):  # chunks without any token
             texts = only_column([chunks.texts[i] for i in alone])
             vectors[alone] = answers.embed_whole(texts, prompt, batch_size)
         return answers.scale(vectors)
@@ -385,7 +400,7 @@ class TextEmbedder(Embedder[VectorIndex]):
     def _token_states(
         self, examples: dict, batch_size: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield indices of examples (B,), the longest first, and their tokens' (B, L, D)."""
+        """Yield indices of examples (B,), longest first, and their token vectors (B, L, D)."""
         collate = self.batch_maker.collate()
         with weights_lock(self).shared():
             for indices in batches_by_length(examples, batch_size):
@@ -396,14 +411,16 @@ class TextEmbedder(Embedder[VectorIndex]):
 
     @validate_arguments
     def signatures(self, dim: PositiveInt | None = None) -> dict[str, Callable]:
-        """Return `embed` for exports: of "text" with the default prompt, and as "query" and
-        "document" with theirs.
+        """Return the functions that an export contains.
+
+        The names of the functions are "serving_default", "query" and "document". They embed the
+        input "text" with the default prompt or with the prompt of the same name.
 
         Args:
-            dim: see `embed`.
+            dim: Integer. Number of dimensions to keep, see `embed`. Defaults to None.
 
         Returns:
-            Functions whose result is "embedding" (N, D).
+            Dict of functions. Each function returns {"embedding": tensor of shape (N, D)}.
         """
         check_dim(dim, self.embedding_dim)
         dim, preprocessor = dim or self.dim or self.embedding_dim, self.preprocessor
@@ -431,15 +448,16 @@ class TextEmbedder(Embedder[VectorIndex]):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[EmbedderPresetArguments]
     ) -> Self:
-        """Load an embedder of any format, or an encoder without a head; see `Task.from_preset`.
+        """Load a pretrained embedder, or an encoder without a head. See also `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `pooling`, `dense`, `normalize`, `dim`, `similarity_function`; of the
-                preprocessor `sequence_length`, `max_length`, `prompts`, `default_prompt`,
-                `include_prompt`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
-                the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
+                optional `@revision`, or `kaggle://...`.
+            **arguments: Options of the model: `pooling`, `dense`, `normalize`, `dim` and
+                `similarity_function`. Options of the preprocessor: `sequence_length`,
+                `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options of the
+                backbone, such as `dropout` and `dtype`. Option of the tokenizer: `added_tokens`.
+                Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 

@@ -1,4 +1,4 @@
-"""Documents and the search among them: from queries to hits, changes, files.
+"""The base class of the indexes: search, evaluation, changes and files.
 
 Comment letters: N documents, Q queries, D width.
 """
@@ -50,48 +50,50 @@ if TYPE_CHECKING:
     from typing import Self
 
 RERANKED = 50  # documents that a reranker scores
-GROUPED = 4  # documents looked at for each group, and so many times more if these are too few
+GROUPED = 4  # documents to search per group, and the factor of growth if there are too few groups
 CHOOSING = ("where", "min_score", "group_by", "offset")  # options of a search
-# The vectors of these tell embedders apart: other weights, pooling, prompts, tokenizers.
+# Vectors of these texts differ between embedders with other weights, pooling, prompts or tokenizers
 FINGERPRINT_TEXTS = ("Where is the key?", "A naïve 东西 of 12.5 kg, isn't it?")
-MAX_APART = 0.05  # of a vector's length; bfloat16 in place of float32 changes 0.01
-SAME = 1e-4  # of a vector's length, by which one embedder's vectors differ in one process
+MAX_APART = 0.05  # fraction of a vector's length; bfloat16 instead of float32 changes 0.01
+SAME = 1e-4  # fraction of a vector's length; vectors of one embedder in one process differ less
 
 
 class Store(Protocol):
-    """The documents of an index in memory, as vectors or words, in which a search looks.
+    """The searchable data of an index in memory: vectors or words of N documents.
 
     Attributes:
-        arrays: by name, for a file.
-        nbytes: of memory.
+        arrays: Dict of the arrays to save, by name.
+        nbytes: Integer. Size in memory.
     """
 
     arrays: dict[str, np.ndarray]
     nbytes: int
 
     def __len__(self) -> int:
-        """Return N."""
+        """Return the number of documents."""
         ...
 
     def joined(self, vectors: Any) -> Store:
-        """Return a store with further documents behind these."""
+        """Return a store with more documents at the end."""
         ...
 
     def taken(self, indices: np.ndarray) -> Store:
-        """Return a store of some of the documents, in the order of their indices."""
+        """Return a store with the documents at the given indices, in this order."""
         ...
 
     def nearest(
         self, queries: Any, k: int, among: np.ndarray | None = None
     ) -> tuple[Sequence, Sequence]:
-        """Return for each query the indices of the `k` nearest documents, the nearest first, of
-        equal ones the earlier, and for each query their scores; of those `among` some indices
-        alone, if these are given."""
+        """Find the `k` nearest documents of each query.
+
+        Returns the indices and the scores for each query, nearest document first. Documents with
+        equal scores keep their order. If `among` is given, only these indices are searched.
+        """
         ...
 
 
 class QueryOptions(TypedDict, total=False):
-    """Keyword arguments of an embedder's `embed`, for queries; `max_terms` of a `SparseEncoder`."""
+    """Keyword arguments of `embed` for queries. Only `SparseEncoder` accepts `max_terms`."""
 
     prompt: str | None
     batch_size: int | None
@@ -110,12 +112,12 @@ class SearchOptions(QueryOptions, total=False):
 
 
 class GivenVectors(NamedTuple):
-    """Queries that are vectors already.
+    """Vectors that are passed to `search` in place of texts.
 
     Attributes:
-        vectors: As the store of the index takes them.
-        count: Their number.
-        single: Whether one vector was given, and not a list of vectors.
+        vectors: Vectors in the format of the store.
+        count: Integer. Number of vectors.
+        single: Boolean. Whether a single vector was given.
     """
 
     vectors: Any
@@ -124,7 +126,7 @@ class GivenVectors(NamedTuple):
 
 
 def are_numbers(values: object) -> bool:
-    """Return whether these are numbers, or lists or arrays of numbers, and no texts.
+    """Return whether the values are numbers, or lists or arrays of numbers.
 
     Example:
         >>> are_numbers([0.5, 1.0]), are_numbers(np.zeros((2, 3))), are_numbers(["a"])
@@ -138,25 +140,29 @@ def are_numbers(values: object) -> bool:
 
 
 class Index:
-    """Documents, and the search among them: the base of all indexes.
+    """Base class of the indexes for semantic search.
 
-    A subclass has its own way to be built, and turns texts into what its store takes.
+    A subclass implements `build` and converts texts to the format of its store.
 
     Args:
-        embedder: of the queries and of further documents; None: the store takes texts.
-        store: of the documents.
-        documents: N of them; texts alone, or None, are documents without ids and fields.
-        fingerprint: the embedder's vectors of `FINGERPRINT_TEXTS` when the index was built; None:
-            those that it makes now.
-        **settings: of further documents, such as `prompt`; they become attributes.
+        embedder: Embedder for the queries and for documents that are added later, or None if the
+            store contains texts.
+        store: The store of the documents.
+        documents: `Documents`, or a list of texts without ids and fields. None means that the index
+            has no texts.
+        fingerprint: Array. The embedder's vectors of `FINGERPRINT_TEXTS` when the index was built.
+            Defaults to None, which computes them.
+        **settings: Options for documents that are added later, such as `prompt`. They become
+            attributes.
 
     Attributes:
-        embedder, documents: as given.
-        kind: its name in the manifest, where that of a preset names the task.
-        types: {precision: types of the arrays of the store}.
-        optional_types: of arrays of which a file has all or none.
-        rules: of the attributes that stand in the manifest.
-        of_documents: the attributes that are options of `_embed` for further documents.
+        embedder, documents: See the arguments.
+        kind: String. Name of the kind of index in the manifest.
+        types: Dict that maps each precision to the types of the arrays in the store.
+        optional_types: Types of optional arrays. A file contains all or none of them.
+        rules: Dict of validation rules for the attributes that are saved in the manifest.
+        of_documents: Names of the attributes that are passed to `_embed` for documents that are
+            added later.
 
     Example:
         >>> class Longest(Index):
@@ -203,22 +209,22 @@ class Index:
         return len(self._store)
 
     def __getstate__(self) -> dict:
-        """Return the attributes that a copy has: it changes by itself."""
+        """Return the attributes to copy. A copy gets its own lock."""
         return {name: value for name, value in vars(self).items() if name != "_changing"}
 
     @property
     def _lock(self) -> threading.RLock:
-        """Return the lock of changes: one at a time, and no copy is made in the middle of one."""
+        """Return the lock for changes and copies."""
         return vars(self).setdefault("_changing", threading.RLock())
 
     def _snapshot(self) -> Self:
-        """Return the index as it is now, for a search that other threads' changes leave alone."""
+        """Return a copy for a search. Changes by other threads do not affect it."""
         with self._lock:
             return copy.copy(self)
 
     @property
     def _asked_models(self) -> list:
-        """Return the embedders of the queries."""
+        """Return the models that embed the queries."""
         return [self.embedder]
 
     @property
@@ -238,7 +244,7 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of memory that the vectors take, or of the file they are mapped from."""
+        """Return the size of the vectors in bytes, in memory or in a memory-mapped file."""
         return self._store.nbytes
 
     # -- search --------------------------------------------------------------------------------
@@ -265,39 +271,48 @@ class Index:
         offset: NonNegativeInt = 0,
         **options: Unpack[QueryOptions],
     ) -> list[Hit] | list[list[Hit]]:
-        """Return the documents nearest to each query, the nearest first, of equal ones the earlier.
+        """Search the documents that are nearest to each query.
 
         Args:
-            queries: a text, or a list, array or column of texts; or vectors of this embedder, such
-                as `index.vectors[3]` for documents like the fourth: an array (D,) or (N, D), of a
-                `MultiVectorIndex` (tokens, D) or a list of such arrays, of a `SparseIndex` a sparse
-                matrix (N, V).
-            top_k: how many documents, None for all; fewer if there are fewer, or if fewer share a
-                term or a word with the query where terms or words are compared.
-            reranker: an object with `rank(query, texts, top_k)`, such as a `Reranker`. It puts
-                the nearest documents in its own order, with its own scores.
-            candidates: how many documents the reranker reads, default 50; `top_k` if that is more.
-            where: only documents whose fields meet it: {"year": {"$gte": 2023}, "lang": ["en",
-                "de"]}, where all must hold and one of a list. Comparisons are "$gt", "$gte", "$lt",
-                "$lte", "$eq", "$ne", "$in" and "$nin", several in one dict; or pass a function of a
-                value; or a function of a document's fields. Documents without a field do not meet
-                it. Dates are compared by their texts in ISO 8601, as the fields hold them.
-            min_score: only hits of this score or more; of a reranker's scores, if there is one.
-            group_by: a field, of whose values each has its best document alone: of the chunks of a
-                book, say, the one that is nearest.
-            offset: leave out so many of the first, for the pages after the first.
-            **options: of the embedder's `embed`: `prompt`, default "query", `batch_size`, and of a
-                `SparseEncoder` `max_terms`; of a `HybridIndex` `batch_size` alone.
+            queries: A text, or a list, array or column of texts. Also accepts vectors of this
+                embedder: `index.vectors[3]` finds documents that are similar to the fourth
+                document. The shape is (D,) or (N, D). A `MultiVectorIndex` expects an array
+                (tokens, D) or a list of such arrays, and a `SparseIndex` a sparse matrix (N, V).
+            top_k: Integer. Number of documents per query. Sparse and word-based searches return
+                fewer documents if fewer share a term with the query. None returns all documents.
+                Defaults to 10.
+            reranker: `Reranker`, or another object with `rank(query, texts, top_k)`. It scores and
+                sorts the nearest documents again. Defaults to None.
+            candidates: Integer. Number of documents that the reranker reads, at least `top_k`.
+                Defaults to 50.
+            where: Dict or function. Only documents that match this filter are searched. An example
+                is {"year": {"$gte": 2023}, "lang": ["en", "de"]}. All conditions must hold, and a
+                list matches any of its values. The operators are "$gt", "$gte", "$lt", "$lte",
+                "$eq", "$ne", "$in" and "$nin". One dict can contain several of them. A condition
+                can also be a function of the value, and `where` itself can be a function of the
+                dict of fields. Documents without the field do not match. Dates are compared as
+                strings in ISO 8601 format. Defaults to None.
+            min_score: Float. Minimum score of a hit. If a reranker is passed, this is the
+                reranker's score. Defaults to None, which disables this filter.
+            group_by: String. Name of a field. Only the best document for each value of the field
+                is returned, for example the best chunk of each book. Defaults to None.
+            offset: Integer. Number of first hits to skip, for pagination. Defaults to 0.
+            **options: Options of `embed`: `prompt`, which defaults to "query", and `batch_size`. A
+                `SparseEncoder` also accepts `max_terms`. A `HybridIndex` only accepts
+                `batch_size`.
 
         Returns:
-            Of a single query a list of `{"index", "score", "text"}`, with "id" and "metadata" where
-            the documents have these; otherwise a list of these for each query. Scores are the
-            embedder's `similarity_function`, more is nearer: distances are negative.
+            List of `{"index", "score", "text"}` for a single query, and a list of such lists for
+            several queries. Hits also contain "id" and "metadata" if the documents have them. The
+            score is computed with the embedder's `similarity_function`. A higher score means a
+            nearer document, so distances are negative. Documents with equal scores keep their
+            order.
 
         Raises:
             ValueError: If a query is empty, if a field of `where` or `group_by` is unknown, if the
-                embedder has changed since the index was built, or if a reranker is passed and there
-                are no texts.
+                embedder has changed since the index was built, or if a reranker is passed and the
+                index has no texts.
+
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -318,7 +333,7 @@ class Index:
             texts = checked_texts(queries, "queries", least=0)
         elif reranker is not None or options:
             unfit = "reranker" if reranker is not None else ", ".join(options)
-            raise ValueError(f"queries are vectors. Expected texts, for {unfit}.")
+            raise ValueError(f"queries are vectors, but {unfit} requires texts. Pass texts.")
         else:
             single, texts, options = given.single, [""] * given.count, {"vectors": given.vectors}
         self._check_unchanged()
@@ -337,7 +352,7 @@ class Index:
         return found[0] if single else found
 
     def _given_vectors(self, queries: object) -> GivenVectors | None:
-        """Return queries that are vectors already, checked; None if they are texts."""
+        """Check and return queries that are vectors. Return None if the queries are texts."""
         if are_numbers(queries):
             raise invalid("queries", queries, f"texts: a {type(self).__name__} takes no vectors")
         return None
@@ -350,20 +365,20 @@ class Index:
         group_by: str | None,
         options: Mapping[str, Any],
     ) -> list[list[Hit]]:
-        """Return the best documents of each query, of each group the best one.
+        """Find the best documents of each query, or the best document of each group.
 
         Args:
-            texts: of the queries.
-            wanted: how many documents, or groups.
-            among, options: of `_find`.
-            group_by: a field, or None.
+            texts: List of queries.
+            wanted: Integer. Number of documents or groups to return.
+            among, options: See `_find`.
+            group_by: Name of a field, or None.
         """
         count = len(self) if among is None else len(among)
         options = options if among is None else {**options, "among": among}
         if group_by is None:
             return [self._hits(*one) for one in self._find(texts, min(wanted, count), **options)]
         groups, depth = self.documents.groups(group_by, among), wanted
-        while True:  # deeper, until there are enough groups
+        while True:  # search more documents until there are enough groups
             depth = min(GROUPED * depth, count)
             found = [self._hits(*one) for one in self._find(texts, depth, **options)]
             best = []
@@ -372,7 +387,7 @@ class Index:
                 for hit in hits:
                     firsts.setdefault(groups[hit["index"]], hit)
                 best.append(list(firsts.values())[:wanted])
-            # A query that found less than it might finds no more.
+            # A query with fewer hits than `depth` has no further hits.
             enough = [len(b) >= wanted or len(h) < depth for b, h in zip(best, found, strict=True)]
             if depth == count or all(enough):
                 return best
@@ -380,7 +395,7 @@ class Index:
     def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
         if options and self.embedder is None:
             raise TypeError(
-                f"{type(self).__name__} embeds no queries. Leave out {', '.join(options)}."
+                f"{type(self).__name__} embeds no queries. Remove {', '.join(options)}."
             )
         if reranker is not None and not hasattr(reranker, "rank"):
             raise invalid(
@@ -388,10 +403,12 @@ class Index:
             )
         if candidates is not None and reranker is None:
             raise ValueError(
-                f"candidates is {candidates}, without a reranker. Pass reranker=..., too."
+                f"candidates={candidates} requires a reranker. Pass reranker=..., too."
             )
         if reranker is not None and self.texts is None:
-            raise ValueError("A reranker reads texts, and the index has none. Build it with texts.")
+            raise ValueError(
+                "A reranker requires texts, but the index has no texts. Build it with texts."
+            )
 
     def _find(
         self,
@@ -401,14 +418,15 @@ class Index:
         vectors: Any = None,
         **options: Any,
     ) -> Iterable[tuple[Sequence[int], Sequence[float]]]:
-        """Return for each query the indices of its documents, the nearest first, and their scores.
+        """Yield the indices and the scores of the nearest documents of each query.
 
         Args:
-            queries: one or more texts.
-            top_k: how many documents, at most N.
-            among: the indices of those that may be found; None: all.
-            vectors: of the queries; None: they are embedded.
-            **options: of `embed`.
+            queries: List of one or more texts.
+            top_k: Integer. Number of documents to find, at most N.
+            among: Integer array. Indices of the documents to search. Defaults to None, which
+                searches all documents.
+            vectors: Vectors of the queries. Defaults to None, which embeds the queries.
+            **options: Options of `embed`.
         """
         vectors = self._embed_queries(queries, **options) if vectors is None else vectors
         return zip(*self._store.nearest(vectors, top_k, among), strict=True)
@@ -426,26 +444,28 @@ class Index:
         cutoffs: Sequence[int] = (1, 5, 10),
         **options: Unpack[SearchOptions],
     ) -> dict[str, float]:
-        """Return how near the top a search has each query's relevant documents.
+        """Evaluate how high a search ranks the relevant documents of each query.
 
-        Documents with the same text count as one. Those of equal scores have no order: a metric is
-        its mean over all orders of them.
+        Documents with the same text count as one document. For documents with equal scores, each
+        metric is averaged over all orders of these documents.
 
         Args:
-            queries: texts; or {id: text}, with {id of a query: {id of a document: grade}} as
-                `relevant`, as BEIR has them.
-            relevant: for each query the index of its document, or a list of indices, or {index:
-                grade}; where documents have ids, ids in place of indices; and with `group_by` the
-                values of that field, such as the documents of chunks.
-            cutoffs: how many of the first documents are looked at.
-            **options: of its `search`, such as `reranker`, or `group_by="document"`. Documents
-                that a reranker does not read are not found.
+            queries: List, array or column of texts. In the format of BEIR, `queries` is {id: text}
+                and `relevant` is {query id: {document id: grade}}.
+            relevant: For each query, the index of its document, a list of indices, or {index:
+                grade}. If the documents have ids, pass ids instead of indices. With `group_by`,
+                pass values of this field, such as the ids of the documents that were chunked.
+            cutoffs: Sequence of integers. Numbers of top documents to evaluate. Defaults to (1, 5,
+                10).
+            **options: Options of `search`, such as `reranker` or `group_by="document"`. A reranker
+                only ranks the documents that it reads. Other documents count as not found.
 
         Returns:
-            For each cutoff k "ndcg@k", "mrr@k", "recall@k" and "accuracy@k", and "map@100".
+            Dict with "ndcg@k", "mrr@k", "recall@k" and "accuracy@k" for each cutoff k, and
+            "map@100".
 
         Raises:
-            ValueError: As for `TextEmbedder.evaluate_retrieval`.
+            ValueError: For the same reasons as in `TextEmbedder.evaluate_retrieval`.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -482,7 +502,7 @@ class Index:
         if reranker is None:
             return search_metrics(search, texts.relevant, cutoffs, len(number_of), len(names))
         every, candidates = range(len(texts.queries)), candidates or RERANKED
-        if group_by is not None:  # the best of a group is read in place of all of it
+        if group_by is not None:  # the reranker reads the best document of each group
             found = search(every, candidates, reranker=reranker, candidates=candidates)
             rankings, scores = zip(*found, strict=True)
             return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
@@ -496,7 +516,7 @@ class Index:
         return ranking_metrics(rankings, texts.relevant, cutoffs, scores)
 
     def _indices_in(self, relevant: object, group_by: str | None) -> object:
-        """Return an entry of `relevant` with the indices of ids, or of the firsts of groups."""
+        """Convert the ids or the group values in an entry of `relevant` to indices."""
         find = self.documents.indices_of
         if group_by is not None:
             find = functools.partial(self.documents.indices_of_groups, group_by)
@@ -508,50 +528,50 @@ class Index:
 
     @staticmethod
     def _embed(embedder: Any, texts: list[str] | Documents, name: str, **options: Any) -> Any:
-        """Return the vectors of texts as the store takes them, checked.
+        """Embed texts and check the vectors. Return them in the format of the store.
 
         Args:
-            embedder: None where the store takes texts.
-            texts: queries or documents; the documents themselves if they are chunks with contexts.
-            name: of the vectors, for errors.
-            **options: of `embed`.
+            embedder: The embedder, or None if the store contains texts.
+            texts: List of queries or documents, or `Documents` if these are chunks with contexts.
+            name: String. Name of the vectors in error messages.
+            **options: Options of `embed`.
         """
         raise NotImplementedError
 
     def _embed_queries(self, queries: list[str], **options: Any) -> Any:
-        """Return the vectors of queries as `Store.nearest` takes them, checked."""
+        """Embed queries and check the vectors. Return them in the format of `Store.nearest`."""
         options = {"prompt": "query", **options}
         return self._embed(self.embedder, queries, "The vectors of queries", **options)
 
     @classmethod
     def _embed_documents(cls, embedder: Any, documents: Documents, **options: Any) -> Any:
-        """Return the vectors of documents as the store takes them, checked."""
+        """Embed documents and check the vectors. Return them in the format of the store."""
         late = embedder is not None and documents.contexts is not None
         texts = documents if late else documents.texts
         return cls._embed(embedder, texts, "vectors", **options)
 
     @classmethod
     def _fingerprint_of(cls, embedder: Any, width: int) -> np.ndarray:
-        """Return the embedder's vectors of `FINGERPRINT_TEXTS`, by which it is recognized."""
+        """Compute the vectors of `FINGERPRINT_TEXTS`, which identify the embedder."""
         raise NotImplementedError
 
     def _check_unchanged(self) -> None:
-        """Check the embedder if its weights may be others than when it was checked last."""
+        """Check the embedder if its weights may have changed since the last check."""
         if self.embedder is not None and weights_version(self.embedder) != self._known[0]:
             self._check_embedder()
 
     def _check_embedder(self) -> None:
-        """Raise an error if the embedder makes other vectors now than those of the index."""
+        """Raise an error if the embedder no longer computes the vectors of the index."""
         if self.embedder is None:
             return
         version = weights_version(self.embedder)
         now = self._fingerprint_of(self.embedder, self._store.width)
-        # After a training small differences are no rounding.
+        # After training, even small differences are not due to rounding.
         most = MAX_APART if version == self._known[0] else SAME
         if not are_close(now, self._known[1], most):
             raise ValueError(
-                "The embedder has changed since the index was built, such as by training. Build "
-                "the index again."
+                "The embedder has changed since the index was built, for example by training. "
+                "Build the index again."
             )
         self._known = version, now
 
@@ -565,18 +585,20 @@ class Index:
         batch_size: PositiveInt | None = None,
         **columns: Unpack[DocumentColumns],
     ) -> None:
-        """Add documents behind those that are there. A call copies all vectors: add many at once.
+        """Add documents at the end of the index.
+
+        Each call copies all vectors, so add many documents at once.
 
         Args:
-            documents: a list, array or column of texts, a table, or rows that are dicts.
-            batch_size: of `embed`.
-            **columns: `ids`, one for each document, a text or an integer, as those of the index;
-                `metadata`, a dict of fields for each document, or a table of them; of a table
-                `text_column`, the column of texts, if that is not "text".
+            documents: List, array or column of texts, a table, or a list of dicts.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            **columns: `ids`, a string or an integer per document, of the same type as the ids in
+                the index. `metadata`, a dict of fields per document, or a table. `text_column`, the
+                name of the column that contains the texts of a table. It defaults to "text".
 
         Raises:
-            ValueError: If `documents` or one of them is empty, if an id is in the index already, or
-                if the embedder has changed since the index was built.
+            ValueError: If `documents` is empty or contains an empty text, if an id is already in
+                the index, or if the embedder has changed since the index was built.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -589,7 +611,7 @@ class Index:
             (['cat', 'law'], ['A red cat.', 'Tax law.'])
         """
         new = Documents.of(documents, **columns)
-        self.documents.joined(new)  # an error before any work
+        self.documents.joined(new)  # raises errors before the documents are embedded
         self._putting(new, batch_size)()
 
     @validate_arguments
@@ -600,15 +622,15 @@ class Index:
         batch_size: PositiveInt | None = None,
         **columns: Unpack[DocumentColumns],
     ) -> None:
-        """Replace the documents that have these ids, in their places.
+        """Replace the documents that have the given ids, in place.
 
         Args:
-            documents, batch_size, **columns: as of `add`. Without metadata the documents keep
-                their fields. Chunks, as of `embedder.chunks`, replace all chunks of their
-                documents, and are put behind the documents that stay.
+            documents, batch_size, **columns: See `add`. Documents keep their fields if no metadata
+                is given. Chunks that `embedder.chunks` returned replace all chunks of their
+                documents and are placed at the end of the index.
 
         Raises:
-            ValueError: If an id is unknown, and as for `add`.
+            ValueError: If an id is unknown, or for the same reasons as in `add`.
         """
         new = Documents.of(documents, **columns)
         if new.ids is None:
@@ -624,13 +646,14 @@ class Index:
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents, and return the function that puts them into the index.
+        """Embed documents and return the function that puts them into the index.
 
         Args:
-            new: the documents.
-            batch_size: of `embed`.
-            indices: of the documents that they replace; None: they go behind those that are there.
-            chunks: whether they replace all chunks of their documents, and not one document each.
+            new: The documents.
+            batch_size: Integer. Number of texts per batch.
+            indices: List of the indices of the documents to replace. None adds the new documents
+                at the end.
+            chunks: Boolean. Whether the new documents replace all chunks of their documents.
         """
         self._check_embedder()
         own = {name: getattr(self, name) for name in self.of_documents}
@@ -661,15 +684,16 @@ class Index:
 
     @validate_arguments
     def remove(self, ids: object = None, where: Any = None) -> None:
-        """Remove documents by their ids or their fields; those behind them move up.
+        """Remove documents by id or by field. Later documents move up.
 
         Args:
-            ids: one, or several. The id of a document that was cut into chunks removes all of them.
-            where: as for `search`, in place of ids.
+            ids: One id or several ids. The id of a chunked document removes all of its chunks.
+                Defaults to None.
+            where: Filter as in `search`, instead of ids. Defaults to None.
 
         Raises:
-            ValueError: If an id is unknown, if no document would be left, or if not exactly one of
-                `ids` and `where` is passed.
+            ValueError: If an id is unknown, if no document would remain, or if both or neither of
+                `ids` and `where` are passed.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -688,7 +712,7 @@ class Index:
         if (ids is None) == (where is None):
             raise ValueError("remove takes either ids or where. Pass one of them.")
         removed = False
-        while not removed:  # the documents are looked up outside of the lock, in which others wait
+        while not removed:  # the lookup is outside of the lock, so that other threads need not wait
             documents = self.documents
             if where is None:
                 indices = documents.indices_of(ids, chunks=True)
@@ -699,25 +723,25 @@ class Index:
                     self._keep(np.delete(np.arange(len(self)), indices))
 
     def _keep(self, indices: np.ndarray) -> None:
-        """Remove all documents but those of some indices."""
+        """Remove all documents except the ones at the given indices."""
         if not len(indices):
-            raise ValueError("remove would leave no document. Make another index instead.")
+            raise ValueError("remove would leave no documents. Build a new index instead.")
         with self._lock:
             documents = self.documents.taken(indices)
             self._store, self.documents = self._store.taken(indices), documents
 
     @reads_weights
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the index into a folder, atomically; `load_index` opens it.
+        """Save the index in a folder. Use `load_index` to open it.
 
         Args:
-            folder: to write. Of an older index in it all files are replaced, and a program that
-                reads it is not disturbed; all other files stay.
+            folder: Path. The files of an existing index are replaced atomically, and programs that
+                have opened it can continue to read it. Other files are not changed.
 
         Raises:
-            ValueError: If the folder holds other files, or if the embedder has changed since the
+            ValueError: If the folder contains other files, or if the embedder has changed since the
                 index was built.
-            OSError: If a file cannot be written, such as to a full disk.
+            OSError: If a file cannot be written, for example because the disk is full.
         """
         self._check_embedder()
         now = self._snapshot()
@@ -732,38 +756,38 @@ class Index:
     @validate_arguments
     @reads_weights
     def load(cls, folder: str | os.PathLike[str], embedder: Any, verify: bool = True) -> Self:
-        """Return the index that `save` wrote. Its vectors are read from the file when needed.
+        """Load an index that `save` wrote. Its vectors are memory-mapped.
 
         Args:
-            folder: written by `save`.
-            embedder: the one that the index was built with, or an equal one.
-            verify: whether to verify the checksums of the files.
+            folder: Path to a folder that `save` wrote.
+            embedder: The embedder that built the index, or an equal embedder.
+            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not hold such an index or is damaged, or if the index was
-                built with another embedder.
+            ValueError: If the folder does not contain an index of this kind, if it is damaged, or
+                if the index was built with a different embedder.
         """
         found = read_index(folder, cls.kind, cls.types, cls.optional_types, cls.rules, verify)
         path, arrays, documents, manifest = found
         function = manifest.get("similarity_function")
-        if function != embedder.similarity_function:  # by which the store is opened
-            reason = f"it was built for {function!r:.40}, this one compares by "
+        if function != embedder.similarity_function:  # the store depends on the function
+            reason = f"it was built for {function!r:.40}, but this embedder uses "
             reason += repr(embedder.similarity_function)
             raise _of_another_embedder(folder, reason)
         store = cls._opened(path, arrays, manifest.get("precision"), function)
         columns = documents.texts, documents.ids, documents.metadata
         if any(column is not None and len(column) != len(store) for column in columns):
             raise ValueError(
-                f"{folder} is damaged: it has {len(documents)} documents and vectors of "
-                f"{len(store)}. Build the index again."
+                f"{folder} is damaged: it has {len(documents)} documents, but vectors of "
+                f"{len(store)} documents. Build the index again."
             )
         if store.width > embedder.embedding_dim:
-            reason = f"its vectors are {store.width} wide, this one's {embedder.embedding_dim}"
-            raise _of_another_embedder(folder, reason)
+            dims = f"{store.width} dimensions, this embedder's have {embedder.embedding_dim}"
+            raise _of_another_embedder(folder, f"its vectors have {dims}")
         now = cls._fingerprint_of(embedder, store.width)
         if not are_close(now, arrays["fingerprint"]):
-            raise _of_another_embedder(folder, "its vectors of the same texts are others")
+            raise _of_another_embedder(folder, "its vectors of the same texts differ")
         settings = {name: manifest.get(name) for name in (*cls.rules, "prompt")}
         settings.pop("precision", None)
         index = cls(embedder, store, documents, arrays["fingerprint"], **settings)
@@ -778,29 +802,31 @@ class Index:
         precision: str | None,
         function: str,
     ) -> Any:
-        """Return the store of the arrays of a file, which have the right types, checked.
+        """Create the store from the arrays of a file and check their values.
 
         Args:
-            path: of the file, for errors.
-            arrays: of the store, and "fingerprint".
-            precision: of the store.
-            function: the similarity.
+            path: Path to the file, for error messages.
+            arrays: Dict of the arrays of the store, with the right types, and "fingerprint".
+            precision: Precision of the store.
+            function: Name of the similarity function.
         """
         raise NotImplementedError
 
     @validate_arguments
     @reads_weights
     def export(self, path: str | os.PathLike[str], top_k: PositiveInt = 10) -> None:
-        """Write the embedder and the documents as one SavedModel.
+        """Export the embedder and the documents as one SavedModel for search.
 
-        Its signature "serving_default" takes "query" (Q,) and returns "index", "score" and, if the
-        index has texts and ids, "text" and "id", each (Q, K): those of `search` with the prompt
-        "query", to float32's rounding. Ids are int64, or texts. See
-        `tasks/retrieval/index_export.py`.
+        The signature "serving_default" takes "query" (Q,) and returns "index" and "score" (Q, K).
+        If the index has texts and ids, it also returns "text" and "id" (Q, K). The results are the
+        same as in `search` with the prompt "query", up to float32 rounding. Ids are int64 or
+        strings.
 
         Args:
-            path: the version folder, such as "served/1", written atomically; other files stay.
-            top_k: K, how many documents of each query; all if there are fewer.
+            path: Path to the version folder, such as "served/1". It is written atomically, and
+                other files are not changed.
+            top_k: Integer. Number of documents per query, at most the number of documents in the
+                index. Defaults to 10.
 
         Raises:
             ValueError: If the backend is not TensorFlow, if the embedder has no preprocessor, or if
@@ -826,22 +852,22 @@ class Index:
 def _of_another_embedder(folder: str | os.PathLike[str], reason: str) -> ValueError:
     return ValueError(
         f"{os.fspath(folder)} is the index of another embedder: {reason}. Build it again with this "
-        "one, embedder.index(documents), or load the embedder that it was built with."
+        "embedder, embedder.index(documents), or load the embedder that built it."
     )
 
 
 def weights_version(embedder: object) -> int:
-    """Return a number that grows whenever an embedder's weights may change; 0 of a stranger's."""
+    """Return a number that increases when the weights may change, or 0 for other embedders."""
     return getattr(getattr(embedder, "backbone", None), "weights_version", 0)
 
 
 def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART) -> bool:
-    """Return whether vectors (N, D) differ from others by rounding alone.
+    """Return whether vectors differ from the expected vectors only by rounding.
 
     Args:
-        vectors: (N, D).
-        expected: likewise.
-        most: how far apart they may be, as a share of a vector's length.
+        vectors: Array of shape (N, D).
+        expected: Array of shape (N, D).
+        most: Float. Maximum distance, as a fraction of a vector's length. Defaults to 0.05.
 
     Example:
         >>> are_close(np.array([[1.02, 0.0]]), np.array([[1.0, 0.0]]))
@@ -851,6 +877,7 @@ def are_close(vectors: np.ndarray, expected: np.ndarray, most: float = MAX_APART
     """
     if vectors.shape != expected.shape:
         return False
-    vectors, expected = (array.astype("float64") for array in (vectors, expected))  # 3e38 squared
+    # In float64, because squares of large float32 values overflow.
+    vectors, expected = (array.astype("float64") for array in (vectors, expected))
     apart, lengths = (np.linalg.norm(array, axis=1) for array in (vectors - expected, expected))
     return bool((np.isfinite(lengths) & (apart <= most * lengths)).all())

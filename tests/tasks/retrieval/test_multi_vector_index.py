@@ -330,9 +330,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         "model, reason",
         [
-            (Model(seed=1), "its vectors of the same texts are others"),
-            (Model(dim=8), "its vectors are 20 wide, this one's 8"),
-            (Model(dim=40), "its vectors of the same texts are others"),
+            (Model(seed=1), "its vectors of the same texts differ"),
+            (Model(dim=8), "its vectors have 20 dimensions, this embedder's have 8"),
+            (Model(dim=40), "its vectors of the same texts differ"),
         ],
     )
     def test_another_model_is_refused(self, model, reason, tmp_path):

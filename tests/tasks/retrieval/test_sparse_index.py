@@ -177,10 +177,10 @@ class TestFiles:
 
     def test_another_encoder_is_refused(self, saved):
         for encoder, reason in (
-            (Encoder(seed=1), "its vectors of the same texts are others"),
+            (Encoder(seed=1), "its vectors of the same texts differ"),
             (Encoder("cosine"), "it was built for 'dot'"),
-            (Encoder(width=20), "its vectors are 40 wide, this one's 20"),
-            (Encoder(width=50), "its vectors of the same texts are others"),
+            (Encoder(width=20), "its vectors have 40 dimensions, this embedder's have 20"),
+            (Encoder(width=50), "its vectors of the same texts differ"),
         ):
             with pytest.raises(ValueError, match=f"another embedder.*{reason}"):
                 ez.SparseIndex.load(saved[1], encoder)

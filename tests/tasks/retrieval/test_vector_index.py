@@ -317,9 +317,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         "embedder, reason",
         [
-            (Embedder(seed=1), "its vectors of the same texts are others"),
-            (Embedder(dim=8), "its vectors are 24 wide, this one's 8"),
-            (Embedder("dot"), "it was built for 'cosine', this one compares by 'dot'"),
+            (Embedder(seed=1), "its vectors of the same texts differ"),
+            (Embedder(dim=8), "its vectors have 24 dimensions, this embedder's have 8"),
+            (Embedder("dot"), "it was built for 'cosine', but this embedder uses 'dot'"),
         ],
     )
     def test_another_embedder_is_refused(self, embedder, reason, tmp_path):
