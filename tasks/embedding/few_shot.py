@@ -1,4 +1,4 @@
-"""Classification from few examples: an embedder, trained on pairs, with a logistic head.
+"""Classification with few examples: train an embedder on pairs, then fit a logistic head.
 
 Comment letters: N texts, D width of vectors, C classes.
 """
@@ -74,24 +74,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger("encoder_zoo")
 
 MAX_STEPS = 2000
-TOLERANCE = 1e-4  # of the largest number in the mean gradient
+TOLERANCE = 1e-4  # maximum absolute value of the mean gradient at convergence
 
 
 def fit_logistic(
     x: np.ndarray, hot: np.ndarray, activation: Callable[[np.ndarray], np.ndarray] = softmax
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return kernel (D, C) and bias (C,) with the least cross-entropy and half their square norm.
+    """Fit a logistic regression and return its kernel (D, C) and bias (C,).
 
-    That is the objective of scikit-learn's `LogisticRegression` of three classes and more, whose
-    bias is not penalized either; with `sigmoid` of one for each class against the others, as in
-    `OneVsRestClassifier(LogisticRegression())`. It is convex, and is minimized by accelerated
-    gradient descent. A warning says so if `MAX_STEPS` do not reach the minimum, as it does of
-    vectors of large norm.
+    The objective is the cross-entropy plus half the squared norm of the kernel. It is the same as
+    in scikit-learn's `LogisticRegression` for three or more classes, which does not penalize the
+    bias either. With `sigmoid`, each class is fitted against the rest, as in
+    `OneVsRestClassifier(LogisticRegression())`. Accelerated gradient descent minimizes the convex
+    objective. If it does not converge in `MAX_STEPS` steps, a warning is logged. This happens for
+    vectors with a large norm.
 
     Args:
-        x: (N, D).
-        hot: (N, C) of 0 and 1, the classes of each example.
-        activation: `softmax` of one class for each example, `sigmoid` of any number.
+        x: Array of shape (N, D).
+        hot: Array of 0 and 1, shape (N, C). The classes of each example.
+        activation: `softmax` for one class per example, or `sigmoid` for multi-label examples.
+            Defaults to `softmax`.
 
     Source: Nesterov 1983; O'Donoghue and Candès 2015, Adaptive Restart for Accelerated Gradient
     Schemes, section 3.2, for the restart.
@@ -112,15 +114,16 @@ def fit_logistic(
         if np.abs(gradient).max() <= TOLERANCE * len(x):
             break
         new = ahead - step * gradient
-        if np.sum(gradient * (new - weights)) > 0:  # uphill: forget the momentum
+        if np.sum(gradient * (new - weights)) > 0:  # uphill: reset the momentum
             momentum = 1.0
         following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         ahead = new + (momentum - 1) / following * (new - weights)
         weights, momentum = new, following
     else:
         logger.warning(
-            "The logistic head did not converge in %d steps: a number of its mean gradient is "
-            "%.2g, expected at most %.2g. Vectors of length 1 need fewer steps: normalize=True.",
+            "The logistic head did not converge in %d steps. The largest value of its mean "
+            "gradient is %.2g, expected at most %.2g. Set normalize=True, because unit vectors "
+            "need fewer steps.",
             MAX_STEPS,
             np.abs(gradient).max() / len(x),
             TOLERANCE,
@@ -129,11 +132,11 @@ def fit_logistic(
 
 
 class ContrastivePairs(NamedTuple):
-    """Indices of texts in pairs, and whether the two share a class.
+    """Pairs of texts, and whether the texts of each pair share a class.
 
     Attributes:
-        first, second: (P,) int, of N texts.
-        score: (P,) float32, 1 if they share a class, else 0.
+        first, second: Integer arrays of shape (P,). Indices of the texts.
+        score: Float32 array of shape (P,). 1 if the texts share a class, else 0.
     """
 
     first: np.ndarray
@@ -144,18 +147,18 @@ class ContrastivePairs(NamedTuple):
 def contrastive_pairs(
     hot: np.ndarray, pairs_per_text: int, rng: np.random.Generator
 ) -> ContrastivePairs:
-    """Return pairs of each text with others, drawn at random.
+    """Sample training pairs for each text.
 
-    As many are with texts that share a class as with texts that share none; a text has no pairs of
-    a kind if there are no such texts.
+    Half of the pairs are with texts that share a class, and half with texts that share no class. If
+    there are no such texts, the pairs of this kind are missing.
 
     Args:
-        hot: (N, C) of 0 and 1, the classes of each text; two different rows or more.
-        pairs_per_text: pairs of each kind.
-        rng: source of the draws.
+        hot: Array of 0 and 1, shape (N, C). The classes of each text. At least two rows differ.
+        pairs_per_text: Integer. Number of pairs of each kind per text.
+        rng: NumPy random generator.
 
-    Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.1; for
-    several classes a text, SetFit's code.
+    Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.1. Texts
+    with several classes are handled as in the code of SetFit.
 
     Example:
         >>> pairs = contrastive_pairs(np.eye(2)[[0, 0, 1, 1]], 2, np.random.default_rng(0))
@@ -177,13 +180,13 @@ def contrastive_pairs(
     return ContrastivePairs(first, second, score.astype("float32"))
 
 
-HEAD = Module("Classifier", "9_Classifier")  # the folder in a preset, beside the embedder's modules
+HEAD = Module("Classifier", "9_Classifier")  # subfolder of the head in a preset
 LAYERS = {"head": "linear"}
 SINGLE, SEVERAL = "single_label_classification", "multi_label_classification"
 
 
 class FewShotFolder(EmbeddingFolder):
-    """The folder of a SentenceTransformer, with the head of a `FewShotClassifier` beside it."""
+    """SentenceTransformer folder with an additional subfolder for the classification head."""
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         arguments = super().arguments(checkpoint, given)
@@ -235,30 +238,32 @@ class FewShotPresetArguments(EmbedderPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FewShotClassifier(ScoresClasses, TextEmbedder):
-    """Classify texts after 8 to 64 examples of each class.
+    """Classify texts after training with 8 to 64 examples per class.
 
         classifier = ez.FewShotClassifier.from_preset("all_minilm_l6_en_uncased")
         classifier.fit(texts, labels)
         classifier.classify("My card has not arrived.")  # {"label", "score"}
 
-    `fit` makes many pairs of the few texts, of one class and of two, and trains the embedder to put
-    the first near each other and the second apart (SetFit); then it fits a logistic regression to
-    the vectors of the texts. All else is that of `TextEmbedder`: the trained one embeds and makes
-    indexes. sentence-transformers opens its presets, as an embedder.
+    `fit` builds many pairs from the few texts. It trains the embedder to give similar vectors to
+    texts of the same class and different vectors to texts of different classes (SetFit). Then it
+    fits a logistic regression to the vectors. All methods of `TextEmbedder` are available, so the
+    trained model can also embed texts and build indexes. sentence-transformers opens its presets
+    as embedders.
 
     Args:
-        backbone, preprocessor: of `TextEmbedder`.
-        num_classes: C; with `labels` their number.
-        labels: names of the classes. Without `labels` and `num_classes`, the first `fit` learns
-            them.
-        problem_type: "single_label_classification" (one class for each text), or
-            "multi_label_classification" (any number): then pairs are of texts that share a class
-            and of texts that share none, and the head is a logistic regression for each class.
-        thresholds: {label: least score} with several labels a text, see `tune_thresholds`; None:
-            0.5 of each.
-        abstain_below: Least score of an answer. Texts whose best class has a lower score are
-            answered with the label None. Defaults to None, which answers every text.
-        **kwargs: the others of `TextEmbedder`.
+        backbone, preprocessor: See `TextEmbedder`.
+        num_classes: Integer. Number of classes. Defaults to the number of `labels`.
+        labels: List of strings. Names of the classes. If both `labels` and `num_classes` are None,
+            the first call of `fit` determines the classes.
+        problem_type: "single_label_classification" for one class per text, or
+            "multi_label_classification" for any number of classes per text. In the multi-label
+            case, pairs of texts share at least one class or no class, and the head is a logistic
+            regression per class. Defaults to "single_label_classification".
+        thresholds: Dict that maps labels to minimum scores, for multi-label classification. See
+            `tune_thresholds`. Defaults to None, which uses 0.5 for all labels.
+        abstain_below: Float. Minimum score of an answer. If the best class has a lower score, the
+            label is None. Defaults to None, which answers every text.
+        **kwargs: Other arguments of `TextEmbedder`.
 
     Source: Tunstall et al. 2022, Efficient Few-Shot Learning Without Prompts, section 3.
 
@@ -266,7 +271,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         >>> from encoder_zoo import FewShotClassifier
         >>> classifier = FewShotClassifier.from_preset("bert_nano_en_uncased_embedder")
         >>> _ = classifier.fit(["Good!", "I like it.", "Bad!", "I hate it."],
-        ...                    ["up", "up", "down", "down"], epochs=0)  # the head alone
+        ...                    ["up", "up", "down", "down"], epochs=0)  # only fits the head
         >>> classifier.classify("I like this.")["label"]
         'up'
         >>> tagger = FewShotClassifier.from_preset("bert_nano_en_uncased_embedder",
@@ -278,7 +283,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     """
 
     record = TaskRecord(
-        "text_embedder",  # as which other programs open it
+        "text_embedder",  # other programs open it as an embedder
         TextEmbedderPreprocessor,
         pipeline_tag="text-classification",
         text_method="classify",
@@ -312,17 +317,17 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[FewShotPresetArguments]
     ) -> Self:
-        """Load a few-shot classifier, or an embedder to train; see `TextEmbedder.from_preset`.
+        """Load a few-shot classifier, or an embedder to train.
 
         Args:
-            source: String or path. As for `TextEmbedder.from_preset`.
+            source: String or path. See `TextEmbedder.from_preset`.
             **arguments: `num_classes`, `labels`, `problem_type`, `thresholds`, `abstain_below`, and
                 the arguments of `TextEmbedder.from_preset`.
         """
         return super().from_preset(source, **arguments)
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Set the classes, and make the head if their number is known."""
+        """Set the classes and, if their number is known, create the head."""
         self.labels = validated_labels(labels)
         self.num_classes = resolve_num_classes(num_classes, self.labels)
         if self.num_classes is not None:
@@ -351,26 +356,26 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         verbose: Verbosity = "auto",
         callbacks: Callbacks | None = None,
     ) -> History:
-        """Train the embedder on pairs of the texts, then fit the head to their vectors.
+        """Train the embedder on pairs of texts, then fit the head to the vectors.
 
         Args:
-            texts: list, array, tensor or column of texts, some of each class; or rows that hold
-                their labels, see `read_annotations`.
-            labels: the class of each, by name or by number; with several labels a text a list of
-                names for each, or rows of 0 and 1.
-            batch_size: of pairs.
-            epochs: passes over the pairs; 0 leaves the embedder as it is.
-            pairs_per_text: pairs of each text with others that share a class, and as many with
-                texts that share none, drawn anew for each call; `keras.utils.set_random_seed`
-                fixes them.
-            verbose, callbacks: Keras's, for the training on pairs.
+            texts: List, array, tensor or column of texts, with examples of each class. Also accepts
+                rows that contain their labels, see `read_annotations`.
+            labels: Class names or class indices, one per text. For multi-label classification, a
+                list of names per text, or an array of 0 and 1 with one row per text.
+            batch_size: Integer. Number of pairs per batch. Defaults to 16.
+            epochs: Integer. Number of passes over the pairs. 0 only fits the head. Defaults to 1.
+            pairs_per_text: Integer. Number of pairs per text with texts that share a class, and
+                number of pairs with texts that share no class. Each call samples new pairs. Use
+                `keras.utils.set_random_seed` to make them reproducible. Defaults to 10.
+            verbose, callbacks: Keras arguments for the training on pairs.
 
         Returns:
-            Keras's history of the training on pairs.
+            `History` of the training on pairs.
 
         Raises:
-            ValueError: If the labels do not fit the texts, if a label is unknown, or if the labels
-                leave no two texts of different classes, to be told apart.
+            ValueError: If the labels do not match the texts, if a label is unknown, if all texts
+                have the same classes, or if `epochs` is above 0 and all pairs share a label.
         """
         texts, labels = self._labelled(texts, labels)
         column = only_column(texts)
@@ -382,15 +387,15 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         _check_several(hot, names or range(count))
         if epochs and self._takes_several and (hot @ hot.T > 0).all():
             raise ValueError(
-                "Every two texts share a label. Expected some that share none, or epochs=0, which "
-                "fits only the head."
+                "All pairs of texts share a label. Expected some pairs that share no label. "
+                "epochs=0 fits only the head."
             )
-        if self.num_classes is None:  # not before: it cannot learn others after an error
+        if self.num_classes is None:  # set last, so that `fit` can be called again after an error
             self._set_classes(count, names)
         history = keras.callbacks.History()
         history.on_train_begin()
-        if epochs:  # of none Keras's JAX and PyTorch trainers fail
-            seed = np.random.randint(2**31)  # of `keras.utils.set_random_seed`
+        if epochs:  # the JAX and PyTorch trainers of Keras do not support 0 epochs
+            seed = np.random.randint(2**31)  # set by `keras.utils.set_random_seed`
             pairs = contrastive_pairs(hot, pairs_per_text, np.random.default_rng(seed))
             history = super().fit(
                 (array_ops.gather(column, pairs.first), array_ops.gather(column, pairs.second)),
@@ -403,11 +408,11 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         weights = fit_logistic(self.embed(column), hot, self._probabilities)
         with weights_lock(self).exclusive():
             self.head.set_weights(weights)
-            self.thresholds = None  # they belong to the weights before
+            self.thresholds = None  # they were tuned for the old weights
         return history
 
     def _labelled(self, texts, labels) -> tuple:
-        """Return texts and labels, checked; of rows theirs."""
+        """Check and return the texts and labels. Rows contain their own labels."""
         texts, labels = texts_and_labels(texts, labels, self.labels, self._takes_several)
         if labels is None:
             raise ValueError(
@@ -424,7 +429,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return sigmoid if self._takes_several else softmax
 
     def _hot(self, texts: int, labels, names: Sequence[str] | None, count: int) -> np.ndarray:
-        """Return 0 or 1 for each text and class, (N, C), from labels as `fit` takes them."""
+        """Convert the labels that were passed to `fit` to an array of 0 and 1, (N, C)."""
         if self._takes_several:
             hot = multi_label_targets(labels, names, count)
             expected = ". Expected 0 or 1 for each class, or a list of names."
@@ -467,16 +472,19 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return_dict: bool = True,
         verbose: Verbosity = "auto",
     ) -> dict[str, float] | list[float]:
-        """Return the share of the texts that get their class, {"accuracy"}.
+        """Evaluate the accuracy of the classification.
 
-        With several labels a text, the share of the right ones of all decisions, and "f1", the mean
-        of the F1 scores of the classes, as `SequenceClassifier` does.
+        For multi-label classification, "accuracy" is the fraction of correct decisions, and the
+        result also contains "f1", the mean F1 score of the classes, as in `SequenceClassifier`.
 
         Args:
-            texts, labels: as for `fit`.
-            batch_size: default 32.
-            return_dict: whether to return {name: value}, and not a list.
-            verbose: as of other tasks; there is no progress to show.
+            texts, labels: See `fit`.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            return_dict: Boolean. Whether to return a dict instead of a list. Defaults to True.
+            verbose: Not used. It exists for compatibility with other tasks.
+
+        Returns:
+            Dict of metrics, or a list of their values.
         """
         texts, labels = self._labelled(texts, labels)
         logits = self.predict(texts, batch_size)
@@ -501,12 +509,12 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         *,
         verbose: Verbosity = "auto",
     ) -> np.ndarray:
-        """Return the logits of the classes of each text, (N, C) float32.
+        """Compute the logits of the classes, (N, C) float32.
 
         Args:
-            texts: as for `fit`.
-            batch_size: default 32.
-            verbose: as of other tasks; there is no progress to show.
+            texts: Texts, see `fit`.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            verbose: Not used. It exists for compatibility with other tasks.
 
         Raises:
             ValueError: If the classifier has no classes yet.
@@ -519,7 +527,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def _check_classes_known(self) -> None:
         if self.head is None:
             raise ValueError(
-                "This FewShotClassifier has no classes yet. Call fit with some texts of each."
+                "This FewShotClassifier has no classes yet. Call fit with texts of each class."
             )
 
     @property
@@ -536,14 +544,15 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray:
-        """Return the probabilities of the classes of each text, (N, C) float32.
+        """Compute the probabilities of the classes, (N, C) float32.
 
-        A row adds up to 1, or with several labels a text each has its own probability.
+        Each row sums to 1. In multi-label classification, the probabilities are independent.
 
         Args:
-            texts, batch_size: as for `predict`.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
-                row of NaN; "error", the default, for an error that names the first of them.
+            texts, batch_size: See `predict`.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns a row of NaN. "error" raises an error that names the first
+                missing row. Defaults to "error".
         """
         return self._class_answers.predict_proba(texts, batch_size, missing)
 
@@ -551,28 +560,29 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
     def tune_thresholds(
         self, texts: object, labels: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
-        """Set for each label the least score at which it is answered, by its F1 on held-out texts.
+        """Set the threshold of each label to maximize its F1 score on held-out texts.
 
-        They are saved with the preset; the next `fit` removes them.
+        The thresholds are saved with the preset. The next call of `fit` resets them.
 
         Args:
-            texts, labels: as for `fit`, with several labels a text.
-            batch_size: default 32.
+            texts, labels: Multi-label examples, see `fit`.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
 
         Returns:
-            {label: threshold}. A label that no text has keeps 0.5, which is logged.
+            Dict that maps each label to its threshold. Labels without examples keep the threshold
+            0.5, and their names are logged.
 
         Raises:
-            ValueError: If texts of this classifier have one class.
+            ValueError: If the problem type is not multi-label classification.
         """
         self.thresholds = tuned_thresholds(self._scored_labels(texts, labels, batch_size))
         return dict(self.thresholds)
 
     def _scored_labels(self, texts, labels=None, batch_size: int | None = None) -> ScoredLabels:
-        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
+        """Return the data that `tune_thresholds` and `display.thresholds` use."""
         if not self._takes_several:
             raise invalid(
-                "problem_type", self.problem_type, f"{SEVERAL!r}: other texts have no thresholds"
+                "problem_type", self.problem_type, f"{SEVERAL!r}, as only it has thresholds"
             )
         texts, labels = self._labelled(texts, labels)
         scores = self.predict_proba(texts, batch_size)
@@ -608,28 +618,31 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
-        """Return the labels of each text with their probabilities.
+        """Predict the label of each text and its probability.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts.
-            batch_size: default 32.
-            top_k: return the best labels, so many, in place of the best one.
-            threshold: with several labels a text the least score of a label that is given, or
-                {label: least score}. Defaults to the result of `tune_thresholds`, else to 0.5.
-            abstain_below: Least score of an answer, such as 0.9. Texts whose best class has a lower
-                score get `{"label": None, "score"}`: a person may look at them. Defaults to the
-                model's own setting.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: A text, or a list, array, tensor or column of texts.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            top_k: Integer. Number of best labels to return. Defaults to None, which returns only
+                the best label.
+            threshold: Float, or dict that maps labels to floats. Minimum score of a label in
+                multi-label classification. Defaults to the result of `tune_thresholds`, or to 0.5.
+            abstain_below: Float, such as 0.9. Minimum score of an answer. If the best class has a
+                lower score, the answer is `{"label": None, "score"}`, for example for a manual
+                review. Defaults to the model's own setting.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns the answer None. "error" raises an error that names the
+                first missing row. Defaults to "error".
 
         Returns:
-            For every text `{"label", "score"}`; with `top_k` a list of such, the best first. With
-            several labels a text: a list of those with a score of at least 0.5, or their threshold
-            of `tune_thresholds`; or the `top_k` best. A label is its name, or its number where the
-            classes have no names. For a single text its answer alone.
+            `{"label", "score"}` for each text. With `top_k`, a list of such dicts for each text,
+            best label first. In multi-label classification without `top_k`, the list contains all
+            labels whose score reaches the threshold. A label is a name, or an index if the classes
+            have no names. For a single text, the result is the answer itself.
 
         Raises:
-            ValueError: If `threshold` is passed and a text has one class, or with `top_k`.
+            ValueError: If `threshold` is passed together with `top_k` or for single-label
+                classification.
         """
         if threshold is not None and (not self._takes_several or top_k is not None):
             raise ValueError(
@@ -645,12 +658,12 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
         return scores, self._hot(len(scores), labels, self.labels, self.num_classes) > 0.5
 
     def signatures(self) -> dict[str, Callable]:
-        """Return `classify` of all classes for exports.
+        """Return the functions that an export contains.
 
         Returns:
-            "serving_default", from "text" (N,) to "label" (N, C) strings, the best first, and
-            "score" (N, C). Of a model with `abstain_below` also "abstains" (N,), whether the best
-            score is lower.
+            Dict with "serving_default". It maps "text" (N,) to "label" (N, C), strings with the
+            best label first, and "score" (N, C). If `abstain_below` is set, the output also
+            contains "abstains" (N,), whether the best score is lower.
         """
         embed = super().signatures()["serving_default"]
 
@@ -662,7 +675,7 @@ class FewShotClassifier(ScoresClasses, TextEmbedder):
 
 
 def _takes_head(checkpoint: Checkpoint, given: dict) -> bool:
-    """Return whether there is a head, and the caller asks for no other one."""
+    """Return whether the checkpoint has a head and the arguments do not request another head."""
     there = f"{HEAD.path}/{SAFETENSORS.file}" in checkpoint.files.root
     asked = given.get("problem_type", _problem_type(checkpoint))
     others = {"labels", "num_classes"} & given.keys() or asked != _problem_type(checkpoint)
@@ -676,7 +689,7 @@ def _problem_type(checkpoint: Checkpoint) -> str:
 def _check_counts(count: int, classes: np.ndarray) -> None:
     if classes.shape != (count,):
         raise ValueError(
-            f"There are {count} texts, and labels of shape {classes.shape}. Expected one for each."
+            f"There are {count} texts, and labels of shape {classes.shape}. Expected one per text."
         )
 
 
@@ -685,6 +698,6 @@ def _check_several(hot: np.ndarray, names: Sequence) -> None:
         found = [names[i] for i in np.flatnonzero(hot[0])] if len(hot) else []
         of_class = f", all of the class{'es' * (len(found) > 1)} {', '.join(map(repr, found))}"
         raise ValueError(
-            f"The number of texts is {len(hot)}{of_class * bool(found)}. Expected texts of two "
-            "classes or more."
+            f"The number of texts is {len(hot)}{of_class * bool(found)}. Expected texts from two "
+            "or more classes."
         )

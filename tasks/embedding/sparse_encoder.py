@@ -61,24 +61,26 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.tokenizers.tokenizer import Tokenizer
 
 
-NO_PROMPT = ""  # where a preprocessor has a default prompt
+NO_PROMPT = ""  # an empty prompt, even if the preprocessor has a default prompt
 RISING = 3  # the weights of `SPLADE` rise in a third of the steps, as in SPLADE v2, section 4
 
-SCALE = 50.0  # of token weights, as BGE-M3 was trained: a temperature of 0.02
+SCALE = 50.0  # for token weights, as in the training of BGE-M3: a temperature of 0.02
 
 DEFAULT_LOSSES = {PAIRS: losses.SPLADE, SCORES: lambda: losses.SPLADE(losses.MarginMSE())}
-# Of queries from a table, whose terms are their own.
+# A table does not expand queries, so their terms need no regularization.
 TABLE_LOSSES = {
     PAIRS: lambda: losses.SPLADE(query_weight=0.0),
     SCORES: lambda: losses.SPLADE(losses.MarginMSE(), query_weight=0.0),
 }
-# Of token weights, which have the text's own terms alone.
+# Token weights do not expand texts, so they need no regularization.
 TOKEN_WEIGHTS_LOSSES = {PAIRS: lambda: losses.InfoNCE(SCALE, "dot"), SCORES: losses.MarginMSE}
 
 
 class SparseEncoderPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments of `SparseEncoder.from_preset`; `pooling` and `activation` are among those
-    of all tasks."""
+    """Keyword arguments of `SparseEncoder.from_preset`.
+
+    The base class contains `pooling` and `activation`.
+    """
 
     max_terms: int | None
     query_encoder: TermTable | SparseEncoder | None
@@ -93,7 +95,7 @@ class SparseEncoderPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SparseEncoder(Embedder[SparseIndex]):
-    """Embed texts as weights of the vocabulary's terms: of those in a text, and of related ones.
+    """Embed texts as sparse vectors with a weight for each term in the vocabulary (SPLADE).
 
         encoder = ez.SparseEncoder.from_preset("hf://naver/splade-cocondenser-ensembledistil")
         encoder.embed(["a text", "another"])  # (2, 30522), a sparse matrix of scipy
@@ -101,43 +103,46 @@ class SparseEncoder(Embedder[SparseIndex]):
         index = encoder.index(documents)
         index.search("How do I reset it?")
 
-    The head of a masked language model predicts which terms fit at the position of each token; a
-    term's weight is the largest of its logits, or their sum, after max(0, x) and log(1 + x).
-    `from_preset` opens folders of sentence-transformers' SparseEncoder, and any masked language
-    model, which becomes a sparse encoder by `fit`: before it, most terms have a weight.
+    A masked language model head predicts which terms fit at the position of each token. So a text
+    also gets weights for related terms that it does not contain. The logits are transformed with
+    max(0, x) and log(1 + x). The weight of a term is the maximum or the sum over the tokens.
+    `from_preset` loads SparseEncoder models from sentence-transformers. It also loads masked
+    language models, which need training with `fit`. Before the training, most terms have a weight.
 
-    With `pooling="token_weights"`, as of BGE-M3, there are a text's own terms alone: a linear layer
-    makes the weight max(0, x) of each token, and a term has that of its tokens which is largest.
-    Special tokens, and the unknown one, have none.
+    With `pooling="token_weights"`, as in BGE-M3, only terms that occur in a text get a weight. A
+    linear layer computes the weight max(0, x) of each token. If a term occurs several times, its
+    largest weight is used. Special tokens and the unknown token have no weight.
 
     Args:
-        backbone: any `Backbone` of a family with a masked language model.
-        preprocessor: for raw text.
-        pooling: "max" or "sum" over the tokens of a text; or "token_weights", see above.
-        activation: "relu", log(1 + max(0, x)) of logits x, or "log1p_relu", log(1 + that). Token
-            weights have none.
-        max_terms: of the vector of a text so many of the largest weights are kept; None keeps all.
-        similarity_function: "dot" or "cosine".
-        head_activation, head_layer_norm_epsilon: see `MaskedLM`.
-        query_encoder: of queries, those texts that get the prompt "query": a `TermTable`, for which
-            no model runs, or another `SparseEncoder` with the same terms, such as a smaller one.
-            None: this model reads them too.
+        backbone: A `Backbone` of a family with a masked language model.
+        preprocessor: `SparseEncoderPreprocessor` for raw text. Defaults to None.
+        pooling: "max" or "sum" over the tokens of a text, or "token_weights". Defaults to "max".
+        activation: Transformation of the logits. "relu" is log(1 + max(0, x)), and "log1p_relu"
+            applies log(1 + x) to it once more. Token weights do not use it. Defaults to "relu".
+        max_terms: Integer. Maximum number of terms per vector. The largest weights are kept.
+            Defaults to None, which keeps all terms.
+        similarity_function: "dot" or "cosine". Defaults to "dot".
+        head_activation, head_layer_norm_epsilon: See `MaskedLM`.
+        query_encoder: Separate encoder for queries, which are the texts with the prompt "query". A
+            `TermTable` runs no model. Another `SparseEncoder` must have the same vocabulary, but
+            can be smaller. Defaults to None, which embeds queries with this model.
 
-    `fit` takes x in these forms, and y where there are scores:
+    `fit` accepts these forms of data:
 
-    - pairs `(queries, documents)`: the loss (`SPLADE`) puts each text near its partner and away
-      from the others of the batch, with few terms. `(queries, documents, negatives)` adds texts
-      to stay away from, as for `TextEmbedder`.
-    - `fit((queries, documents, negatives), scores)`: it learns a teacher's scores of the documents
-      and negatives, by `MarginMSE` inside `SPLADE`.
+    - Pairs, `fit((queries, documents))`. The loss `SPLADE` moves each query near its document and
+      away from the other documents in the batch, and keeps the number of terms small.
+      `fit((queries, documents, negatives))` adds hard negatives, as in `TextEmbedder`.
+    - Scores of a teacher, `fit((queries, documents, negatives), scores)`. The model learns the
+      scores of the documents and negatives with the loss `MarginMSE` inside `SPLADE`.
 
-    The first text of a row gets the prompt "query" and the others "document".
+    The first text of each row gets the prompt "query", and the other texts get the prompt
+    "document".
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict of tensors that the preprocessor returns.
 
     Returns:
-        (B, V) float32; of inputs with candidates (B, 1 + K, V).
+        Float32 tensor of shape (B, V), or (B, 1 + K, V) for inputs with candidates.
 
     Source: Formal et al. 2021, SPLADE v2: Sparse Lexical and Expansion Model for Information
     Retrieval, section 3.
@@ -186,7 +191,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         self.head_activation = head_activation
         self.head_layer_norm_epsilon = head_layer_norm_epsilon
         self._make_head()
-        # Steps of this `fit`, and those in which the weights of `SPLADE` rise.
+        # The number of the current step in `fit`, and the number of steps in which weights rise.
         self.schedule = self.add_weight(
             shape=(2,),
             initializer="zeros",
@@ -198,7 +203,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         self._finish_building()
 
     def _check_queries(self) -> None:
-        """Raise an error if the vectors of queries are not of the documents' terms."""
+        """Raise an error if the query encoder has a different vocabulary or a query encoder."""
         other = self.query_encoder
         if other is None:
             return
@@ -208,14 +213,14 @@ class SparseEncoder(Embedder[SparseIndex]):
         width = other.vocabulary_size if isinstance(other, TermTable) else other.embedding_dim
         if width != own:
             raise ValueError(
-                f"query_encoder has {width} terms, and the backbone {own}. Expected the same "
+                f"query_encoder has {width} terms, but the backbone has {own}. Expected the same "
                 "vocabulary."
             )
         if isinstance(other, SparseEncoder) and other.query_encoder is not None:
             raise ValueError("query_encoder has a query_encoder of its own. Expected None.")
 
     def _make_head(self) -> None:
-        """Make the head of a masked language model, or the layer of token weights."""
+        """Create the masked language model head, or the layer of token weights."""
         if self.pooling != TOKEN_WEIGHTS:
             self.head = make_masked_lm_head(
                 self.head_record,
@@ -231,7 +236,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         given = (self.activation != "relu", self.head_activation, self.head_layer_norm_epsilon)
         if any(given):
             raise ValueError(
-                "pooling='token_weights' has no masked language model's head. Leave out "
+                "pooling='token_weights' has no masked language model head. Leave out "
                 "activation, head_activation and head_layer_norm_epsilon."
             )
         with self.distribution.scope():
@@ -244,14 +249,14 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def default_losses(self) -> Mapping[str, Callable[[], keras.losses.Loss]]:
-        """Return {form of the data: makes its loss}."""
+        """Return a dict that maps forms of the data to functions that create their loss."""
         if self.pooling == TOKEN_WEIGHTS:
             return TOKEN_WEIGHTS_LOSSES
         return TABLE_LOSSES if isinstance(self.query_encoder, TermTable) else DEFAULT_LOSSES
 
     @functools.cached_property
     def _without_weight(self) -> list[int]:
-        """Return the ids of the tokens that never have a weight; without a tokenizer none."""
+        """Return the ids of tokens without a weight. Without a tokenizer, the list is empty."""
         if self.preprocessor is None:
             return []
         tokenizer = self.preprocessor.tokenizer
@@ -260,19 +265,19 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def embedding_dim(self) -> int:
-        """Return V, the number of terms of the vocabulary."""
+        """Return the number of terms in the vocabulary."""
         return self.backbone.vocabulary_size
 
     @functools.cached_property
     def terms(self) -> list[str]:
-        """Return the terms of the vocabulary (V,), as the tokenizer spells them.
+        """Return the terms of the vocabulary (V,), as spelled by the tokenizer.
 
-        Rows of the token embedding that the tokenizer does not use are "".
+        Rows of the token embedding without a token are empty strings.
         """
         return self._answers.terms
 
     def logits_of(self, encoded, inputs, training=None):
-        """Return the weights of terms (B, V), of the backbone's outputs."""
+        """Compute the weights of the terms (B, V) from the outputs of the backbone."""
         mask = inputs.get("pooling_mask", add_padding_mask(inputs)["padding_mask"])
         x = encoded["sequence_output"]
         if self.pooling == TOKEN_WEIGHTS:
@@ -283,12 +288,12 @@ class SparseEncoder(Embedder[SparseIndex]):
         return term_weights(self.backbone, self.head, x, mask, *settings)
 
     def _token_weights(self, x, token_ids, mask):
-        """Return the weight of each token (B, L) float32, of the backbone's output (B, L, D).
+        """Compute the weight of each token (B, L) float32.
 
         Args:
-            x: (B, L, D).
-            token_ids: (B, L).
-            mask: (B, L), of the tokens that count.
+            x: Output of the backbone, shape (B, L, D).
+            token_ids: Integer tensor of shape (B, L).
+            mask: Tensor of shape (B, L). Marks the tokens that get a weight.
         """
         weights = self.head(ops.cast(x, "float32"))[..., 0]
         mask = ops.cast(mask, "float32")
@@ -298,19 +303,19 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @property
     def _sparse_gradients(self) -> bool:
-        """Return whether gradients are taken of those terms alone that have one."""
+        """Return whether training computes gradients only for the terms that need them."""
         in_graphs = keras.config.backend() == "tensorflow" and not self.jit_compile
         return in_graphs and self.compute_dtype == "float32"
 
     def check_savable(self) -> None:
-        """Raise a ValueError if sentence-transformers has no format for this model."""
+        """Raise a ValueError if sentence-transformers cannot represent this model."""
         if self.pooling != TOKEN_WEIGHTS:
             check_head_representable(self)
         other = self.query_encoder
         if other is not None and TOKEN_WEIGHTS in (self.pooling, getattr(other, "pooling", None)):
             raise ValueError(
-                "Files of pooling='token_weights' (BGE-M3) hold no query_encoder. Save both "
-                "separately."
+                "pooling='token_weights' (BGE-M3) has no file format for a query_encoder. Save "
+                "both separately."
             )
         if isinstance(other, SparseEncoder):
             check_head_representable(other)
@@ -318,13 +323,13 @@ class SparseEncoder(Embedder[SparseIndex]):
                 raise invalid(
                     "query_encoder.preprocessor",
                     None,
-                    "a preprocessor, whose tokenizer is saved too",
+                    "a preprocessor, because its tokenizer is saved, too",
                 )
         if self.preprocessor is not None and not self.preprocessor.include_prompt:
             raise invalid(
                 "include_prompt",
                 False,
-                "True: SparseEncoder of sentence-transformers has no such setting",
+                "True: SparseEncoder in sentence-transformers has no such setting",
             )
 
     # -- training ------------------------------------------------------------------------------
@@ -339,13 +344,14 @@ class SparseEncoder(Embedder[SparseIndex]):
         query_learning_rate: PositiveFloat | None = None,
         **options: Unpack[EmbedderCompileOptions],
     ) -> None:
-        """Compile as the other tasks, see `Embedder.compile`.
+        """Configure the training. See also `Embedder.compile`.
 
         Args:
-            optimizer, loss, metrics: see there.
-            query_learning_rate: of `query_encoder`, at its peak, where the optimizer is "auto";
-                None is that of the other weights. A table learns at 1e-3, say.
-            **options: `chunk_size`, and those of `TextModel.compile`.
+            optimizer, loss, metrics: See `Embedder.compile`.
+            query_learning_rate: Float. Peak learning rate of `query_encoder`, if the optimizer is
+                "auto". A typical value for a table is 1e-3. Defaults to None, which uses the
+                learning rate of the other weights.
+            **options: `chunk_size`, and other arguments of `TextModel.compile`.
 
         Raises:
             ValueError: If `query_learning_rate` is passed without a query encoder.
@@ -370,7 +376,7 @@ class SparseEncoder(Embedder[SparseIndex]):
         return self.query_encoder(inputs, training=training)
 
     def encoded_queries(self, texts: array_ops.Tensor) -> dict:
-        """Return the tokens of texts (N,) that another encoder has for queries, as they are."""
+        """Tokenize texts (N,) for a separate query encoder, without a prompt."""
         return self.preprocessor.encoded_texts(texts, NO_PROMPT)
 
     def call(self, inputs, training=None):
@@ -379,14 +385,14 @@ class SparseEncoder(Embedder[SparseIndex]):
         return super().call(inputs, training)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Compute the loss, in training with the weights of `SPLADE` as they are now."""
+        """Compute the loss. In training, the regularization of `SPLADE` rises with the steps."""
         batch_loss = None
         if training and isinstance(self.loss, losses.SPLADE):
             batch_loss = self.objective.batch_loss(self.loss.scaled(self._share()))
         return super().compute_loss(x, y, y_pred, sample_weight, training, batch_loss)
 
     def _share(self):
-        """Return the share of the weights of `SPLADE` in this step: the square of its number."""
+        """Return the fraction of the regularization weights that this step uses."""
         step, rising = self.schedule[0] - 1, self.schedule[1]
         share = ops.square(ops.minimum(step / ops.maximum(rising, 1.0), 1.0))
         return ops.where(rising > 0, share, 1.0)
@@ -414,22 +420,24 @@ class SparseEncoder(Embedder[SparseIndex]):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> csr_array:
-        """Return the vector of each text, a weight above 0 for some terms of the vocabulary.
+        """Compute the sparse embeddings of texts.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts.
-            prompt: put before every text: the name of one of the model's prompts, such as "query"
-                or "document", which mean none where the model has none; or the text of a prompt;
-                None is the model's default. See `TextEmbedder.embed`.
-            max_terms: keep so many of the largest weights of each text; None is the model's
-                `max_terms`.
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
-                row without terms; "error", the default, for an error that names the first of them.
+            texts: A text, or a list, array, tensor or column of texts.
+            prompt: String. Name of a prompt of the model, such as "query" or "document", or the
+                text of a prompt. The prompt is prepended to each text. If the model has no prompts,
+                these names have no effect. Defaults to None, which uses the model's default prompt.
+                See also `TextEmbedder.embed`.
+            max_terms: Integer. Maximum number of terms per text. The largest weights are kept.
+                Defaults to None, which uses the model's `max_terms`.
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns a row without terms. "error" raises an error that names the
+                first missing row. Defaults to "error".
 
         Returns:
-            (N, V) float32, a `scipy.sparse.csr_array` in the order of the texts; of a single text
-            it has one row.
+            Float32 `scipy.sparse.csr_array` of shape (N, V), in the order of the texts. A single
+            text returns one row.
 
         Raises:
             ValueError: If a text is empty or `prompt` is unknown.
@@ -461,16 +469,17 @@ class SparseEncoder(Embedder[SparseIndex]):
         prompt: str | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[Term] | list[list[Term]]:
-        """Return the terms with the largest weights in each text, the largest first.
+        """Return the terms with the largest weights in each text, largest weight first.
 
         Args:
-            texts: a text, or several, as for `embed`.
-            k: how many terms; fewer where fewer have a weight.
-            prompt, batch_size: of `embed`.
+            texts: One or several texts, see `embed`.
+            k: Integer. Maximum number of terms per text. Only terms with a weight are returned.
+                Defaults to 10.
+            prompt, batch_size: See `embed`.
 
         Returns:
-            For each text a list of (term, weight), the term as the tokenizer spells it; of a
-            single text its list alone.
+            List of (term, weight) for each text, where terms are spelled as in the tokenizer. A
+            single text returns a single list.
 
         Example:
             >>> from encoder_zoo import SparseEncoder
@@ -483,16 +492,18 @@ class SparseEncoder(Embedder[SparseIndex]):
 
     @validate_arguments
     def signatures(self, max_terms: PositiveInt | None = None) -> dict[str, Callable]:
-        """Return `embed` for exports: of "text" with the default prompt, and as "query" and
-        "document" with theirs.
+        """Return the functions that an export contains.
+
+        The names of the functions are "serving_default", "query" and "document". They embed the
+        input "text" with the default prompt or with the prompt of the same name.
 
         Args:
-            max_terms: see `embed`.
+            max_terms: Integer. Maximum number of terms per text, see `embed`. Defaults to None.
 
         Returns:
-            Functions whose results are "count" (N,), the number of terms of each text, and
-            "index" in the vocabulary, "term" and "weight", each (N, K), the largest weights first;
-            beyond "count" they are 0 and "".
+            Dict of functions. Each function returns "count" (N,), the number of terms per text, and
+            "index" in the vocabulary, "term" and "weight" (N, K), largest weight first. After
+            "count" terms, these are padded with 0 and "".
         """
         preprocessor, most = self.preprocessor, max_terms or self.max_terms
 
@@ -539,19 +550,21 @@ class SparseEncoder(Embedder[SparseIndex]):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[SparseEncoderPresetArguments]
     ) -> Self:
-        """Load a sparse encoder, or a masked language model to make one of; see `Task.from_preset`.
+        """Load a pretrained sparse encoder, or a masked language model to train.
 
-        An encoder without the head of a masked language model gets a new one, to be trained. A
-        folder with `sparse_linear.pt`, as BGE-M3's, has token weights.
+        An encoder without a masked language model head gets a new head, which needs training. If
+        the folder contains `sparse_linear.pt`, as in BGE-M3, the pooling is "token_weights". See
+        also `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `pooling`, `activation`, `max_terms`, `similarity_function`,
-                `query_encoder`, None for none; of the
-                preprocessor `sequence_length`, `max_length`, `prompts`, `default_prompt`,
-                `include_prompt`; `dropout`, `dtype` and others of the backbone; `added_tokens` of
-                the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the checks.
+            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
+                optional `@revision`, or `kaggle://...`.
+            **arguments: Options of the model: `pooling`, `activation`, `max_terms`,
+                `similarity_function` and `query_encoder`. `query_encoder=None` does not load the
+                separate query encoder. Options of the preprocessor: `sequence_length`,
+                `max_length`, `prompts`, `default_prompt` and `include_prompt`. Options of the
+                backbone, such as `dropout` and `dtype`. Option of the tokenizer: `added_tokens`.
+                Options of the checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 

@@ -1,4 +1,4 @@
-"""The task of reranking: how well each of some texts answers a query.
+"""Reranking: score how relevant texts are for a query.
 
 Comment letters: B batch, N pairs, K texts of a query, L sequence, D hidden.
 """
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class PairAccuracy(metrics.BinaryAccuracy):
-    """Computes the share of the pairs whose probability is on the same side of 0.5 as their score.
+    """Compute the fraction of pairs whose probability is on the same side of 0.5 as their score.
 
     Call arguments:
-        y_true: (B, 1) scores from 0 to 1.
-        y_pred: (B, 1) logits.
-        sample_weight: (B,).
+        y_true: Scores from 0 to 1, shape (B, 1).
+        y_pred: Logits, shape (B, 1).
+        sample_weight: Weights of the pairs, shape (B,).
 
     Example:
         >>> metric = PairAccuracy()
@@ -79,18 +79,18 @@ class PairAccuracy(metrics.BinaryAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class NDCG(HigherIsBetter, ConfigFromSignature, metrics.Mean):
-    """Computes the mean nDCG of the first k texts of each query, with the scores as gains.
+    """Compute the mean nDCG of the first k texts of each query, with the scores as gains.
 
-    Queries without a score above 0 do not count. Texts of equal logits share the mean of their
-    ranks' discounts, as in scikit-learn's `ndcg_score`, so that the order of a list does not count.
+    Queries without a positive score are ignored. Texts with equal logits share the mean discount of
+    their ranks, as in `ndcg_score` of scikit-learn, so the order of the input does not matter.
 
     Args:
-        k: number of texts.
+        k: Integer. Number of texts. Defaults to 10.
 
     Call arguments:
-        y_true: (B, K) scores; minus infinity where there is no text.
-        y_pred: (B, K) logits.
-        sample_weight: (B,).
+        y_true: Scores, shape (B, K). Minus infinity marks padding.
+        y_pred: Logits, shape (B, K).
+        sample_weight: Weights of the queries, shape (B,).
 
     Source: Järvelin and Kekäläinen 2002, Cumulated Gain-Based Evaluation of IR Techniques,
     sections 2.2 and 2.3.
@@ -132,46 +132,49 @@ class RerankerPresetArguments(TaskPresetArguments, total=False):
     max_length: int | None
 
 
-LISTS = "lists"  # form of the data of `fit` that are not pairs
+LISTS = "lists"  # the form of the data if each query has a list of texts
 MEASURES = ("ndcg@10", "mrr@10", "map@100")
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Reranker(ListScores):
-    """Score texts for a query: both are read together, as one input (cross-encoder).
+    """Score the relevance of texts for a query with a cross-encoder.
 
         reranker = ez.Reranker.from_preset("hf://cross-encoder/ms-marco-MiniLM-L6-v2")
         reranker.rank("Who sings?", texts, top_k=5)  # [{"index", "score", "text"}, ...]
         reranker.score(queries, texts)  # (N,)
         index.search("Who sings?", reranker=reranker)
 
-    `from_preset` opens the cross-encoders of sentence-transformers, of all its versions, with their
-    activation; and any encoder, whose head is new.
+    The model reads the query and the text together, as one input. `from_preset` loads
+    cross-encoders from sentence-transformers of any version, with their activation. Other encoders
+    get a new head.
 
     Args:
-        backbone: any `Backbone`; for BERT one with a pooler.
-        preprocessor: for raw text.
-        activation: of the scores, "sigmoid" or "linear", which leaves them as they are.
-        dropout: before the output layer, in training; None is the backbone's.
+        backbone: A `Backbone`. A BERT backbone needs its pooler.
+        preprocessor: `RerankerPreprocessor` for raw text. Defaults to None.
+        activation: "sigmoid" or "linear". Activation of the scores. Defaults to "sigmoid".
+        dropout: Float between 0 and 1. Dropout rate before the output layer. Defaults to None,
+            which uses the dropout rate of the backbone.
 
-    `fit` takes:
+    `fit` accepts these forms of data:
 
-    - pairs and a score for each, `fit((queries, texts), scores)`: 0 and 1, or numbers in between,
-      with binary cross-entropy; other numbers with another loss, such as
-      `compile(loss="mse")`, which is taken of the logits.
-    - queries with a list of texts each, `fit((queries, lists of texts), lists of scores)`: the loss
-      (`LambdaLoss`) orders each list; more is better, from 0 for texts that do not answer the query
-      up to 30. Lists may be of different lengths. Others of `ez.losses` are `RankNet`, `ListNet`,
-      `PListMLE`, `MultipleNegatives`, and for the scores of a teacher `ListMarginMSE`.
+    - Pairs with scores, `fit((queries, texts), scores)`. The scores are between 0 and 1, and the
+      loss is binary cross-entropy. For other scores, use another loss, such as
+      `compile(loss="mse")`. The loss is computed from the logits.
+    - Queries with a list of texts each, `fit((queries, lists of texts), lists of scores)`. The loss
+      `LambdaLoss` orders each list. A score is at least 0, for texts that do not answer the query,
+      and at most 30. The lists can have different lengths. Other losses in `ez.losses` are
+      `RankNet`, `ListNet`, `PListMLE` and `MultipleNegatives`. For scores of a teacher, use
+      `ListMarginMSE`.
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict of tensors that the preprocessor returns.
 
     Returns:
-        (B, 1) float32 logits; of inputs with candidates (B, K).
+        Float32 logits of shape (B, 1), or (B, K) for inputs with candidates.
 
     Raises:
-        ValueError: If the backbone was made without its pooler.
+        ValueError: If the backbone was created without its pooler.
 
     Source: Nogueira and Cho 2019, Passage Re-ranking with BERT, section 3.
 
@@ -207,7 +210,7 @@ class Reranker(ListScores):
         **kwargs: Unpack[LayerArguments],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
-        self.num_classes = 1  # of the head, in config.json
+        self.num_classes = 1  # saved in config.json
         self.activation = activation
         self._add_head("reranker", dropout)
 
@@ -215,15 +218,17 @@ class Reranker(ListScores):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[RerankerPresetArguments]
     ) -> Self:
-        """Load a cross-encoder, or an encoder with a new head; see `Task.from_preset`.
+        """Load a pretrained cross-encoder, or an encoder with a new head.
+
+        See also `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `activation` of the scores, "sigmoid" or "linear"; of the preprocessor
-                `sequence_length`, `max_length`; `dropout`, `dtype` and others of the backbone;
-                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
-                checks.
+            source: Name from `list_presets()`, path to a folder, `hf://organisation/name` with an
+                optional `@revision`, or `kaggle://...`.
+            **arguments: Option of the model: `activation`, "sigmoid" or "linear". Options of the
+                preprocessor: `sequence_length` and `max_length`. Options of the backbone, such as
+                `dropout` and `dtype`. Option of the tokenizer: `added_tokens`. Options of the
+                checks: `verify`, `max_bytes` and `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -243,12 +248,13 @@ class Reranker(ListScores):
         metrics: Sequence[object] | Mapping[str, object] | str | None = None,
         **options: Unpack[CompileOptions],
     ) -> None:
-        """Compile as the other tasks, see `TextModel.compile`.
+        """Configure the training. See also `TextModel.compile`.
 
         Args:
-            optimizer, metrics: see there.
-            loss: "auto" is binary cross-entropy of pairs, `LambdaLoss` of lists. Losses get logits.
-            **options: the others of `TextModel.compile`.
+            optimizer, metrics: See `TextModel.compile`.
+            loss: Loss of the logits. "auto" is binary cross-entropy for pairs and `LambdaLoss` for
+                lists.
+            **options: Other arguments of `TextModel.compile`.
         """
         super().compile(optimizer, loss, metrics, **options)
         if self.preprocessor is not None:
@@ -256,7 +262,7 @@ class Reranker(ListScores):
 
     @property
     def expected_scores(self) -> ExpectedScores | None:
-        """Return the scores that the loss takes; None: any finite numbers."""
+        """Return the kind of scores that the loss expects, or None for any finite numbers."""
         if not self.compiled:
             return None
         if function_of(self.loss) in loss_inputs.OF_PROBABILITIES:
@@ -264,7 +270,7 @@ class Reranker(ListScores):
         return "gains" if isinstance(self.loss, LambdaLoss) else None
 
     def _adapt(self, x, y, training=True) -> None:
-        """Choose between the default losses and metrics of pairs and of lists."""
+        """Choose the default loss and metrics for pairs or for lists."""
         x = inputs_of(x.element_spec) if is_dataset(x) else x
         of_lists = CANDIDATE + "token_ids" in x if is_prepared(x) else takes_lists(x)
         self._check_loss(of_lists)
@@ -275,30 +281,30 @@ class Reranker(ListScores):
                 self.compile(**self.recipe.arguments, **self.recipe.options)
 
     def _check_loss(self, of_lists: bool) -> None:
-        """Raise a ValueError for a loss of lists and data of pairs, or the other way round."""
+        """Raise a ValueError if the loss is for lists and the data are pairs, or vice versa."""
         loss = self.recipe.arguments.get("loss", "auto")
         if isinstance(loss, RankingLoss) and not of_lists:
             raise ValueError(
-                f"{type(loss).__name__} orders the texts of a query, and x has pairs. Expected a "
-                "list of texts and a list of scores for each query."
+                f"{type(loss).__name__} orders the texts of a query, but x contains pairs. "
+                "Expected a list of texts and a list of scores for each query."
             )
         of_keras = isinstance(loss, str) or function_of(loss) is not None
         if of_lists and of_keras and not is_auto(loss):
             name = loss if isinstance(loss, str) else type(loss).__name__
             raise ValueError(
-                f"The loss {name} is of pairs, and x has a list of texts for each query. Use "
-                "loss='auto' or a loss of lists, such as ez.losses.LambdaLoss()."
+                f"The loss {name} is for pairs, but x has a list of texts for each query. Use "
+                "loss='auto' or a loss for lists, such as ez.losses.LambdaLoss()."
             )
 
     # -- exports -------------------------------------------------------------------------------
 
     def signatures(self) -> dict[str, Callable]:
-        """Return `score` for exports, and `rank` of one query and its texts.
+        """Return the functions that an export contains: `score`, and `rank` for one query.
 
         Returns:
-            "serving_default", from "query" and "text" (N,) to "score" (N,); and "rank", from
-            "query" (1,) and "text" (M,) to "order" (M,), the numbers of the texts, the best first,
-            and their "score" (M,).
+            Dict of two functions. "serving_default" maps "query" and "text" (N,) to "score" (N,).
+            "rank" maps "query" (1,) and "text" (M,) to "order" (M,), the indices of the texts with
+            the best first, and "score" (M,).
         """
 
         def run(query, text):
@@ -346,22 +352,23 @@ class Reranker(ListScores):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray | float:
-        """Return how well each text answers its query; more is better.
+        """Score the relevance of texts for queries. Higher scores mean more relevant texts.
 
         Args:
-            queries: (N,); or one query, for all the texts; or, without `texts`, pairs: a list of
-                them, `(queries, texts)`, or a table of two columns.
-            texts: (N,).
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
-                row of NaN; "error", the default, for an error that names the first of them.
+            queries: N queries, or one query for all texts. Without `texts`, pairs of a query and a
+                text: a list of pairs, `(queries, texts)`, or a table with two columns.
+            texts: N texts. Defaults to None.
+            batch_size: Integer. Number of pairs per batch. Defaults to 32.
+            missing: "none" or "error". How to handle rows without text, such as None, NaN or blank
+                strings. "none" returns NaN. "error" raises an error that names the first missing
+                row. Defaults to "error".
 
         Returns:
-            (N,) float32, in the order of the texts, after the model's activation; of a single pair
-            a number.
+            Float32 array of shape (N,), after the model's activation. A single pair returns a
+            float.
 
         Raises:
-            ValueError: If a text is empty, or if the numbers of queries and texts differ.
+            ValueError: If a text is empty, or if `queries` and `texts` have different lengths.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -383,20 +390,21 @@ class Reranker(ListScores):
         top_k: PositiveInt | None = None,
         batch_size: PositiveInt | None = None,
     ) -> list[RankedText]:
-        """Return the texts in the order of how well they match a query, the best first.
+        """Rank texts by their relevance to a query, from the highest score to the lowest.
 
         Args:
-            query: a text.
-            texts: one or more texts.
-            top_k: return so many; None is all.
-            batch_size: default 32.
+            query: String.
+            texts: List, array or column of one or more texts.
+            top_k: Integer. Number of texts to return. Defaults to None, which returns all texts.
+            batch_size: Integer. Number of pairs per batch. Defaults to 32.
 
         Returns:
-            For each text `{"index", "score", "text"}`: its number among the texts given, and its
-            score. Texts of equal scores stay in their order.
+            List of `{"index", "score", "text"}`, where "index" is the position in `texts`. Texts
+            with equal scores keep their order.
 
         Raises:
-            ValueError: If `query` is not one text, or if `texts` or one of them is empty.
+            ValueError: If `query` is not a single text, or if `texts` is empty or contains an
+                empty text.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -416,23 +424,23 @@ class Reranker(ListScores):
         relevance: object,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Return how well the model ranks the texts of each query.
+        """Evaluate how well the model ranks the texts of each query.
 
         Args:
-            queries: (N,).
-            texts: a list of texts for each query.
-            relevance: a list of numbers for each query: of each text 0 if it does not answer the
-                query, else more.
-            batch_size: default 32.
+            queries: N queries.
+            texts: A list of texts for each query.
+            relevance: A list of numbers for each query. A text that does not answer the query has
+                the relevance 0, and a relevant text has a positive number.
+            batch_size: Integer. Number of pairs per batch. Defaults to 32.
 
         Returns:
-            "ndcg@10", "mrr@10" and "map@100", means over the queries that have a relevant text.
-            Texts are ordered by logits; those of equal ones have no order, and a metric is its mean
-            over all orders of them.
+            Dict with "ndcg@10", "mrr@10" and "map@100", averaged over the queries with a relevant
+            text. Texts are sorted by their logits. For texts with equal logits, each metric is
+            averaged over all orders of these texts.
 
         Raises:
-            ValueError: If `relevance` does not have one number of 0 or more for each text, or has
-                none above 0.
+            ValueError: If `relevance` does not contain one nonnegative number per text, or if no
+                number is positive.
 
         Example:
             >>> from encoder_zoo import Reranker
@@ -443,7 +451,7 @@ class Reranker(ListScores):
         queries, texts = self.record.preprocessor_class.inputs.read((queries, texts))
         if not isinstance(texts, array_ops.RaggedTensor):
             raise ValueError(
-                "texts has one text for each query. Expected a list of texts for each."
+                "texts has one text for each query. Expected a list of texts for each query."
             )
         relevance = list_scores(relevance, texts.row_lengths())
         row, expected = texts.value_rowids(), ". Expected 0 or more."
@@ -472,21 +480,21 @@ def _crossentropy() -> keras.losses.Loss:
 
 
 class Relevance(Objective):
-    """Objective of a `Reranker`: one number for each pair of texts, or for each text of a list."""
+    """Objective of a `Reranker`: one logit per pair of texts, or per text of a list."""
 
     def resolve_loss(self, loss):
         found = loss_inputs.find_loss(loss)
         if function_of(found) in loss_inputs.OF_ONE_CLASS:
             raise ValueError(
-                f"{type(found).__name__} is of several classes, and a Reranker has one output. Use "
-                f"loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
+                f"{type(found).__name__} is for several classes, but a Reranker has one output. "
+                f"Use loss='auto' ({type(self.default_loss()).__name__}) or 'binary_crossentropy'."
             )
         if function_of(found) not in loss_inputs.OF_ACTIVATION:
             return super().resolve_loss(loss)
-        # Cross-entropy is of logits also without an activation.
+        # Cross-entropy expects logits, even if the model has no activation.
         return loss_inputs.resolve_loss(loss, _crossentropy(), "sigmoid")
 
     def metrics_for(self, loss) -> list:
-        found = super().metrics_for(loss)  # of lists
+        found = super().metrics_for(loss)  # the metrics for lists
         of_probabilities = function_of(loss) in loss_inputs.OF_PROBABILITIES
         return [PairAccuracy()] if of_probabilities and not found else found

@@ -403,11 +403,11 @@ class Index:
             )
         if candidates is not None and reranker is None:
             raise ValueError(
-                f"candidates={candidates} requires a reranker. Pass reranker=..., too."
+                f"candidates is {candidates}, but reranker is None. Pass reranker=..., too."
             )
         if reranker is not None and self.texts is None:
             raise ValueError(
-                "A reranker requires texts, but the index has no texts. Build it with texts."
+                "A reranker reads texts, but the index has no texts. Build it with texts."
             )
 
     def _find(

@@ -1,4 +1,4 @@
-"""The indexes by what they hold: vectors, vectors of tokens, sparse vectors, or words.
+"""The kinds of indexes: dense vectors, token vectors, sparse vectors and words.
 
 Comment letters: N documents, D width, V vocabulary.
 """
@@ -84,7 +84,7 @@ Embedder = Annotated[
 
 
 class VectorOptions(TypedDict, total=False):
-    """Keyword arguments of `from_vectors`; each kind of index has some of them."""
+    """Keyword arguments of `from_vectors`. Each kind of index accepts some of them."""
 
     prompt: str | None
     engine: Engine | None
@@ -93,7 +93,7 @@ class VectorOptions(TypedDict, total=False):
 
 
 class BuildOptions(VectorOptions, total=False):
-    """Keyword arguments of `build`; each kind of index has some of them."""
+    """Keyword arguments of `build`. Each kind of index accepts some of them."""
 
     dim: PositiveInt | None
 
@@ -104,11 +104,10 @@ RULES = {
 
 
 class EmbeddedIndex(Index):
-    """Documents as an embedder's vectors: the base of the indexes of `TextEmbedder.index`,
-    `LateInteraction.index` and `SparseEncoder.index`.
+    """Base class of the indexes that contain vectors of an embedder.
 
     Attributes:
-        defaults: Dict. The options of `build` that a kind of index has, and their defaults.
+        defaults: Dict. The options of `build` for this kind of index, and their defaults.
     """
 
     defaults: ClassVar[Mapping[str, object]]
@@ -129,34 +128,37 @@ class EmbeddedIndex(Index):
         text_column: Name | None = None,
         **options: Unpack[BuildOptions],
     ) -> Self:
-        """Return an index of texts.
+        """Embed documents and build an index.
 
         Args:
-            embedder: The embedder of the documents and of queries.
-            documents: A list, array or column of texts, a table, or a list of dicts.
-            precision: String. Precision of the vectors of a `VectorIndex` or a `MultiVectorIndex`,
-                "float32", "int8" or "binary", see there. Centroids of tokens are learned from these
-                documents, and used for those that are added later, too. Defaults to "float32".
-            batch_size: Integer. Batch size of `embed`.
-            keep_texts: Boolean. Whether results have the text itself; without it, "text" is None.
-                Defaults to True.
-            ids: List of different texts or integers, one for each document; of a table the name of
-                a column, "id" if it has that.
-            metadata: List of dicts with the fields of each document, or a table of them; of a table
-                of documents the names of columns, in place of all others.
-            text_column: String. The column of texts of a table. Defaults to "text".
-            **options: `prompt` of `embed`, default "document"; of a `VectorIndex` also `dim` of
-                `embed` and `engine`: None compares all vectors, in NumPy; "faiss" the same by
-                faiss-cpu, in float32; "hnsw" finds most of the nearest by faiss-cpu's graph, for a
-                million documents and more; of a `MultiVectorIndex` also `pool_factor`, the number
-                of tokens that become one vector, default 1; of a `SparseIndex` also `max_terms` of
-                `embed`.
+            embedder: The embedder for the documents and the queries.
+            documents: List, array or column of texts, a table, or a list of dicts.
+            precision: String. "float32", "int8" or "binary". Precision of the vectors in a
+                `VectorIndex` or a `MultiVectorIndex`, see there. The centroids of a
+                `MultiVectorIndex` are computed from these documents and also used for documents
+                that are added later. Defaults to "float32".
+            batch_size: Integer. Number of texts per batch. Defaults to 32.
+            keep_texts: Boolean. Whether to store the texts. If False, "text" is None in the
+                results. Defaults to True.
+            ids: List of different strings or integers, one per document. For a table, the name of
+                a column. Defaults to the column "id", if it exists.
+            metadata: List of dicts with the fields of each document, or a table. If `documents` is
+                a table, a list of the columns to use as fields. Defaults to all other columns.
+            text_column: String. Name of the column of a table that contains the texts. Defaults to
+                "text".
+            **options: `prompt` of `embed`, which defaults to "document". A `VectorIndex` also
+                accepts `dim` of `embed`, and `engine`. The engine None compares the query with all
+                vectors in NumPy, and "faiss" does the same with faiss-cpu in float32. The engine
+                "hnsw" uses a graph of faiss-cpu, for a million or more documents, and finds most of
+                the nearest documents. A `MultiVectorIndex` also accepts `pool_factor`, the number
+                of tokens to merge into one vector, which defaults to 1. A `SparseIndex` also
+                accepts `max_terms` of `embed`.
 
         Raises:
-            ValueError: If `documents` or one of them is empty, or if the engine does not search in
-                this precision or by the embedder's similarity.
-            ImportError: If the engine's package faiss-cpu is not installed, or scipy for a
-                `pool_factor` above 1.
+            ValueError: If `documents` is empty or contains an empty text, or if the engine does not
+                support the precision or the embedder's similarity function.
+            ImportError: If faiss-cpu is not installed and the engine needs it, or if scipy is not
+                installed and `pool_factor` is greater than 1.
         """
         options = cls._checked(embedder, precision, options)
         given = Documents.of(documents, ids, metadata, text_column)
@@ -177,20 +179,22 @@ class EmbeddedIndex(Index):
         metadata: object = None,
         **options: Unpack[VectorOptions],
     ) -> Self:
-        """Return an index of vectors that the embedder made before.
+        """Build an index from precomputed vectors.
 
         Args:
-            embedder: The embedder of the vectors.
-            vectors: Floats, which are copied: an array (N, D); for a `MultiVectorIndex` a list of N
-                arrays (tokens, D); for a `SparseIndex` a sparse matrix (N, V) of scipy.
-            texts: N texts to return with the results, or None.
-            precision: As for `build`.
-            ids, metadata: N of each to return with the results, or None.
-            **options: As for `build`, without `dim`.
+            embedder: The embedder that computed the vectors.
+            vectors: Floats, which are copied. Array of shape (N, D), or for a `MultiVectorIndex` a
+                list of N arrays (tokens, D), or for a `SparseIndex` a scipy sparse matrix (N, V).
+            texts: List of N texts to return with the results. Defaults to None.
+            precision: String. See `build`.
+            ids, metadata: Lists of N ids and N dicts of fields to return with the results. Default
+                to None.
+            **options: Options of `build`, except `dim`.
 
         Raises:
-            ValueError: If `vectors` does not consist of vectors of finite numbers as wide as the
-                embedder's, or if the numbers of vectors, texts, ids and metadata differ.
+            ValueError: If the vectors contain values that are not finite, if they do not have the
+                dimensions of the embedder, or if the lengths of vectors, texts, ids and metadata
+                differ.
 
         Example:
             >>> from encoder_zoo import TextEmbedder
@@ -209,7 +213,7 @@ class EmbeddedIndex(Index):
 
     @classmethod
     def _checked(cls, embedder: Any, precision: str | None, options: Mapping) -> dict[str, Any]:
-        """Return the options of a kind of index, checked, with its defaults."""
+        """Check the options and add the defaults of this kind of index."""
         if precision is not None:
             options = {**options, "precision": precision}
         for name, value in options.items():
@@ -223,53 +227,54 @@ class EmbeddedIndex(Index):
 
     @classmethod
     def _of(cls, embedder: Any, vectors: Any, documents: Documents, options: Mapping) -> Self:
-        """Return an index of vectors as `_embed` returns them, and of their documents."""
+        """Create an index from documents and their vectors, which `_embed` returned."""
         store = cls._stored(vectors, embedder.similarity_function, options)
         names = {"prompt", *cls.rules} - {"precision"}
         return cls(embedder, store, documents, **{name: options[name] for name in names})
 
     @staticmethod
     def _given(embedder: Any, vectors: Any, options: Mapping) -> Any:
-        """Return vectors of N documents as `_embed` returns them, checked and copied."""
+        """Check and copy given vectors. Return them in the format of `_embed`."""
         raise NotImplementedError
 
     @staticmethod
     def _stored(vectors: Any, function: str, options: Mapping) -> Store:
-        """Return the store of vectors as `_embed` returns them, compared by a similarity."""
+        """Create the store from vectors in the format of `_embed`."""
         raise NotImplementedError
 
 
 class VectorIndex(EmbeddedIndex):
-    """Find the documents that are nearest to a text. Made by `TextEmbedder.index`.
+    """Semantic search with one vector per document. Created by `TextEmbedder.index`.
 
         index = embedder.index(documents)
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
         index.save("index")
         index = embedder.load_index("index")
 
-    The search compares a query with all documents, in blocks: no training, memory that does not
-    grow with the index. `precision` is that of the documents' vectors, the query is always float32:
+    A search compares the query with all documents, in blocks. It needs no training, and its memory
+    does not grow with the index. The vectors of documents are stored with a `precision`. Queries
+    are always float32:
 
-    - "float32": exact. 4 bytes for a number, 150 MB for 100,000 vectors of 384.
-    - "int8": a quarter of that. 256 steps for each dimension over its range in the corpus.
-    - "binary": int8, and the signs, one bit for a number. Only the signs are compared with all
-      documents, many times faster for a single query; the order of the 20 nearest for each result,
-      200 at least, is that of int8.
+    - "float32": exact. 4 bytes per dimension, or 150 MB for 100,000 vectors with 384 dimensions.
+    - "int8": a quarter of this size. Each dimension has 256 steps over its range in the corpus.
+    - "binary": int8 and, in addition, one sign bit per dimension. A search compares only the signs
+      with all documents, which is many times faster for a single query. Then it sorts the 20
+      nearest documents per result, at least 200, by their int8 vectors.
 
-    For a million documents and more `engine="hnsw"` makes a graph of their vectors, in float32 or
-    int8, which takes minutes; a search then compares a few thousand of them. A few of the nearest
-    are missed.
+    For a million or more documents, `engine="hnsw"` builds a graph of the vectors in float32 or
+    int8. This takes minutes, but a search then compares only a few thousand vectors. It misses a
+    few of the nearest documents.
 
     Args:
-        embedder: of the queries; a `TextEmbedder`, or an object with its `embed`,
+        embedder: Embedder for the queries: a `TextEmbedder`, or an object with `embed`,
             `embedding_dim`, `dim` and `similarity_function`.
-        store: the vectors, see `tasks.retrieval.vectors`.
-        documents: N of them.
-        prompt: of further documents.
-        fingerprint: the embedder's vectors of `index.FINGERPRINT_TEXTS`.
+        store: The vectors, see `tasks.retrieval.vectors`.
+        documents: The N documents.
+        prompt: Prompt for documents that are added later.
+        fingerprint: The embedder's vectors of `index.FINGERPRINT_TEXTS`.
 
     Attributes:
-        embedder, documents, prompt: as given.
+        embedder, documents, prompt: See the arguments.
 
     Example:
         >>> from encoder_zoo import TextEmbedder
@@ -313,7 +318,7 @@ class VectorIndex(EmbeddedIndex):
 
     @property
     def dim(self) -> int:
-        """Return the width of the vectors."""
+        """Return the number of dimensions of the vectors."""
         return self._store.width
 
     @property
@@ -323,8 +328,11 @@ class VectorIndex(EmbeddedIndex):
 
     @property
     def vectors(self) -> np.ndarray:
-        """Return the vectors (N, D) float32, as the search sees them: of unit length where the
-        similarity is "cosine", and rounded where the precision is lower."""
+        """Return the vectors that the search uses, (N, D) float32.
+
+        They have unit length if the similarity is "cosine", and are rounded if the precision is
+        lower than float32.
+        """
         return self._store.rows(slice(None))
 
     @staticmethod
@@ -374,18 +382,19 @@ class VectorIndex(EmbeddedIndex):
         engine: Engine | None = None,
         verify: bool = True,
     ) -> Self:
-        """Return the index that `save` wrote. Its vectors are read from the file when needed.
+        """Load an index that `save` wrote. Its vectors are memory-mapped.
 
         Args:
-            folder: written by `save`.
-            embedder: the one that the index was built with, or an equal one.
-            engine: as for `build`; None: a graph if one was saved, which is read into memory.
-            verify: whether to verify the checksums of the files.
+            folder: Path to a folder that `save` wrote.
+            embedder: The embedder that built the index, or an equal embedder.
+            engine: Engine of the search, see `build`. Defaults to None, which reads a saved graph
+                into memory if one exists.
+            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not hold such an index or is damaged, or if the index was
-                built with another embedder.
+            ValueError: If the folder does not contain an index of this kind, if it is damaged, or
+                if the index was built with a different embedder.
         """
         index = super().load(folder, embedder, verify)
         check_engine(engine, index.precision, embedder.similarity_function)
@@ -394,45 +403,47 @@ class VectorIndex(EmbeddedIndex):
 
 
 class MultiVectorIndex(EmbeddedIndex):
-    """Find the documents that match a text best, token by token. Made by `LateInteraction.index`.
+    """Search with one vector per token. Created by `LateInteraction.index`.
 
         index = colbert.index(documents, pool_factor=2)
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
         index.save("index")
         index = colbert.load_index("index")
 
-    The score of a document is MaxSim: the sum over the query's tokens of the largest product with
-    one of the document's. `precision` is that of the documents' vectors, the query is always
-    float32. Of a document of 180 tokens and vectors of 128 numbers:
+    The score of a document is MaxSim. For each token of the query, MaxSim takes the largest dot
+    product with a token of the document, and adds these products. The vectors of documents are
+    stored with a `precision`. Queries are always float32. The sizes are for a document with 180
+    tokens and 128 dimensions:
 
-    - "float32": 92 kB. A query is compared with all tokens of all documents: nothing is learned,
-      nothing is approximated.
-    - "int8": 24 kB. A vector is the number of its nearest centroid, and the difference from it in
-      255 steps. The documents are compared by the centroids of their tokens; the
-      best of them, 16 for each result, 512 at least, are scored by their vectors.
-    - "binary": 4 kB. The same, with one bit for each number of the difference. Scores are coarse:
-      `search(..., reranker=model)` embeds the best 50 texts again and orders them by exact ones.
+    - "float32": 92 kB. A search compares the query with all tokens of all documents. It is exact
+      and needs no training.
+    - "int8": 24 kB. A vector is stored as the index of its nearest centroid and the difference
+      from it, in 255 steps. A search first compares the centroids of all documents. Then it scores
+      the best 16 documents per result, at least 512, with their vectors.
+    - "binary": 4 kB. Like "int8", with one bit per dimension of the difference. The scores are
+      coarse. `search(..., reranker=model)` embeds the best 50 texts again and sorts them by exact
+      scores.
 
-    `pool_factor=2` halves all of these, and the time of a search: tokens with like meanings become
-    one.
+    `pool_factor=2` merges tokens with similar meanings into one vector. It halves these sizes and
+    the time of a search.
 
     Args:
-        embedder: of the queries; a `LateInteraction`, or an object with its `embed`,
+        embedder: Embedder for the queries: a `LateInteraction`, or an object with `embed`,
             `embedding_dim` and `similarity_function`.
-        tokens: the vectors.
-        documents: N of them.
-        prompt: of further documents.
-        pool_factor: of further documents.
-        fingerprint: the embedder's vectors of `index.FINGERPRINT_TEXTS`.
+        store: The vectors, see `tasks.retrieval.token_vectors`.
+        documents: The N documents.
+        prompt: Prompt for documents that are added later.
+        pool_factor: Pool factor for documents that are added later.
+        fingerprint: The embedder's vectors of `index.FINGERPRINT_TEXTS`.
 
     Attributes:
-        embedder, documents, prompt, pool_factor: as given.
+        embedder, documents, prompt, pool_factor: See the arguments.
 
     Source: Khattab and Zaharia 2020, ColBERT, section 3; Santhanam et al. 2022, PLAID, section 4,
     for the search by centroids.
 
     Example:
-        >>> class Letters:  # in place of an embedder: a text as vectors of its letters
+        >>> class Letters:  # a simple embedder: one vector per letter
         ...     embedding_dim, similarity_function = 256, "maxsim"
         ...     def embed(self, texts, prompt=None, batch_size=None):
         ...         return [np.eye(256, dtype="float32")[list(text.encode())] for text in texts]
@@ -469,7 +480,7 @@ class MultiVectorIndex(EmbeddedIndex):
 
     @property
     def dim(self) -> int:
-        """Return the width of the vectors."""
+        """Return the number of dimensions of the vectors."""
         return self._store.width
 
     @property
@@ -479,8 +490,10 @@ class MultiVectorIndex(EmbeddedIndex):
 
     @property
     def vectors(self) -> list[np.ndarray]:
-        """Return the vectors of each document, (tokens, D) float32, as the search sees them:
-        pooled, and rounded where the precision is lower."""
+        """Return the vectors that the search uses, one float32 array (tokens, D) per document.
+
+        They are pooled, and rounded if the precision is lower than float32.
+        """
         return [self._store.document(i) for i in range(len(self))]
 
     @staticmethod
@@ -502,7 +515,7 @@ class MultiVectorIndex(EmbeddedIndex):
         try:
             vectors = prepared_tokens(documents, self.dim)
         except ValueError as error:
-            raise ValueError(f"queries are no texts, and of the vectors: {error}") from None
+            raise ValueError(f"queries are neither texts nor vectors: {error}") from None
         vectors = queries_for(vectors, self.embedder.similarity_function)
         return GivenVectors(vectors, len(vectors), single)
 
@@ -517,27 +530,27 @@ class MultiVectorIndex(EmbeddedIndex):
 
 
 class SparseIndex(EmbeddedIndex):
-    """Find the documents that share terms with a text. Made by `SparseEncoder.index`.
+    """Search with sparse vectors. Created by `SparseEncoder.index`.
 
         index = encoder.index(documents)
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
         index.save("index")
         index = encoder.load_index("index")
 
-    For each term of the vocabulary it holds the documents that have it, and their weights. A
-    search reads the lists of the query's terms alone: no document without any of them is looked
-    at, and no score is approximate.
+    The index is an inverted index. For each term in the vocabulary, it stores the documents that
+    contain the term, and their weights. A search only reads the lists of the terms in the query.
+    The scores are exact.
 
     Args:
-        embedder: of the queries; a `SparseEncoder`.
-        store: the documents of each term.
-        documents: N of them.
-        prompt: of further documents.
-        max_terms: of further documents.
-        fingerprint: the encoder's vectors of `index.FINGERPRINT_TEXTS`.
+        embedder: Embedder for the queries, a `SparseEncoder`.
+        store: The documents of each term.
+        documents: The N documents.
+        prompt: Prompt for documents that are added later.
+        max_terms: Maximum number of terms for documents that are added later.
+        fingerprint: The encoder's vectors of `index.FINGERPRINT_TEXTS`.
 
     Attributes:
-        embedder, documents, prompt, max_terms: as given.
+        embedder, documents, prompt, max_terms: See the arguments.
 
     Example:
         >>> from encoder_zoo import SparseEncoder
@@ -561,7 +574,7 @@ class SparseIndex(EmbeddedIndex):
         width = embedder.embedding_dim
         known = sparse.issparse(vectors)
         if not known or vectors.shape[1:] != (width,) or not vectors.shape[0]:
-            raise invalid("vectors", vectors, f"a sparse matrix (N, {width}), as of embed")
+            raise invalid("vectors", vectors, f"a sparse matrix (N, {width}), as embed returns it")
         return normalized_for(vectors, embedder.similarity_function)
 
     @staticmethod
@@ -577,12 +590,12 @@ class SparseIndex(EmbeddedIndex):
 
     @property
     def mean_terms(self) -> float:
-        """Return the mean number of terms of a document."""
+        """Return the mean number of terms per document."""
         return self._store.weights.nnz / len(self)
 
     @property
     def vectors(self) -> csr_array:
-        """Return the vectors (N, V), of unit length where the similarity is "cosine"."""
+        """Return the vectors (N, V). They have unit length if the similarity is "cosine"."""
         return self._store.vectors
 
     @staticmethod
@@ -612,26 +625,28 @@ class SparseIndex(EmbeddedIndex):
 
 
 class BM25Index(Index):
-    """Find the documents that share the rarest words with a text, without any model.
+    """Search by keywords with BM25, without a model.
 
         words = ez.BM25Index(documents)
         words.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
-    Words are runs of letters, their accents and vowel signs, digits and `_`, in lower case and
-    Unicode's form NFC; of Chinese and Japanese, each Han or Hiragana character is one. Documents
-    that share none with a query are not found. Needs the package bm25s.
+    Words are sequences of letters with their accents and vowel signs, digits and `_`. They are
+    converted to lower case and to Unicode normalization form C. Each Han or Hiragana character is
+    a word. Documents that share no word with the query are not found. This class requires the
+    package bm25s.
 
     Args:
-        documents: a list, array or column of texts, a table, or rows that are dicts.
-        ids, metadata, text_column: as of `VectorIndex.build`.
+        documents: List, array or column of texts, a table, or a list of dicts.
+        ids, metadata, text_column: See `VectorIndex.build`.
 
     Raises:
-        ValueError: If `documents` or one of them is empty.
+        ValueError: If `documents` is empty or contains an empty text.
         ImportError: If the package bm25s is not installed.
 
     Source: Robertson and Zaragoza 2009, The Probabilistic Relevance Framework: BM25 and Beyond,
-    section 3. Words: as in Unicode Standard Annex 29, section 4, but for Katakana and Hangul, whose
-    runs are words, and text of Thai and its like, which would need a dictionary.
+    section 3. Words are defined as in Unicode Standard Annex 29, section 4, with two exceptions: a
+    sequence of Katakana or Hangul characters is one word, and text in Thai and similar scripts is
+    not segmented, because this would require a dictionary.
     """
 
     kind = "bm25_index"
@@ -659,15 +674,15 @@ class BM25Index(Index):
     @classmethod
     @validate_arguments
     def load(cls, folder: str | os.PathLike[str], verify: bool = True) -> Self:
-        """Return an index of the texts that `save` wrote, whose words are counted again.
+        """Load an index that `save` wrote. The words are counted again.
 
         Args:
-            folder: written by `save`.
-            verify: whether to verify the checksums of the files.
+            folder: Path to a folder that `save` wrote.
+            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not hold such an index, or is damaged.
+            ValueError: If the folder does not contain a BM25 index, or if it is damaged.
         """
         with OpenFolder(folder, [NAME, TEXTS, DOCUMENTS]) as files:
             checked_manifest(files, cls.kind, verify)
