@@ -698,6 +698,6 @@ def _check_several(hot: np.ndarray, names: Sequence) -> None:
         found = [names[i] for i in np.flatnonzero(hot[0])] if len(hot) else []
         of_class = f", all of the class{'es' * (len(found) > 1)} {', '.join(map(repr, found))}"
         raise ValueError(
-            f"The number of texts is {len(hot)}{of_class * bool(found)}. Expected texts from two "
-            "or more classes."
+            f"The number of texts is {len(hot)}{of_class * bool(found)}. Expected texts of at "
+            "least two classes."
         )

@@ -1,9 +1,9 @@
-"""The documents of an index beside their vectors: texts, ids, fields; and filters of them.
+"""The documents of an index: texts, ids and fields, and filters for the fields.
 
-Fields are filtered in arrays of NumPy, and not in tables of Arrow. Arrow's filters are as fast, but
-pyarrow takes longer to import than all of the search, has no integers of more than 64 bits, and
-saves only lines of `Documents.where`: what users give as lists, rows or tables of any library has
-to be read and checked in both cases.
+Fields are filtered with NumPy arrays instead of Arrow tables. The filters of Arrow are not faster,
+but importing pyarrow takes longer than a whole search, and pyarrow has no integers of more than 64
+bits. It would only save a few lines of `Documents.where`, because lists, rows and tables of other
+libraries have to be read and checked in both cases.
 
 Comment letters: N documents.
 """
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 Id = str | int
 Where = Mapping[str, object] | Callable[[Mapping[str, Any]], bool]
 SCALARS = (str, int, float, bool)
-MAX_SHOWN = 60  # characters of a value in an error
-MOST_BITS = 256  # of an integer: a checksum of 32 bytes
+MAX_SHOWN = 60  # characters of a value in an error message
+MOST_BITS = 256  # maximum size of an integer: a checksum with 32 bytes
 CHUNKED_AT_ONCE = 1000  # documents
-DIGITS_OF_SINGLES = 14  # 0.10000000149011612 has 19; nobody writes so many
+DIGITS_OF_SINGLES = 14  # a float32 such as 0.10000000149011612 has 19; people write fewer
 
 
 def _are_in(values: np.ndarray, wanted: list) -> Iterator[bool]:
     return map(set(wanted).__contains__, values)
 
 
-# Of a condition: which of some values meet it; of "$ne" and "$nin", which do not.
+# Functions that return which values meet a condition. "$ne" and "$nin" are negated later.
 OPERATORS = {
     **dict.fromkeys(("$eq", "$ne", "$in", "$nin"), _are_in),
     "$gt": lambda values, wanted: values > wanted[0],
@@ -54,7 +54,7 @@ OPERATORS = {
 
 
 class DocumentColumns(TypedDict, total=False):
-    """Keyword arguments that are the columns of documents, or name those of a table."""
+    """Keyword arguments with the columns of documents, or with names of columns."""
 
     ids: object
     metadata: object
@@ -62,12 +62,12 @@ class DocumentColumns(TypedDict, total=False):
 
 
 class Contexts(NamedTuple):
-    """The texts that chunks are parts of, for embedders that read these as a whole.
+    """The documents of chunks, for embedders that read whole documents (late chunking).
 
     Attributes:
-        texts: whole ones.
-        index: (N,) int64, of the text of each chunk, rising.
-        spans: (N, 2) int64, where the chunk begins and ends in it.
+        texts: List of the texts of the documents.
+        index: Int64 array of shape (N,). Index of the text of each chunk, in ascending order.
+        spans: Int64 array of shape (N, 2). Start and end of each chunk in its text, in characters.
     """
 
     texts: list[str]
@@ -77,10 +77,10 @@ class Contexts(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Column:
-    """The values of a field in some documents, each value of a list by itself.
+    """The values of a field. A list in a document counts as several values.
 
     Attributes:
-        rows: Integer array of shape (M,). Index of the document of each value, rising.
+        rows: Integer array of shape (M,). Index of the document of each value, in ascending order.
         values: Object array of shape (M,).
     """
 
@@ -89,9 +89,10 @@ class Column:
 
     @functools.cached_property
     def is_single(self) -> bool:
-        """Return whether the values are numbers that come from a column of float32.
+        """Return whether the values come from a float32 column.
 
-        All of them fit into float32, and some have more digits than a person would write.
+        This is assumed if all values fit into float32 and some of them have more digits than people
+        write.
         """
         if _kind(self.values[0]) is not float:
             return False
@@ -101,11 +102,11 @@ class Column:
         return fits and any(len(repr(value)) >= DIGITS_OF_SINGLES for value in found.tolist())
 
     def wanted(self, name: str, given: list) -> list:
-        """Return values of a condition as the column has them.
+        """Check the values of a condition and convert them to the type of the column.
 
         Args:
-            name: String. Name of the field, for errors.
-            given: List. The values.
+            name: String. Name of the field in error messages.
+            given: List of values.
         """
         kind, values = _kind(self.values[0]), []
         for value in given:
@@ -126,16 +127,17 @@ class Column:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Documents:
-    """N documents: what is known of each beside its vectors.
+    """The texts, ids and fields of N documents.
 
     Args:
-        texts: N, or None.
-        ids: N different ones, or None.
-        metadata: N dicts of a document's fields, or None. A value is a text, a number, a bool, or a
-            list of these; of a field all values are of one type.
-        contexts: of texts that are chunks to be read in their contexts; else None.
+        texts: List of N strings, or None.
+        ids: List of N different ids, or None.
+        metadata: List of N dicts with the fields of each document, or None. A value is a string, a
+            number, a bool, or a list of these. All values of a field have the same type.
+        contexts: `Contexts`, if the texts are chunks to be embedded in context. Defaults to None.
 
     Attributes:
+        texts, ids, metadata, contexts: See the arguments.
         texts, ids, metadata, contexts: as given.
 
     Example:
@@ -153,11 +155,11 @@ class Documents:
     contexts: Contexts | None = None
 
     def checked(self) -> Documents:
-        """Return the same documents with ids and fields as plain data.
+        """Check the ids and fields and convert them to plain Python values.
 
         Raises:
-            ValueError: If an id is there twice, or if a field of the metadata has values of
-                different types.
+            ValueError: If an id occurs twice, or if a field of the metadata has values of different
+                types.
         """
         ids = None if self.ids is None else _checked_ids(self.ids)
         metadata = None if self.metadata is None else _checked_metadata(self.metadata)
@@ -171,20 +173,23 @@ class Documents:
         metadata: object = None,
         text_column: str | None = None,
     ) -> Documents:
-        """Return the documents of texts, a table, or rows that are dicts.
+        """Create documents from texts, a table, or a list of dicts.
 
         Args:
-            documents: a list, array or column of texts; or a table, or a list of dicts, whose
-                column "id" are the ids, and whose other columns are fields; or BEIR's dict, {id:
-                text} or {id: {"title", "text"}}, whose titles are fields and precede the texts.
-            ids: one for each document, a text or an integer; of a table also the name of a column.
-            metadata: a dict of fields for each document, or a table of them; of a table of
-                documents also the names of columns, in place of all others.
-            text_column: of a table, the column of texts, if that is not "text".
+            documents: List, array or column of texts. A table or a list of dicts has the ids in the
+                column "id" and fields in the other columns. Also accepts the format of BEIR: {id:
+                text} or {id: {"title", "text"}}. Titles become fields and are prepended to the
+                texts.
+            ids: List of strings or integers, one per document. For a table, also the name of a
+                column.
+            metadata: List of dicts with the fields of each document, or a table. If `documents` is
+                a table, a list of the columns to use as fields instead of all other columns.
+            text_column: String. Name of the column of a table that contains the texts. Defaults to
+                "text".
 
         Raises:
-            ValueError: If the column of the texts is unknown, or if the numbers of texts, ids and
-                metadata differ.
+            ValueError: If the text column does not exist, or if texts, ids and metadata have
+                different lengths.
         """
         if isinstance(documents, Documents):
             given = {"ids": ids, "metadata": metadata, "text_column": text_column}
@@ -210,15 +215,15 @@ class Documents:
     def of_vectors(
         cls, texts: object, ids: object, metadata: object, count: int, name: str = "vectors"
     ) -> Documents:
-        """Return the documents of given vectors.
+        """Create the documents of given vectors.
 
         Args:
-            texts, ids, metadata: as of `of`, each of them or None.
-            count: of the vectors.
-            name: of these, for errors.
+            texts, ids, metadata: See `of`. Each of them can be None.
+            count: Integer. Number of vectors.
+            name: String. Name of the vectors in error messages.
 
         Raises:
-            ValueError: If the numbers of vectors, texts, ids and metadata differ.
+            ValueError: If vectors, texts, ids and metadata have different lengths.
         """
         texts = None if texts is None else checked_texts(texts, "texts")
         return cls._of_columns(texts, ids, metadata, count, name)
@@ -230,7 +235,7 @@ class Documents:
             metadata = _rows(metadata)
         for column, values in (("texts", texts), ("ids", ids), ("metadata", metadata)):
             if isinstance(values, str):
-                raise invalid(column, values, f"a list: {name} are no table with columns")
+                raise invalid(column, values, f"a list, as {name} is not a table with columns")
             if values is not None and len(_ordered(values, column)) != count:
                 raise ValueError(f"There are {len(values)} {column} for {count} {name}.")
         return cls(texts, ids, metadata).checked()
@@ -243,7 +248,7 @@ class Documents:
         return self.texts, self.ids, self.metadata
 
     def described(self, index: int) -> dict[str, Any]:
-        """Return what a hit says of a document: "text", and if there are any "id", "metadata"."""
+        """Return the "text" of a document and, if they exist, its "id" and "metadata"."""
         found = {} if self.ids is None else {"id": self.ids[index]}
         found["text"] = None if self.texts is None else self.texts[index]
         if self.metadata is not None:
@@ -251,23 +256,23 @@ class Documents:
         return found
 
     def without_texts(self) -> Documents:
-        """Return the same documents without their texts."""
+        """Return a copy without the texts."""
         return Documents(None, self.ids, self.metadata)
 
     def joined(self, others: Documents) -> Documents:
-        """Return these documents and further ones.
+        """Concatenate these documents and other documents.
 
         Raises:
-            ValueError: If only one of both has ids or metadata, if an id is there twice, or if a
-                field has values of different types.
+            ValueError: If only one side has ids or metadata, if an id occurs twice, or if a field
+                has values of different types.
         """
         for name in ("ids", "metadata"):
             own, further = getattr(self, name), getattr(others, name)
             if (own is None) != (further is None):
-                have, lack = ("have", "none") if further is None else ("have no", "some")
+                have, lack = ("have", "have none") if further is None else ("have no", "have some")
                 raise ValueError(
-                    f"The documents of the index {have} {name}, and these have {lack}. Give all "
-                    f"documents {name}, or none."
+                    f"The documents of the index {have} {name}, but the new documents {lack}. Give "
+                    f"{name} to all documents, or to no document."
                 )
         pairs = zip(self._parts, others._parts, strict=True)
         columns = (None if own is None else [*own, *(further or [])] for own, further in pairs)
@@ -276,25 +281,25 @@ class Documents:
         _check_types(joined.metadata or [])
         return joined
 
-    def as_in(self, others: Documents) -> Documents:
-        """Return the documents with ids and fields only where others have these."""
+    def match_columns(self, others: Documents) -> Documents:
+        """Return a copy that only has ids and fields if `others` has them."""
         ids = None if others.ids is None else self.ids
         metadata = None if others.metadata is None else self.metadata
         return Documents(self.texts, ids, metadata, self.contexts)
 
     def taken(self, indices: Iterable[int]) -> Documents:
-        """Return the documents of some indices, in their order."""
+        """Select documents by their indices, in the order of the indices."""
         indices = list(indices)
         return Documents(*(None if c is None else [c[i] for i in indices] for c in self._parts))
 
     def replaced(self, indices: Sequence[int], others: Documents) -> Documents:
-        """Return these documents with others in the place of some; without metadata theirs stay."""
+        """Replace documents by index. If `others` has no metadata, the fields are kept."""
         texts = None if self.texts is None else list(self.texts)
         metadata = None if self.metadata is None else list(self.metadata)
         if others.metadata is not None and metadata is None:
             raise ValueError(
-                "The documents of the index have no metadata, and these have some. Give all "
-                "documents metadata, or none."
+                "The documents of the index have no metadata, but the new documents have some. Give "
+                "metadata to all documents, or to no document."
             )
         for number, i in enumerate(indices):
             if texts is not None:
@@ -306,19 +311,18 @@ class Documents:
         return Documents(texts, self.ids, metadata)
 
     def indices_of(self, ids: object, chunks: bool = False) -> list[int]:
-        """Return the indices of some documents, in the order of the ids.
+        """Find the indices of documents by their ids, in the order of the ids.
 
         Args:
-            ids: One id, or several.
-            chunks: Whether the id of a document that was cut into chunks stands for all of them.
+            ids: One id, or several ids.
+            chunks: Boolean. Whether the id of a chunked document selects all of its chunks.
+                Defaults to False.
 
         Raises:
             ValueError: If an id is unknown, or if the documents have no ids.
         """
         if self.ids is None:
-            raise ValueError(
-                "The documents of this index have no ids. Build it with ids=[...], one for each."
-            )
+            raise ValueError("The documents of this index have no ids. Build it with ids=[...].")
         kind, found = type(self.ids[0]), []
         for one in map(_plain_scalar, _several(ids, "ids")):
             parts = self.chunks_of.get(one) if type(one) in (str, int) else None
@@ -331,15 +335,15 @@ class Documents:
         return found
 
     def _near(self, one: object, parts: list[int] | None) -> str:
-        """Return what may be meant by an unknown id, whose document may have been cut."""
+        """Return a hint for an unknown id."""
         kind = type(self.ids[0])
         if parts:
             return (
-                f" It is cut into {len(parts)} chunks: pass all of its chunks, "
+                f" It is cut into {len(parts)} chunks. Pass all of its chunks, "
                 "index.update(embedder.chunks(documents))."
             )
         if type(one) is not kind:
-            return f" Ids are of the type {kind.__name__}, such as {self.ids[0]!r:.40}."
+            return f" The ids have the type {kind.__name__}, such as {self.ids[0]!r:.40}."
         return did_you_mean(close_names(one, self.ids)) if kind is str else ""
 
     @functools.cached_property
@@ -348,7 +352,7 @@ class Documents:
 
     @functools.cached_property
     def chunks_of(self) -> dict[Id, list[int]]:
-        """Return {id of a document that was cut: the indices of its chunks}, see `chunked`."""
+        """Return a dict that maps ids of chunked documents to the indices of their chunks."""
         found: dict[Id, list[int]] = {}
         for i, (one, fields) in enumerate(zip(self.ids or (), self.metadata or (), strict=False)):
             owner = fields.get("document")
@@ -357,29 +361,29 @@ class Documents:
         return found
 
     def exchanged(self, indices: Sequence[int], others: Documents) -> Documents:
-        """Return the documents without those of some indices, and others behind them."""
+        """Remove documents by index, and add others at the end."""
         kept = np.delete(np.arange(len(self)), indices)
         if not len(kept):
             return others if self.texts is not None else others.without_texts()
         return self.taken(kept).joined(others)
 
     def where(self, condition: Where) -> np.ndarray:
-        """Return the indices of the documents that meet a condition, int64.
+        """Return the indices of the documents that meet a condition, as an int64 array.
 
         Args:
-            condition: A dict or a function. {field: value, list of values, comparisons, or a
-                function of the value}, which must all hold. Comparisons are a dict such as {"$gt":
-                300, "$lte": 500}, of `OPERATORS`. A list in a document meets a condition if one of
-                its values does; "$ne" and "$nin" if none is the value. A document without the field
-                meets no condition. A function gets a copy of a document's fields.
+            condition: Dict or function. A dict maps each field to a value, a list of values, a dict
+                of comparisons such as {"$gt": 300, "$lte": 500}, or a function of the value. All
+                of them must hold. `OPERATORS` contains the comparisons. A list in a document meets
+                a condition if one of its values does, and "$ne" and "$nin" if no value is equal. A
+                document without the field meets no condition. If the condition is a function, it
+                receives a copy of the document's fields.
 
         Raises:
-            ValueError: If a field is unknown, or if its values are of another type than the wanted
-                one.
+            ValueError: If a field is unknown, or if a value has another type than the field.
         """
         if self.metadata is None:
             raise ValueError(
-                "where needs fields, and the documents have none. Build the index with "
+                "where requires fields, but the documents have no fields. Build the index with "
                 "metadata=[{...}, ...], or from a table."
             )
         if callable(condition):
@@ -395,11 +399,11 @@ class Documents:
         return np.flatnonzero(found)
 
     def _meets(self, field: str, wanted: object) -> np.ndarray:
-        """Return which documents have a wanted value in a field, (N,) bool."""
+        """Return a mask (N,) of the documents whose field meets a condition."""
         if field not in self._columns:
             cure = ""
             if str(field).startswith("$"):
-                cure = " Pass a function of a document's fields in place of a dict for other logic."
+                cure = " For other logic, pass a function of a document's fields instead of a dict."
             raise ValueError(
                 f"where: there is no field {field!r:.{MAX_SHOWN}}."
                 f"{did_you_mean(close_names(str(field), self._columns))} Fields are "
@@ -427,14 +431,14 @@ class Documents:
         return met
 
     def _have(self, column: Column, met: Iterable[object]) -> np.ndarray:
-        """Return which documents have a value of a column that meets a condition, (N,) bool."""
+        """Return a mask (N,) of the documents with a value that meets a condition."""
         found = np.zeros(len(self), bool)
         found[column.rows[np.fromiter(met, bool, len(column.rows))]] = True
         return found
 
     @functools.cached_property
     def _columns(self) -> dict[str, Column]:
-        """Return the values of each field."""
+        """Return the column of each field."""
         columns: dict[str, tuple[list[int], list]] = {}
         for i, row in enumerate(self.metadata or ()):
             for field, value in row.items():
@@ -449,14 +453,15 @@ class Documents:
         }
 
     def groups(self, field: str, among: np.ndarray | None = None) -> list:
-        """Return the value of a field of each document, for `group_by`.
+        """Return the value of a field for each document, for `group_by`.
 
         Args:
-            field: its name.
-            among: the indices of the documents that are searched; None: all.
+            field: String. Name of the field.
+            among: Integer array. Indices of the documents to search. Defaults to None, which means
+                all documents.
 
         Raises:
-            ValueError: If the field is unknown, or if a document does not have one value of it.
+            ValueError: If the field is unknown, or if a document does not have exactly one value.
         """
         values, without = self._groups(field)
         lacking = without if among is None else np.intersect1d(without, among)
@@ -465,12 +470,12 @@ class Documents:
         return values
 
     def first_of_groups(self, field: str) -> dict[Any, int]:
-        """Return {value of a field: the index of the first document with it}."""
+        """Return a dict that maps each value of a field to the index of its first document."""
         values = self.groups(field)
         return dict(zip(reversed(values), reversed(range(len(values))), strict=True))
 
     def indices_of_groups(self, field: str, values: object) -> list[int]:
-        """Return for values of a field the index of the first document with each.
+        """Find the index of the first document with each of the given values.
 
         Raises:
             ValueError: If no document has one of the values.
@@ -485,7 +490,7 @@ class Documents:
         return [firsts[value] for value in values]
 
     def _groups(self, field: str) -> tuple[list, np.ndarray]:
-        """Return the value of a field of each document, and which of these have no single one."""
+        """Return the values of a field, and the indices of documents without a single value."""
         if field not in self._grouped:
             rows = self.metadata or [{}] * len(self)
             values = [row.get(field) for row in rows]
@@ -501,24 +506,26 @@ class Documents:
 
     @functools.cached_property
     def _grouped(self) -> dict[str, tuple[list, np.ndarray]]:
-        """Return what `_groups` returns, of fields that were asked for."""
+        """Return the cached results of `_groups`, by field."""
         return {}
 
     def chunked(
         self, tokenizer: Tokenizer, length: int, overlap: int = 0, late: bool = False
     ) -> Documents:
-        """Return the documents cut into chunks of at most so many tokens, at the ends of words.
+        """Split the documents into chunks of at most `length` tokens, at the ends of words.
 
         Args:
-            tokenizer: of this package.
-            length: most tokens of a chunk.
-            overlap: tokens that neighbouring chunks share, or fewer, as they begin with a word.
-            late: whether the chunks are to be read in their documents: with `contexts`.
+            tokenizer: A tokenizer of this package.
+            length: Integer. Maximum number of tokens per chunk.
+            overlap: Integer. Maximum number of tokens that neighbouring chunks share. The shared
+                part begins at a word. Defaults to 0.
+            late: Boolean. Whether to add `contexts`, for late chunking. Defaults to False.
 
         Returns:
-            A document for each chunk: its text; where there are ids that of its document and its
-            number, "a17#0"; and the fields of its document, with "document", its id or its index,
-            and "start" and "end", the chunk's characters in it.
+            `Documents` with one document per chunk. A chunk has the fields of its document and
+            three more: "document" is the id or index of the document, and "start" and "end" are
+            character offsets in its text. If the documents have ids, the chunks have ids such as
+            "a17#0".
 
         Raises:
             ValueError: If the metadata has a field "document", "start" or "end".
@@ -533,7 +540,9 @@ class Documents:
             {'document': 0, 'start': 2, 'end': 6}
         """
         for field in sorted({"document", "start", "end"} & set(self._columns)):
-            raise ValueError(f"metadata has the field {field!r}, which the chunks have. Rename it.")
+            raise ValueError(
+                f"metadata has the field {field!r}, but chunks use this name. Rename the field."
+            )
         texts, ids, metadata, index = [], [], [], []
         for first in range(0, len(self), CHUNKED_AT_ONCE):
             some = self.texts[first : first + CHUNKED_AT_ONCE]
@@ -542,7 +551,7 @@ class Documents:
             for i, (text, begins, stops) in enumerate(rows, first):
                 cuts = list(_cuts(begins, stops, length, overlap)) if begins else []
                 cuts = [(start, end) for start, end in cuts if text[start:end].strip()]
-                cuts = cuts or [(0, len(text))]  # of characters that the tokenizer drops
+                cuts = cuts or [(0, len(text))]  # the tokenizer drops all characters
                 owner = i if self.ids is None else self.ids[i]
                 fields = {} if self.metadata is None else self.metadata[i]
                 for number, (start, end) in enumerate(cuts):
@@ -557,7 +566,7 @@ class Documents:
     # -- files ---------------------------------------------------------------------------------
 
     def lines(self) -> list[str] | None:
-        """Return the ids and fields as a JSON object each, for a file; None if there are none."""
+        """Return one JSON object per document with its id and fields, or None without both."""
         columns = {"id": self.ids, "metadata": self.metadata}
         columns = {name: column for name, column in columns.items() if column is not None}
         rows = zip(*columns.values(), strict=True)
@@ -568,12 +577,12 @@ class Documents:
     def of_lines(
         cls, lines: Iterable[bytes] | None, texts: list[str] | None, path: object
     ) -> Documents:
-        """Return the documents of a file's lines, checked.
+        """Read documents from the lines of a file and check them.
 
         Args:
-            lines: of `lines`, or None.
-            texts: N, or None.
-            path: of the file, for errors.
+            lines: Lines that `lines` returned, or None.
+            texts: List of N strings, or None.
+            path: Path to the file, for error messages.
 
         Raises:
             ValueError: If the file is empty, or if a line is not a document.
@@ -590,12 +599,12 @@ class Documents:
                 raise invalid(f"{path}: line {number}", line, "an object with 'id' or 'metadata'")
             if rows and row.keys() != rows[0].keys():
                 raise ValueError(
-                    f"{path}: line {number} has {sorted(row)}. Expected {sorted(rows[0])}, as line "
-                    "1."
+                    f"{path}: line {number} has {sorted(row)}. Expected {sorted(rows[0])}, as in "
+                    "line 1."
                 )
             rows.append(row)
         if not rows:
-            raise ValueError(f"{path} is empty. Expected a document on each line.")
+            raise ValueError(f"{path} is empty. Expected one document per line.")
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         try:
             return cls(texts, columns.get("id"), columns.get("metadata")).checked()
@@ -606,22 +615,22 @@ class Documents:
 def _cuts(
     starts: list[int], ends: list[int], length: int, overlap: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the first character of each chunk and the one after its last.
+    """Yield the start and end offset of each chunk.
 
     Args:
-        starts, ends: of the tokens, in characters.
-        length: most tokens of a chunk.
-        overlap: most tokens that neighbouring ones share.
+        starts, ends: Lists of the character offsets of the tokens.
+        length: Integer. Maximum number of tokens per chunk.
+        overlap: Integer. Maximum number of tokens that neighbouring chunks share.
     """
     count = len(starts)
     gaps = [1, *(start - end for start, end in zip(starts[1:], ends, strict=False))]
 
     def end_of(begin: int) -> int:
-        """Return the token behind the chunk that begins with another."""
+        """Return the index after the last token of the chunk that starts at token `begin`."""
         stop = min(begin + length, count)
         if stop == count:
             return count
-        # A word that is longer than a chunk is cut, at a character, which may be several tokens.
+        # A word longer than a chunk is split between characters. A character can be several tokens.
         for least in (1, 0):
             for i in range(stop, begin, -1):
                 if gaps[i] >= least:
@@ -634,13 +643,13 @@ def _cuts(
         if end == count:
             return
         shared = range(max(begin + 1, end - overlap), end)
-        # Before a long word there may be no room for what they share: the chunk would be a part.
+        # Before a long word, a chunk that starts in the overlap may not get past the last chunk.
         begin = next((i for i in shared if gaps[i] > 0 and end_of(i) > end), end)
         end = end_of(begin)
 
 
 def beir_text(document: str | Mapping[str, str]) -> str:
-    """Return the text of one of BEIR's documents, behind its title.
+    """Join the title and the text of a document in the format of BEIR.
 
     Example:
         >>> beir_text({"title": "Cats", "text": "They sleep."}), beir_text({"text": "Tax."})
@@ -652,7 +661,7 @@ def beir_text(document: str | Mapping[str, str]) -> str:
 
 
 def _is_of_beir(documents: object, text_column: str | None) -> bool:
-    """Return whether documents are a dict of texts or rows by their ids, and not of columns."""
+    """Return whether a dict maps ids to documents, and not names to columns."""
     if not isinstance(documents, Mapping):
         return False
     if isinstance(documents.get(text_column or "text"), str):
@@ -667,7 +676,7 @@ def _row_of_beir(key: Id, row: str | Mapping, text_column: str | None) -> dict:
 
 
 def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | None) -> tuple:
-    """Return texts, ids and metadata of a table's columns."""
+    """Return the texts, ids and metadata of a table."""
     if not table:
         raise ValueError("documents is empty. Expected one or more texts.")
     name = "text" if text_column is None else text_column
@@ -686,7 +695,7 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
     for column in [*others, *([of_ids] if of_ids else [])]:
         if column not in table:
             raise ValueError(
-                f"There is no column {column!r}. Expected some of {', '.join(map(repr, table))}."
+                f"Unknown column {column!r}. The columns are {', '.join(map(repr, table))}."
             )
     if metadata is None and others:
         metadata = _rows({column: table[column] for column in others})
@@ -694,7 +703,7 @@ def _of_table(table: Mapping, ids: object, metadata: object, text_column: str | 
 
 
 def _rows(columns: Mapping) -> list[dict]:
-    """Return the rows of a table; a value that is missing is left out."""
+    """Convert a table to a list of dicts."""
     lists = {
         str(name): _ordered(plain(values), f"The column {name!r}")
         for name, values in columns.items()
@@ -702,27 +711,29 @@ def _rows(columns: Mapping) -> list[dict]:
     count = len(next(iter(lists.values()), []))
     for name, values in lists.items():
         if len(values) != count:
-            raise ValueError(f"The column {name!r} has {len(values)} rows, others have {count}.")
+            raise ValueError(
+                f"The column {name!r} has {len(values)} rows, but other columns have {count}."
+            )
     return [{name: values[i] for name, values in lists.items()} for i in range(count)]
 
 
 def _ordered(values: Any, name: str) -> Sequence:
-    """Return a column as it is, if its values have an order."""
+    """Return a column unchanged. Raise an error if its values have no order."""
     if isinstance(values, str | bytes | set | frozenset) or not hasattr(values, "__len__"):
-        raise invalid(name, values, "a list, with one for each document")
+        raise invalid(name, values, "a list with one value per document")
     return values
 
 
 def _table_of_rows(rows: Sequence) -> dict[str, list]:
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise invalid(f"documents[{i}]", row, "a dict, as others")
+            raise invalid(f"documents[{i}]", row, "a dict, like the other documents")
     names = list(dict.fromkeys(name for row in rows for name in row))
     return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _checked_ids(ids: Sequence) -> list[Id]:
-    """Return ids as plain texts or integers, all of one type and different."""
+    """Convert ids to strings or integers. Check that they are unique and of one type."""
     found = []
     for i, one in enumerate(plain(ids)):
         one = _plain_scalar(one)
@@ -738,23 +749,23 @@ def _checked_ids(ids: Sequence) -> list[Id]:
 
 
 def _check_ids(ids: list[Id]) -> None:
-    """Raise an error if ids are of several types, or if two are equal."""
+    """Raise an error if ids have different types, or if an id occurs twice."""
     first: dict[Id, int] = {}
     for i, one in enumerate(ids):
         if type(one) is not type(ids[0]):
             raise ValueError(
-                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, and ids[0] is "
+                f"ids[{i}] is {with_type(one):.{MAX_SHOWN}}, but ids[0] is "
                 f"{with_type(ids[0]):.{MAX_SHOWN}}. Expected ids of one type."
             )
         if first.setdefault(one, i) != i:
             raise ValueError(
-                f"ids[{i}] is {one!r:.{MAX_SHOWN}}, as ids[{first[one]}]. Expected a different id "
-                "for each document."
+                f"ids[{i}] is {one!r:.{MAX_SHOWN}}, the same as ids[{first[one]}]. Expected a "
+                "different id for each document."
             )
 
 
 def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
-    """Return dicts of plain values; those that are missing (None, NaN) are left out."""
+    """Convert fields to plain values. Missing values (None, NaN) are dropped."""
     rows = []
     for i, row in enumerate(metadata):
         if not isinstance(row, Mapping):
@@ -762,7 +773,9 @@ def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
         plain_row = {}
         for field, value in row.items():
             if not isinstance(field, str):
-                raise ValueError(f"metadata[{i}] has the field {field!r}. Expected texts as names.")
+                raise ValueError(
+                    f"metadata[{i}] has the field {field!r}. Expected strings as field names."
+                )
             check_writable(field, f"metadata[{i}]: the field {field!a}")
             value = _plain_value(value, f"metadata[{i}]: the field {field!r}")
             if value is not None:
@@ -773,7 +786,7 @@ def _checked_metadata(metadata: Sequence) -> list[dict[str, Any]]:
 
 
 def _check_types(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if the values of a field are of several types."""
+    """Raise an error if a field has values of different types."""
     kinds: dict[str, tuple[int, type]] = {}
     for i, row in enumerate(rows):
         for field, value in row.items():
@@ -782,15 +795,15 @@ def _check_types(rows: list[dict[str, Any]]) -> None:
                 if _kind(one) is not kind:
                     raise ValueError(
                         f"metadata[{i}]: the field {field!r} is "
-                        f"{with_type(one):.{MAX_SHOWN}}, and in "
-                        f"metadata[{first}] {kind.__name__}. Expected values of one type."
+                        f"{with_type(one):.{MAX_SHOWN}}, but in "
+                        f"metadata[{first}] it is {kind.__name__}. Expected values of one type."
                     )
 
 
 def _plain_value(value: object, name: str):
-    """Return a value as JSON has it; None if it is missing."""
+    """Convert a value to a JSON type, or to None if it is missing."""
     if isinstance(value, np.ndarray):
-        value = value.tolist()  # of an array without axes a number
+        value = value.tolist()  # an array without axes becomes a scalar
     if isinstance(value, tuple | set | frozenset):
         value = list(value)
     if isinstance(value, list):
@@ -803,7 +816,7 @@ def _plain_value(value: object, name: str):
     value = _plain_scalar(value)
     if not isinstance(value, SCALARS):
         raise invalid(
-            name, value, "a text, a number, a bool, or a list of these; str(...) makes a text of it"
+            name, value, "a string, number, bool, or a list of these; use str(...) to convert it"
         )
     if isinstance(value, float) and math.isinf(value):
         raise invalid(name, value, "a finite number")
@@ -815,14 +828,17 @@ def _plain_value(value: object, name: str):
 
 
 def _check_size(value: int, name: str) -> None:
-    """Raise an error for an integer that files of JSON do not hold."""
+    """Raise an error for an integer that is too large for JSON files."""
     if value.bit_length() > MOST_BITS:
-        raise invalid(name, value, f"at most {MOST_BITS} bits: a text holds more")
+        raise invalid(name, value, f"at most {MOST_BITS} bits. Use a string for larger numbers")
 
 
 def _plain_scalar(value: Any):
-    """Return a scalar of NumPy as Python's, a text or integer of a class of its own as plain, and
-    a date as its text in ISO 8601, which sorts by time."""
+    """Convert a scalar to a plain Python value.
+
+    NumPy scalars and instances of subclasses of str and int become plain values. Dates become
+    strings in ISO 8601 format, which sort by time.
+    """
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()  # nanoseconds would become an integer
     elif isinstance(value, np.generic) and not isinstance(value, np.timedelta64):
@@ -830,12 +846,12 @@ def _plain_scalar(value: Any):
     if isinstance(value, datetime.date):
         return _date_text(value)
     if isinstance(value, str):
-        return str.__str__(value)  # not str(), which names a member of an enumeration
+        return str.__str__(value)  # str() would return the name of an enumeration member
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _date_text(value: datetime.date) -> str:
-    """Return a date or a time in ISO 8601, without a time of day at midnight.
+    """Format a date or a datetime in ISO 8601. Midnight is omitted.
 
     Example:
         >>> _date_text(datetime.datetime(2024, 5, 1, 12, 30)), _date_text(datetime.date(2024, 5, 1))
@@ -849,34 +865,34 @@ def _date_text(value: datetime.date) -> str:
 
 
 def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a document's fields, lists included."""
+    """Copy the fields of a document, including lists."""
     return {
         name: list(value) if isinstance(value, list) else value for name, value in fields.items()
     }
 
 
 def _several(values: object, name: str) -> Iterable:
-    """Return one value, or several, as several."""
+    """Wrap a single value in a list. Return several values as an iterable."""
     values = [values] if isinstance(values, Id | bytes | np.generic) else plain(values)
     if not isinstance(values, Iterable):
-        raise invalid(name, values, "one, or a list of them")
+        raise invalid(name, values, "a single value or a list")
     return values
 
 
 def _are_several(wanted: object) -> bool:
-    """Return whether a condition names several values."""
+    """Return whether a condition contains several values."""
     if isinstance(wanted, np.ndarray):
         return wanted.ndim > 0
     return isinstance(wanted, Iterable) and not isinstance(wanted, str | bytes | Mapping)
 
 
 def _listed(wanted: object) -> list:
-    """Return the values that a condition names, one or several, as a list."""
+    """Return the values in a condition as a list."""
     if not _are_several(wanted):
         return [wanted[()] if isinstance(wanted, np.ndarray) else wanted]
     return list(wanted if isinstance(wanted, np.ndarray) else plain(wanted))
 
 
 def _kind(value: object) -> type:
-    """Return the type of a value: of numbers float, as 1 and 1.0 are equal."""
+    """Return the type of a value. It is float for all numbers, because 1 and 1.0 are equal."""
     return float if isinstance(value, int) and not isinstance(value, bool) else type(value)

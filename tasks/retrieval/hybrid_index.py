@@ -262,7 +262,7 @@ class HybridIndex(Index):
         others = [index for index in self.indexes if not isinstance(index, Index)]
         steps = [functools.partial(index.add, new.texts) for index in others]
         own = [index for index in self.indexes if isinstance(index, Index)]
-        parts = [(index, new.as_in(index.documents)) for index in own]
+        parts = [(index, new.match_columns(index.documents)) for index in own]
         steps += [index._putting(some, batch_size, indices, chunks) for index, some in parts]
         return self._together(steps)
 

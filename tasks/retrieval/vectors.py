@@ -1,11 +1,12 @@
-"""The vectors of an index in memory, and the search for the nearest ones, block by block.
+"""The vectors of an index in memory, and the search for the nearest vectors, block by block.
 
-They are kept as float32, as int8, or as int8 with their signs packed. Of N vectors of D numbers, D
-a multiple of 64, "float32" takes 4 N D bytes, "int8" N D, "binary" N D and N D / 8 of signs: the
-search reads the signs alone and then, of a few candidates, the int8 vectors. Scores are taken block
-by block, so that memory does not grow with the corpus.
+Vectors are stored as float32, as int8, or as int8 with packed signs. For N vectors with D
+dimensions, where D is a multiple of 64, "float32" takes 4 N D bytes, "int8" N D bytes, and "binary"
+N D bytes plus N D / 8 bytes for the signs. A binary search reads all signs and then the int8
+vectors of a few candidates. Scores are computed in blocks, so that memory does not grow with the
+corpus.
 
-Comment letters: Q queries, N vectors, B vectors of a block, D width, P pairs of a query and a
+Comment letters: Q queries, N vectors, B vectors of a block, D dimensions, P pairs of a query and a
 vector, W words of signs.
 """
 
@@ -32,29 +33,30 @@ if TYPE_CHECKING:
 
 Precision = Literal["float32", "int8", "binary"]
 
-BLOCK = 2**20  # numbers at a time, of scores or of vectors: 4 MB
-SAMPLE = 4096  # vectors whose scores show which ones can be among the best
-# By how much float32 rounds a score, as a share of the largest product in it.
+BLOCK = 2**20  # scores or vector values to compute at a time: 4 MB
+SAMPLE = 4096  # vectors to estimate the minimum score from
+# Maximum rounding error of a float32 score, relative to the largest product in it.
 ROUNDING = 4e-6
-QUERIES = 1024  # at a time
-TIES = 1000  # vectors beyond `k`, as near as the last one, that are looked at
-OVERSAMPLED = 20  # candidates for each result of the search among signs
+QUERIES = 1024  # to search at a time
+TIES = 1000  # vectors to keep beyond `k` if their scores are nearly equal
+OVERSAMPLED = 20  # candidates per result when signs are searched
 MIN_CANDIDATES = 200
-AT_ONCE = 32  # queries whose signs are compared: then a block has many vectors
+AT_ONCE = 32  # queries whose signs are compared at a time, so that blocks contain many vectors
 
 
 class BestPairs:
-    """Keeps those pairs of a query and a vector that can be among the `k` best of the query.
+    """Keep the pairs of a query and a vector that can be among the `k` best of the query.
 
     Args:
-        queries: Q, how many.
-        k: of every query.
-        rounding: (Q,) by how much the scores of each query are rounded; None: by a share of the
-            score. Scores that differ by less are both kept.
+        queries: Integer. Number of queries.
+        k: Integer. Number of results per query.
+        rounding: Array of shape (Q,). Rounding error of the scores of each query. Pairs whose
+            scores differ by less are both kept. Defaults to None, which uses a fraction of the
+            score.
 
     Attributes:
-        crowded: (Q,) bool, whether more than `TIES` vectors were as near as the last one, so that
-            some of them were dropped.
+        crowded: Boolean array of shape (Q,). Whether more than `TIES` vectors were as near as the
+            last result, so that some of them were dropped.
 
     Example:
         >>> best = BestPairs(queries=2, k=1)
@@ -68,13 +70,13 @@ class BestPairs:
         self.k = k
         self.crowded = np.zeros(queries, bool)
         self._rounding = rounding
-        self._least = np.full((queries, 1), -np.inf, "float32")  # a lower score is not kept
-        self._rows = self._columns = np.zeros(0, "int64")  # (P,) of queries, of vectors
+        self._least = np.full((queries, 1), -np.inf, "float32")  # lower scores are dropped
+        self._rows = self._columns = np.zeros(0, "int64")  # (P,) indices of queries and vectors
         self._scores = np.zeros(0, "float32")
         self._limit = 0
 
     def add(self, scores: np.ndarray, start: int) -> None:
-        """Add the scores (Q, B) of the vectors from index `start` on."""
+        """Add the scores (Q, B) of a block of vectors that starts at index `start`."""
         sample = scores[:, : max(SAMPLE, 64 * self.k)]
         if start == 0 and sample.shape[1] > self.k:
             self._raise_least(np.partition(sample, -self.k, axis=1)[:, -self.k])
@@ -97,7 +99,7 @@ class BestPairs:
 
     def _drop(self) -> None:
         """Drop the pairs that are not among the best so far."""
-        order = np.lexsort((-self._scores, self._rows))  # equal ones keep their order
+        order = np.lexsort((-self._scores, self._rows))  # equal scores keep their order
         rows, scores = self._rows[order], self._scores[order]
         ranks = ranks_in_groups(rows)
         kth = np.full(len(self._least), -np.inf, scores.dtype)
@@ -113,7 +115,7 @@ class BestPairs:
 
 
 def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
-    """Return the position of each item in its group, of sorted numbers of groups (P,).
+    """Return the position of each item in its group. The group numbers (P,) are sorted.
 
     Example:
         >>> ranks_in_groups(np.array([0, 0, 0, 2, 2])).tolist()
@@ -125,12 +127,13 @@ def ranks_in_groups(groups: np.ndarray) -> np.ndarray:
 def with_other_pairs(
     rows: np.ndarray, columns: np.ndarray, queries: np.ndarray, others: tuple
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of queries and vectors, with other pairs for some of the queries.
+    """Replace the pairs of some queries.
 
     Args:
-        rows, columns: (P,) of the pairs, sorted by query.
-        queries: The queries whose pairs are replaced.
-        others: Their pairs. The rows are positions in `queries`.
+        rows, columns: Integer arrays of shape (P,). Indices of the queries and vectors, sorted by
+            query.
+        queries: Indices of the queries to replace.
+        others: Rows and columns of the new pairs. The rows are positions in `queries`.
 
     Example:
         >>> pairs = with_other_pairs(np.array([0, 1]), np.array([7, 8]), np.array([0]), ([0], [9]))
@@ -152,15 +155,16 @@ def scan(
     k: int,
     rounding: np.ndarray | None = None,
 ) -> BestPairs:
-    """Return pairs of queries and vectors that include the `k` best of each query.
+    """Find pairs of queries and vectors that include the `k` best vectors of each query.
 
     Args:
-        scores: returns those of all queries and the vectors from one index up to another, (Q, B).
-        queries: Q.
-        count: N.
-        made: how many numbers `scores` holds in memory for each vector.
-        k: of each query, at most N.
-        rounding: of the scores, see `BestPairs`.
+        scores: Function that computes the scores (Q, B) for a range of vectors. Its arguments are
+            the start and the end of the range.
+        queries: Integer. Number of queries.
+        count: Integer. Number of vectors.
+        made: Integer. Number of values that `scores` computes per vector.
+        k: Integer. Number of results per query, at most N.
+        rounding: Rounding error of the scores, see `BestPairs`. Defaults to None.
 
     Example:
         >>> vectors = np.array([[1.0], [3.0], [2.0]], "float32")
@@ -179,7 +183,7 @@ def scan(
 
 
 def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the function of each item, computing the next one while one is used."""
+    """Yield the result for each item. A thread computes the next result in advance."""
     if len(items) == 1:
         yield function(items[0])
         return
@@ -193,11 +197,11 @@ def _one_ahead(function: Callable[[int], np.ndarray], items: Sequence[int]) -> I
 
 
 class Float32Vectors:
-    """Vectors as they are.
+    """Store vectors in float32.
 
     Args:
-        vectors: (N, D) float32, of unit length if the function is "cosine".
-        function: the similarity by which `nearest` compares them.
+        vectors: Float32 array of shape (N, D). Unit vectors if the function is "cosine".
+        function: Similarity function of `nearest`. Defaults to "dot".
 
     Example:
         >>> store = Float32Vectors.of(np.eye(3, 2, dtype="float32"))
@@ -207,8 +211,8 @@ class Float32Vectors:
 
     precision = "float32"
     engine: str | None = None
-    types: ClassVar[dict[str, tuple[str, int]]] = {"vectors": ("float32", 2)}  # with axes
-    of_rows: ClassVar[tuple[str, ...]] = ("vectors",)  # the arrays with a row for each vector
+    types: ClassVar[dict[str, tuple[str, int]]] = {"vectors": ("float32", 2)}  # dtypes and axes
+    of_rows: ClassVar[tuple[str, ...]] = ("vectors",)  # the arrays with one row per vector
     vectors: np.ndarray
 
     def __init__(self, *arrays: np.ndarray, function: Similarity = "dot"):
@@ -218,22 +222,22 @@ class Float32Vectors:
 
     @classmethod
     def of(cls, vectors: np.ndarray, function: Similarity = "dot") -> Self:
-        """Return a store of vectors (N, D) float32."""
+        """Create a store from float32 vectors (N, D)."""
         return cls(vectors, function=function)
 
     @classmethod
     def opened(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], **settings: Similarity
     ) -> Self:
-        """Return the store of a file's arrays, which have the right types, checked.
+        """Create a store from the arrays of a file and check their values.
 
         Args:
-            path: of the file, for errors.
-            arrays: those of `types`, and others.
-            **settings: of the constructor, beside the arrays.
+            path: Path to the file, for error messages.
+            arrays: Dict of arrays. It contains all arrays in `types`, with the right types.
+            **settings: Other arguments of the constructor.
 
         Raises:
-            ValueError: If an array is empty or does not have its shape.
+            ValueError: If an array is empty or has the wrong shape.
         """
         own = {name: arrays[name] for name in cls.types}
         for name, array in own.items():
@@ -247,11 +251,11 @@ class Float32Vectors:
 
     @classmethod
     def shapes(cls, found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays that fit those of some of them, as found in a file."""
+        """Return the expected shapes of the arrays, derived from some of the shapes in a file."""
         return {"vectors": found["vectors"]}
 
     def check(self, path: str | os.PathLike) -> None:
-        """Raise an error if numbers that were read from a file cannot be."""
+        """Raise an error if values that were read from a file are invalid."""
         for name, array in self.arrays.items():
             if array.dtype.kind == "f":
                 check_finite(array, f"{path}: {name}")
@@ -264,52 +268,53 @@ class Float32Vectors:
 
     @property
     def width(self) -> int:
-        """Return D."""
+        """Return the number of dimensions of the vectors."""
         return self.vectors.shape[1]
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arguments of the constructor, for a file."""
+        """Return the arrays to save, which are the arguments of the constructor."""
         return {name: getattr(self, name) for name in self.types}
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all arrays."""
+        """Return the size of all arrays in bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def joined(self, vectors: np.ndarray) -> Self:
-        """Return a store of these vectors and further ones (M, D) float32."""
+        """Return a store with additional float32 vectors (M, D) at the end."""
         return self._with(vectors=np.concatenate([self.vectors, vectors]))
 
     def taken(self, indices: np.ndarray) -> Self:
-        """Return a store of some of the vectors, in the order of their indices."""
+        """Return a store with the vectors at the given indices, in this order."""
         return self._with(**{name: getattr(self, name)[indices] for name in self.of_rows})
 
     def _with(self, **arrays: np.ndarray) -> Self:
-        """Return a store with other arrays in the place of some."""
+        """Return a copy in which some arrays are replaced."""
         return type(self)(*{**self.arrays, **arrays}.values(), function=self.function)
 
     def rows(self, indices) -> np.ndarray:
-        """Return some vectors in float32; `indices` is an array or a slice."""
+        """Return the vectors at `indices`, an array or a slice, in float32."""
         return np.asarray(self.vectors[indices])
 
     def nearest(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the `k` vectors nearest to each query, the nearest first, of equal ones the
-        earlier.
+        """Find the `k` nearest vectors of each query, nearest vector first.
 
-        The scores of the candidates are computed again from the float32 query and the store's
-        vectors. So they do not depend on the other queries, equal vectors have equal scores, and
-        candidates that a coarse precision found come into their order.
+        Vectors with equal scores keep their order. The scores of the candidates are computed again
+        from the float32 query and the stored vectors. So the scores do not depend on the other
+        queries, equal vectors have equal scores, and candidates from a coarse search are sorted
+        correctly.
 
         Args:
-            queries: (Q, D) float32; of unit length if the function is "cosine".
-            k: of each query, at most N, or as many as there are `among`.
-            among: the indices of the vectors that are compared, rising; None: all.
+            queries: Float32 array of shape (Q, D). Unit vectors if the function is "cosine".
+            k: Integer. Number of results per query, at most the number of vectors to search.
+            among: Integer array. Indices of the vectors to search, in ascending order. Defaults to
+                None, which searches all vectors.
 
         Returns:
-            Indices (Q, k) int64, scores (Q, k) float32.
+            Indices (Q, k) int64, and scores (Q, k) float32.
 
         Example:
             >>> vectors = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 2.0]], "float32")
@@ -340,10 +345,10 @@ class Float32Vectors:
     def candidates(
         self, queries: np.ndarray, k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return pairs of queries and vectors that include the `k` nearest of each query.
+        """Find pairs of queries and vectors that include the `k` nearest vectors of each query.
 
         Returns:
-            Queries (P,) and vectors (P,), sorted by query.
+            Indices of queries (P,) and of vectors (P,), sorted by query.
         """
 
         def scores(some: np.ndarray, dtype: str) -> Callable[[int, int], np.ndarray]:
@@ -358,7 +363,7 @@ class Float32Vectors:
         best = self._scanned(scores(queries, "float32"), len(queries), made, k, among, rounding)
         rows, columns = best.pairs()
         if best.crowded.any() and rounding is not None:
-            # So many vectors are nearly alike that float32 does not tell which ones are nearest.
+            # Many vectors are so similar that float32 cannot tell which vectors are nearest.
             close = np.flatnonzero(best.crowded)
             wide = scores(queries[close].astype("float64"), "float64")
             rounding = rounding[close] * (np.finfo("float64").eps / np.finfo("float32").eps)
@@ -375,15 +380,17 @@ class Float32Vectors:
         among: np.ndarray | None,
         rounding: np.ndarray | None = None,
     ) -> BestPairs:
-        """Return the pairs of `scan`, of the vectors that are compared."""
+        """Scan the vectors to search."""
         if among is None:
             return scan(scores, queries, len(self), made, k, rounding)
-        # Vectors that do not follow each other are copied for each block.
+        # Selected vectors are copied for each block.
         return scan(scores, queries, len(among), max(made, self.width), k, rounding)
 
     def _rounding_of(self, queries: np.ndarray) -> np.ndarray | None:
-        """Return by how much the scores of queries are rounded in float32, (Q,); None: by a share
-        of each score, as the sum of a manhattan distance has no terms of both signs."""
+        """Return the rounding errors of float32 scores, (Q,), or None for a relative error.
+
+        The sum in a Manhattan distance has no terms with different signs, so its error is relative.
+        """
         if self.function == "manhattan":
             return None
         longest = self._longest
@@ -397,14 +404,14 @@ class Float32Vectors:
 
     @functools.cached_property
     def _longest(self) -> float:
-        """Return the length of the longest vector."""
+        """Return the norm of the longest vector."""
         step = max(1, BLOCK // self.width)
         parts = (self.rows(slice(i, i + step)) for i in range(0, len(self), step))
         squares = (np.einsum("nd,nd->n", p, p, dtype="float64").max() for p in parts)
         return float(np.sqrt(max(squares)))
 
     def _numbers_made(self) -> int:
-        """Return how many numbers `_scores` holds in memory for each vector of a block."""
+        """Return the number of values that `_scores` computes per vector of a block."""
         return self.width if self.function == "manhattan" else 1
 
     def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
@@ -413,13 +420,13 @@ class Float32Vectors:
 
 
 class Int8Vectors(Float32Vectors):
-    """Vectors in 256 steps, each dimension over its own range of the corpus.
+    """Store vectors in int8. Each dimension has 256 steps over its range in the corpus.
 
-    Vectors that are added later widen the ranges, and those that are there are rounded again.
+    If vectors are added later, the ranges grow and the existing vectors are rounded again.
 
     Args:
-        vectors: (N, D) int8.
-        ranges: (2, D) float32, the least and the largest number of each dimension.
+        vectors: Int8 array of shape (N, D).
+        ranges: Float32 array of shape (2, D). Minimum and maximum of each dimension.
 
     Example:
         >>> store = Int8Vectors.of(np.array([[0.0, -1.0], [1.0, 1.0], [0.2, 0.5]], "float32"))
@@ -459,7 +466,7 @@ class Int8Vectors(Float32Vectors):
         return self._with(vectors=joined, ranges=ranges)
 
     def _in_ranges(self, ranges: np.ndarray) -> np.ndarray:
-        """Return the vectors (N, D) int8 in the steps of other ranges."""
+        """Convert the vectors to the steps of other ranges, (N, D) int8."""
         if np.array_equal(ranges, self.ranges):
             return self.vectors
         rows = max(1, BLOCK // self.width)
@@ -476,22 +483,22 @@ class Int8Vectors(Float32Vectors):
         return self.width
 
     def _rounding_of(self, queries: np.ndarray) -> None:
-        return None  # the vectors are rounded themselves
+        return None  # the quantization error is larger
 
     def _scores(self, queries: np.ndarray, part: slice | np.ndarray, dtype: str) -> np.ndarray:
         if self.function not in ("cosine", "dot"):
             return super()._scores(queries, part, dtype)
-        # A number for each query is left out: its product with the middles of the ranges.
+        # The product with the middles of the ranges is omitted. It is constant for each query.
         return (queries * steps_of(self.ranges)) @ self.vectors[part].astype("float32").T
 
 
 class BinaryVectors(Int8Vectors):
-    """Vectors as signs for the search, and as int8 for the order of what it finds.
+    """Store vectors as signs for the search, and as int8 to sort the results.
 
     Args:
-        vectors: (N, D) int8.
-        ranges: (2, D) float32, see `Int8Vectors`.
-        signs: (W, N) uint64, see `packed_signs`.
+        vectors: Int8 array of shape (N, D).
+        ranges: Float32 array of shape (2, D), see `Int8Vectors`.
+        signs: Uint64 array of shape (W, N), see `packed_signs`.
 
     Example:
         >>> store = BinaryVectors.of(np.array([[0.5, -1.0], [1.0, 1.0]], "float32"))
@@ -546,13 +553,13 @@ class BinaryVectors(Int8Vectors):
 
 
 def check_shape(path: str | os.PathLike, name: str, found: tuple, expected: tuple) -> None:
-    """Raise an error if an array of a file has another shape than expected."""
+    """Raise an error if an array in a file does not have the expected shape."""
     if found != expected:
         raise invalid(f"{path}: {name}.shape", found, str(expected))
 
 
 def steps_of(ranges: np.ndarray) -> np.ndarray:
-    """Return the width (D,) of each dimension's 256 steps.
+    """Return the step size (D,) of each dimension.
 
     Example:
         >>> steps_of(np.array([[0.0], [255.0]], "float32")).tolist()
@@ -562,7 +569,7 @@ def steps_of(ranges: np.ndarray) -> np.ndarray:
 
 
 def middles_of(ranges: np.ndarray) -> np.ndarray:
-    """Return the numbers (D,) whose int8 is 0.
+    """Return the values (D,) that int8 represents as 0.
 
     Example:
         >>> middles_of(np.array([[0.0], [255.0]], "float32")).tolist()
@@ -572,7 +579,7 @@ def middles_of(ranges: np.ndarray) -> np.ndarray:
 
 
 def quantized(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
-    """Return vectors (N, D) in the 256 steps of their ranges (2, D), as int8.
+    """Quantize vectors (N, D) to int8 in 256 steps of their ranges (2, D).
 
     Example:
         >>> quantized(np.array([[0.0], [300.0]], "float32"), np.array([[0.0], [255.0]], "float32"))
@@ -580,7 +587,7 @@ def quantized(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
                [ 127]], dtype=int8)
     """
     steps = steps_of(ranges)
-    steps = np.where(steps > 0, steps, np.float32(1))  # of a dimension that is the same everywhere
+    steps = np.where(steps > 0, steps, np.float32(1))  # for a constant dimension
     found = np.empty(vectors.shape, "int8")
     rows = max(1, BLOCK // vectors.shape[1])
     for i in range(0, len(vectors), rows):
@@ -590,7 +597,7 @@ def quantized(vectors: np.ndarray, ranges: np.ndarray) -> np.ndarray:
 
 
 def packed_signs(vectors: np.ndarray) -> np.ndarray:
-    """Return one bit for each number of vectors (N, D), whether it is positive: (W, N) uint64.
+    """Pack the signs of vectors (N, D), one bit per value: 1 if it is positive. (W, N) uint64.
 
     Example:
         >>> packed_signs(np.array([[1.0, -1.0, 2.0]], "float32")).tolist()
@@ -603,7 +610,7 @@ def packed_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 def hamming(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Return how many signs of vectors (W, N) differ from those of a query (W,), (N,) float32.
+    """Count the signs of vectors (W, N) that differ from a query (W,). Return (N,) float32.
 
     Example:
         >>> hamming(np.array([[0b1011, 0b0000]], "uint64"), np.array([0b0010], "uint64")).tolist()
@@ -616,7 +623,7 @@ def hamming(signs: np.ndarray, query: np.ndarray) -> np.ndarray:
 
 
 def bit_count(words: np.ndarray) -> np.ndarray:
-    """Return how many bits are set in each uint64, (N,) uint8.
+    """Count the bits that are set in each uint64 value. Return (N,) uint8.
 
     Example:
         >>> bit_count(np.array([0b1011, 2**64 - 1], "uint64")).tolist()
@@ -629,7 +636,7 @@ def bit_count(words: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _bits_of_bytes() -> np.ndarray:
-    """Return the number of bits in each of the 256 bytes."""
+    """Return the number of set bits in each of the 256 bytes."""
     return np.unpackbits(np.arange(256, dtype="uint8")[:, None], axis=1).sum(axis=1, dtype="uint8")
 
 
