@@ -298,8 +298,8 @@ class Documents:
         metadata = None if self.metadata is None else list(self.metadata)
         if others.metadata is not None and metadata is None:
             raise ValueError(
-                "The documents of the index have no metadata, but the new documents have some. Give "
-                "metadata to all documents, or to no document."
+                "The documents of the index have no metadata, but the new documents have some. "
+                "Give metadata to all documents, or to no document."
             )
         for number, i in enumerate(indices):
             if texts is not None:
