@@ -1,4 +1,4 @@
-"""The callback that backs up a training, its folder, and a `fit` that continues after a crash."""
+"""A callback that backs up the training, and functions to resume `fit` from a backup."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ KIND = Kind("a backup", lambda manifest: _is_of_training(manifest["training"]))
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The epoch and step that a training has reached.
+    """Epoch and step of a training.
 
     Attributes:
-        epoch: number of the epoch, from 0.
-        step: how many steps of it are done.
-        seed: of the order of the examples and of masking.
+        epoch: Integer. Index of the epoch, starting at 0.
+        step: Integer. Number of completed steps in the epoch.
+        seed: Integer. Random seed for the order of the examples and for masking.
     """
 
     epoch: int
@@ -60,11 +60,11 @@ class Position:
 
 
 class Backup:
-    """A complete backup.
+    """Complete backup.
 
     Args:
-        path: its folder.
-        manifest: read from it, with the checksums verified.
+        path: Path of the folder of the backup.
+        manifest: Dict. Contents of the manifest, after its checksums were verified.
     """
 
     def __init__(self, path: pathlib.Path, manifest: dict):
@@ -77,32 +77,32 @@ class Backup:
 
     @contextlib.contextmanager
     def arrays(self) -> Iterator[SafetensorsFile]:
-        """Open the arrays, which must still be those of the manifest."""
+        """Open the file with the arrays, and check that it still matches the manifest."""
         with OpenFolder(self.path, [MANIFEST, STATE]) as files:
             if read_manifest(files, verify=False) != self._manifest:
                 raise ValueError(
-                    f"{self.path} was replaced by another run while training continued from it. "
-                    "Give each run a backup_dir of its own."
+                    f"Another run replaced {self.path} while it was being restored. Use a separate "
+                    "backup_dir for each run."
                 )
             yield SafetensorsFile(files.file(STATE))
 
     def shapes(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of a group of variables."""
+        """Return a dict of the names and shapes of a group of variables."""
         with self.arrays() as file:
             shapes = file.shapes
         return {name: shape for name, shape in shapes.items() if name.startswith(f"{group}.")}
 
     def read(self, group: str) -> list[np.ndarray]:
-        """Return a group of variables."""
+        """Read the values of a group of variables."""
         names = self.shapes(group)
         with self.arrays() as file:
             return [file.read(f"{group}.{i}") for i in range(len(names))]
 
     def restore(self, group: str, variables: list) -> None:
-        """Assign a group of variables.
+        """Assign the stored values to a group of variables.
 
         Raises:
-            ValueError: If the backup has other variables, shapes or dtypes.
+            ValueError: If the backup contains other variables, shapes or dtypes.
         """
         now = {f"{group}.{i}": variable for i, variable in enumerate(variables)}
         shapes = {name: tuple(variable.shape) for name, variable in now.items()}
@@ -122,7 +122,7 @@ class Backup:
                 variable.assign(file.read(name))
 
     def check_same_run(self, run: dict) -> None:
-        """Raise a ValueError that names what differs if the backup is of another run."""
+        """Raise a ValueError that lists the differences if the backup belongs to another run."""
         differing = [
             f"{name} is {shown(self.run.get(name))} there, {shown(run.get(name))} now"
             for name in dict.fromkeys([*self.run, *run])
@@ -139,24 +139,25 @@ class Backup:
 
 
 def _dtype_in_backups(variable) -> str:
-    """Return the dtype of the array that `BackupAndRestore` writes of a variable."""
+    """Return the dtype of the array that a backup stores for a variable."""
     if keras.config.backend() == "torch" and "uint" in variable.dtype:
-        return np.asarray(keras.ops.convert_to_numpy(variable)).dtype.name  # torch has only some
+        # torch only supports some unsigned dtypes.
+        return np.asarray(keras.ops.convert_to_numpy(variable)).dtype.name
     return keras.backend.standardize_dtype(variable.dtype)
 
 
 class BackupFolder:
-    """The folder of a run's backups.
+    """Folder with the backups of a run.
 
     Args:
-        path: of the folder, which need not exist.
+        path: Path of the folder. The folder does not have to exist.
     """
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
 
     def check(self) -> None:
-        """Raise a ValueError if the folder holds something else, such as a preset."""
+        """Raise a ValueError if the folder contains other files, such as a preset."""
         if self.path.exists() and not self.path.is_dir():
             raise invalid("backup_dir", str(self.path), "a folder, not a file")
         checked_folder(self.path)
@@ -165,14 +166,14 @@ class BackupFolder:
                 raise invalid(
                     "backup_dir",
                     str(self.path),
-                    f"a new folder, or one of backups alone: this one holds {name}",
+                    f"a new folder or a folder that only contains backups. It contains {name}",
                 )
 
     def newest(self) -> Backup | None:
-        """Return the newest complete backup, or None if there is no backup.
+        """Return the newest complete backup, or None if the folder contains no backups.
 
         Raises:
-            ValueError: If there are backups, but none is complete.
+            ValueError: If the folder contains backups, but all of them are incomplete.
         """
         folders = self._folders()
         for folder in reversed(folders):
@@ -182,22 +183,22 @@ class BackupFolder:
                 logger.warning("A backup is skipped: %s.", str(error).partition(". ")[0])
         if folders:
             raise ValueError(
-                f"None of the {len(folders)} backups in {self.path} is complete, see the log. "
-                "Delete the folder to train from the beginning."
+                f"None of the {len(folders)} backups in {self.path} is complete. See the log for "
+                "the reasons, or delete the folder to train from the beginning."
             )
         return None
 
     def write(
         self, position: Position, arrays: dict[str, np.ndarray], task: str, run: dict, sizes: list
     ) -> pathlib.Path:
-        """Write a backup atomically, and return its folder.
+        """Write a backup atomically and return its folder.
 
         Args:
-            position: that training has reached.
-            arrays: variables by group and number.
-            task: name of the task.
-            run: see `BackupAndRestore.begin`.
-            sizes: the `window_sizes` of the data.
+            position: Position of the training.
+            arrays: Dict of names, which consist of a group and an index, to arrays.
+            task: String. Name of the task.
+            run: Dict. Settings that identify the run.
+            sizes: List. The `window_sizes` of the data.
         """
         target = self.path / f"epoch-{position.epoch:06d}-step-{position.step:09d}"
         training = {"position": dataclasses.asdict(position), "run": run, "window_sizes": sizes}
@@ -207,14 +208,14 @@ class BackupFolder:
         return target
 
     def remove_all_but(self, *kept: pathlib.Path | None) -> None:
-        """Remove backups, and the files of an interrupted write; files of the user stay."""
+        """Delete all other backups and incomplete files. Files of the user are not deleted."""
         for path in self._folders():
             if path not in kept:
                 remove_written(path, KIND)
         remove_temporary(self.path, BACKUPS)
 
     def remove(self) -> None:
-        """Remove all backups, and the folder if nothing else is in it."""
+        """Delete all backups, and the folder if it is empty afterwards."""
         self.remove_all_but()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -224,18 +225,18 @@ class BackupFolder:
 
 
 def _checked_manifest(folder: pathlib.Path) -> dict:
-    """Return the manifest of a backup whose files have their checksums."""
+    """Read the manifest of a backup and verify the checksums of its files."""
     with OpenFolder(folder, [MANIFEST, STATE]) as files:
         manifest = read_manifest(files, verify=True)
     if STATE not in manifest.get("files", ()):
         raise ValueError(f"{folder} is not complete")
     if not _is_of_training(manifest.get("training")):
-        raise ValueError(f"{folder} holds no backup of a training")
+        raise ValueError(f"{folder} contains no backup of a training")
     return manifest
 
 
 def _is_of_training(training: object) -> bool:
-    """Return whether a manifest holds the position of a training, and its run."""
+    """Return whether an entry of a manifest contains the position and the settings of a run."""
     if not isinstance(training, dict) or not isinstance(training.get("run"), dict):
         return False
     position, sizes = training.get("position"), training.get("window_sizes", [])
@@ -246,7 +247,7 @@ def _is_of_training(training: object) -> bool:
 
 
 def flat_settings(settings: dict, prefix: str = "") -> dict:
-    """Return nested settings as `{"outer.inner": value}`, without Keras's numbered names.
+    """Flatten nested settings to `{"outer.inner": value}`, without automatic layer names.
 
     Example:
         >>> flat_settings({"backbone": {"layers": 2, "name": "bert_3"}})
@@ -262,28 +263,31 @@ def flat_settings(settings: dict, prefix: str = "") -> dict:
 
 
 class BackupAndRestore(keras.callbacks.BackupAndRestore):
-    """Back up training, so that the same command, run again after a crash, continues it.
+    """Back up the training, and resume it when the same program runs again after a crash.
 
-    As `keras.callbacks.BackupAndRestore`, and more: training continues in the middle of an epoch
-    with the very step that came next, and runs as if nothing had happened: weights, optimizer and
-    its schedule, order of the examples, masking, dropout and the running metrics are those of an
-    uninterrupted run. A backup is written at the end of every epoch and, on request, every so many
-    steps. Each is a folder that is written atomically, holds checksums, and is plain data; the last
-    two are kept. A damaged one is skipped, with a line in the log.
+    This callback extends `keras.callbacks.BackupAndRestore`. It can resume in the middle of an
+    epoch, at exactly the next step. The resumed run is equal to an uninterrupted run: the weights,
+    the optimizer and its schedule, the order of the examples, masking, dropout and the running
+    metrics are restored. A backup is written at the end of every epoch and optionally after a
+    number of steps. Each backup is a folder with checksums that is written atomically and contains
+    no code. The last two backups are kept. Damaged backups are skipped with a warning.
 
-    The state of other callbacks (the patience of `EarlyStopping`) is not in a backup, and the
-    history that `fit` returns begins with the epoch it continues. Put the callback last, so that
-    changes that the others make at an epoch's end are in the backup. Of several workers the chief
-    alone writes, and all read.
+    Backups do not contain the state of other callbacks, such as the patience of `EarlyStopping`.
+    The history that `fit` returns starts at the epoch that was resumed. Pass this callback last, so
+    that backups include changes that other callbacks make at the end of an epoch. With several
+    workers, only the chief writes backups, and all workers read them.
 
     Args:
-        backup_dir: a local folder, of this `fit` alone; with several workers one that all share.
-        save_freq: "epoch", or every so many steps of an epoch as well.
-        delete_checkpoint: whether to remove the backups when training is finished.
+        backup_dir: Path of a local folder that is only used by this `fit`. With several workers,
+            all of them need access to the same folder.
+        save_freq: "epoch" or positive integer. With an integer, a backup is also written after this
+            number of steps. Defaults to "epoch".
+        delete_checkpoint: Boolean. Whether to delete the backups when the training is finished.
+            Defaults to True.
 
     Raises:
-        ValueError: If the backup belongs to another run, or `backup_dir` holds something else.
-        FloatingPointError: If the weights or the loss are not finite when a backup is due.
+        ValueError: If the backup belongs to another run, or if `backup_dir` contains other files.
+        FloatingPointError: If the weights or the loss are not finite when a backup is written.
 
     Example:
         >>> import tempfile
@@ -296,7 +300,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     """
 
     sets_learning_rate = False
-    # Keras may log the steps from threads: the backups are written between them.
+    # Keras may call the batch methods in threads. Backups are written between steps.
     async_safe = True
 
     @validate_arguments
@@ -315,13 +319,13 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def resume_position(
         self, task: keras.Model, run: dict, start: Position, window_sizes: list
     ) -> Position:
-        """Return the position of the newest complete backup, or else `start`.
+        """Return the position of the newest complete backup, or `start` if there is no backup.
 
         Args:
-            task: to be trained.
-            run: settings that identify this run, plain data.
-            start: the position of a run without a backup.
-            window_sizes: of the data, see `TrainingData`; those of a backup are put into it.
+            task: Task to train.
+            run: Dict. Settings that identify this run.
+            start: Position of a run without a backup.
+            window_sizes: List. The `window_sizes` of the data, which are filled from the backup.
         """
         self._folder.check()
         self._run, self._model, self._window_sizes = flat_settings(run), task, window_sizes
@@ -339,14 +343,14 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         return position
 
     def _check_within(self, position: Position, run: dict, start: Position) -> None:
-        """Raise a ValueError for a position that this run, whose settings are the same, has not."""
+        """Raise a ValueError if this run does not contain the position."""
         epochs, steps = run["epochs"], run["steps_per_epoch"]
         begun = start.epoch <= position.epoch < epochs and position.step < steps
         if not begun and (position.epoch, position.step) != (epochs, 0):
             raise ValueError(
                 f"The backup {self._kept} is damaged: it is at epoch {position.epoch} and step "
-                f"{position.step} of a training of {epochs} epochs of {steps} steps. Delete that "
-                "folder, and call fit again."
+                f"{position.step} of a training with {epochs} epochs of {steps} steps. Delete this "
+                "folder and call fit again."
             )
 
     def _check_same_position(self, task: keras.Model, position: Position) -> None:
@@ -357,7 +361,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             raise invalid(
                 "backup_dir",
                 str(self._folder.path.absolute()),
-                "a folder that all workers share: they found different backups, of "
+                "a folder that all workers share. The workers found different backups, of "
                 f"{' and of '.join(found)}",
             )
 
@@ -365,11 +369,11 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         """Restore the running metrics in the middle of an epoch.
 
         Args:
-            batches: of the training; the metrics are built for the first.
+            batches: Dataset of training batches. The first batch is used to build the metrics.
         """
         model = self.model
         if len(model.metrics_variables) < len(self._continued.shapes("metrics")):
-            # Keras's trainer for TensorFlow builds them in its first step only.
+            # The TensorFlow trainer of Keras only builds the metrics in its first step.
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(next(iter(batches)))
             y_pred = model(x, training=False)
             model.compute_loss(x, y, y_pred, sample_weight, training=False)
@@ -381,7 +385,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self._continued.restore("metrics", model.metrics_variables)
 
     def _restore_metrics_of_replica(self) -> None:
-        # The replicas' metrics are added up: the first gets them all.
+        # The metrics of all replicas are summed, so the first replica gets the whole state.
         if tf.distribute.get_replica_context().replica_id_in_sync_group == 0:
             self._continued.restore("metrics", self.model.metrics_variables)
 
@@ -390,8 +394,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
     def on_train_begin(self, logs=None):
         if self._run is None:
             raise ValueError(
-                "encoder_zoo.BackupAndRestore works in the `fit` of encoder_zoo's tasks. "
-                "For other models there is keras.callbacks.BackupAndRestore."
+                "encoder_zoo.BackupAndRestore only supports the tasks of encoder_zoo. For other "
+                "models, use keras.callbacks.BackupAndRestore."
             )
         if self._continued:
             model = self.model
@@ -404,7 +408,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def on_train_batch_begin(self, batch, logs=None):
         if self._at_first_step:
-            # Not before: torch's generator is drawn from when Keras begins to read the data.
+            # Restored only now, because Keras uses torch's generator when it starts to read data.
             self._at_first_step = False
             _set_random_state(self._continued.read("random"))
         if self.save_freq != "epoch" and batch - self._saved_step >= self.save_freq:
@@ -412,7 +416,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
             self._saved_step = batch
 
     def on_train_batch_end(self, batch, logs=None):
-        """Do nothing: Keras's own backups would be written here."""
+        """Override the method of Keras, which would write its own backups."""
 
     def on_epoch_end(self, epoch, logs=None):
         self._save(epoch + 1, 0)
@@ -426,8 +430,8 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
     def _save(self, epoch: int, step: int) -> None:
         model = self.model
-        # Every worker takes part: metrics are summed over all of them when they are read, and of
-        # weights over several processes each has a part.
+        # Every worker takes part because metrics are summed over all workers when they are read,
+        # and weights can be distributed over several processes.
         arrays = {
             f"{group}.{i}": np.asarray(whole_array(variable), order="C")
             for group, variables in (
@@ -447,7 +451,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
         self._kept = new
 
     def _check_finite(self, arrays: dict[str, np.ndarray], epoch: int, step: int) -> None:
-        """Raise an error if the weights, or in the middle of an epoch the loss, are not finite."""
+        """Raise an error if the weights are not finite, or the loss in the middle of an epoch."""
         weights = (array for name, array in arrays.items() if name.startswith("model."))
         finite = all(np.isfinite(array).all() for array in weights)
         if step and finite:
@@ -461,7 +465,7 @@ class BackupAndRestore(keras.callbacks.BackupAndRestore):
 
 
 def _random_state() -> list:
-    """Return the states of torch's generators; on other backends the model has its own."""
+    """Return the states of torch's generators. On other backends, models have their own state."""
     if keras.config.backend() != "torch":
         return []
     import torch
@@ -471,7 +475,7 @@ def _random_state() -> list:
 
 
 def _set_random_state(states: list[np.ndarray]) -> None:
-    """Set torch's generators, from `_random_state`."""
+    """Restore the states that `_random_state` returned."""
     if states:
         import torch
 
@@ -481,7 +485,7 @@ def _set_random_state(states: list[np.ndarray]) -> None:
 
 
 def _is_chief(model: keras.Model) -> bool:
-    """Return whether this process writes: of several workers one does."""
+    """Return whether this process writes the backups."""
     if keras.config.backend() == "tensorflow":
         return model.distribute_strategy.extended.should_checkpoint
     if keras.config.backend() == "jax":
@@ -492,17 +496,17 @@ def _is_chief(model: keras.Model) -> bool:
 
 
 class RestOfEpoch(keras.callbacks.CallbackList):
-    """The callbacks of a `fit` whose first epoch begins in its middle.
+    """List of callbacks for a `fit` that resumes in the middle of an epoch.
 
-    Keras numbers that epoch's steps from 0 and runs a whole epoch of them. Here the callbacks get
-    the steps' own numbers, and the epoch ends at its last step.
+    Keras counts the steps of the resumed epoch from 0 and runs a full epoch. This list passes the
+    original step indices to the callbacks and ends the epoch at its last step.
 
     Args:
-        callbacks: of the user.
-        backup: the one among them that training continues from.
-        batches: that Keras trains on.
-        done: steps of the first epoch that are done.
-        **params: those of `keras.callbacks.CallbackList`.
+        callbacks: List of callbacks of the user.
+        backup: `BackupAndRestore` callback that the training is resumed from.
+        batches: Dataset of training batches.
+        done: Integer. Number of completed steps of the first epoch.
+        **params: Arguments of `keras.callbacks.CallbackList`.
     """
 
     def __init__(
@@ -541,16 +545,16 @@ class RestOfEpoch(keras.callbacks.CallbackList):
 
 
 def resume(task: keras.Model, data: Source, callbacks: list, verbose: int | str) -> tuple:
-    """Return the arguments of Keras's `fit`, from where a backup left the training.
+    """Return the arguments for `fit` of Keras to start or resume a training.
 
     Args:
-        task: `TextModel` to be trained.
-        data: `Source` to train on.
-        callbacks: List of callbacks, perhaps with a `BackupAndRestore`.
+        task: `TextModel` to train.
+        data: `Source` of the training data.
+        callbacks: List of callbacks. A `BackupAndRestore` in the list resumes the training.
         verbose: Verbosity, as in Keras.
 
     Returns:
-        Dict of the arguments, and the number of steps of the first epoch that are done.
+        Dict of the arguments, and the number of completed steps of the first epoch.
     """
     epochs, steps = data.plan.epochs, data.steps_per_epoch
     callbacks = stopping_at_divergence(callbacks)
@@ -561,7 +565,7 @@ def resume(task: keras.Model, data: Source, callbacks: list, verbose: int | str)
         run = {"initial_epoch": epochs.start, "epochs": epochs.stop, "steps_per_epoch": steps}
         run = {**_describe_task(task), "class_weight": data.class_weights, **data.describe(), **run}
         position = backup.resume_position(task, run, position, data.window_sizes)
-    # After the last epoch Keras still reads a batch.
+    # Keras also reads a batch after the last epoch.
     done = (position.epoch - epochs.start) * steps + position.step
     batches = data.batches(position.seed, done if position.epoch < epochs.stop else 0)
     options = {"epochs": epochs.stop, "verbose": verbose}
@@ -573,21 +577,21 @@ def resume(task: keras.Model, data: Source, callbacks: list, verbose: int | str)
 
 
 def _common_seed(strategy: tf.distribute.Strategy | None, steps: int, has_backup: bool) -> int:
-    """Return the first worker's random seed, after a check that all workers train alike."""
-    # `keras.utils.set_random_seed` makes it repeatable.
+    """Return the random seed of the first worker, and check that all workers train alike."""
+    # `keras.utils.set_random_seed` makes the seed reproducible.
     drawn = int(np.random.randint(2**31))
     workers = of_all_workers(strategy, [drawn, steps, has_backup])
     found = sorted({f"{n} steps{' and backups' if backs else ''}" for _, n, backs in workers})
     if len(found) > 1:
         raise ValueError(
-            f"The workers call `fit` differently: {' / '.join(found)}. Expected as many steps in "
-            "an epoch, and BackupAndRestore in all of them or none."
+            f"The workers call `fit` differently: {' / '.join(found)}. Expected the same number of "
+            "steps per epoch, and BackupAndRestore in all workers or in none of them."
         )
     return workers[0][0]
 
 
 def _describe_task(task: keras.Model) -> dict:
-    """Return the settings that must be the same for a training to continue, as plain data."""
+    """Return the settings that must be equal to resume a training, as plain data."""
     preprocessor = task.preprocessor.get_config() if task.preprocessor else {}
     return {
         "task": type(task).__name__,
@@ -600,10 +604,10 @@ def _describe_task(task: keras.Model) -> dict:
 
 
 def plain_settings(value):
-    """Return the settings of a loss, or of a part of one, as plain data; functions by name.
+    """Convert the settings of a loss to plain data, with functions as their names.
 
-    Keras serializes no lambda without a warning, and leaves out what the `get_config` of a user's
-    own loss does.
+    Keras warns when it serializes a lambda, and omits settings that are missing in `get_config` of
+    a custom loss.
 
     Example:
         >>> import operator

@@ -1,11 +1,11 @@
-"""Training on several devices or machines through `tf.distribute`, or in processes of JAX.
+"""Training on several devices or machines with `tf.distribute` or `keras.distribution`.
 
-A model that is built in a strategy's scope learns from a batch what one device would learn: every
-replica gets its part of the batch, loss and gradients are those of the whole batch. Keras 3.15 does
-not do so in seven cases, each named where it is corrected.
+A model that is built in the scope of a strategy is trained as on one device: every replica computes
+a part of the batch, and the loss and the gradients refer to the whole batch. Keras 3.15 differs
+from this in seven cases. Comments describe each case where it is corrected.
 
-Under `keras.distribution` on JAX a batch is one array over all devices, of which each process gives
-its own part.
+With `keras.distribution` on JAX, a batch is one array over all devices. Each process provides its
+own part of this array.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 def shard_of_process() -> tuple[int, int]:
-    """Return which part of a batch this process of JAX gives, and how many parts there are.
+    """Return the index of the part of a batch that this JAX process provides, and the part count.
 
     Example:
         >>> shard_of_process()
@@ -52,7 +52,7 @@ def shard_of_process() -> tuple[int, int]:
 
 
 def part_of_process(dataset):
-    """Return a dataset of this process's part of every batch, where JAX runs in several."""
+    """Return a dataset with this process's part of every batch, if JAX uses several processes."""
     number, count = shard_of_process()
     if dataset is None or count == 1:
         return dataset
@@ -65,7 +65,7 @@ def part_of_process(dataset):
 
 @contextlib.contextmanager
 def unsharded():
-    """Have `keras.distribution` take the batches of a process as they are."""
+    """Make `keras.distribution` use the batches of a process unchanged."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         yield
@@ -79,7 +79,7 @@ def unsharded():
 
 @contextlib.contextmanager
 def whole_batches():
-    """Have every process of JAX compute whole batches, so that each has all outputs."""
+    """Make every JAX process compute whole batches, so that each process has all outputs."""
     distribution = keras.distribution.distribution()
     if shard_of_process()[1] == 1:
         yield
@@ -96,7 +96,7 @@ def whole_batches():
 
 
 def part_of_batch(batch, number, count: int):
-    """Return the rows of one of `count` replicas: equally many, give or take one, or none.
+    """Return the rows for one of `count` replicas. The numbers of rows differ by at most one.
 
     Example:
         >>> import numpy as np
@@ -116,9 +116,9 @@ def part_of_batch(batch, number, count: int):
 
 
 def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Skip a step in all replicas if its gradients are not finite in one of them.
+    """Skip a step in all replicas if the gradients are not finite in one of them.
 
-    Keras asks the first replica, as if gradients had been added up (loss_scale_optimizer.py).
+    Keras only checks the first replica, before gradients are summed (loss_scale_optimizer.py).
     """
     check = optimizer.check_finite
 
@@ -130,11 +130,11 @@ def overflow_anywhere(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
 
 
 def clip_summed_gradients(optimizer: keras.optimizers.Optimizer) -> None:
-    """Have an optimizer clip the gradient of the whole batch.
+    """Make an optimizer clip the gradient of the whole batch.
 
-    Keras clips the gradients of every replica and sums then (optimizers/base_optimizer.py), and it
-    takes the norm of an embedding's gradient before the rows of equal tokens are added up, which
-    depends on how a batch is divided.
+    Keras clips the gradients of every replica before it sums them (optimizers/base_optimizer.py).
+    It also computes the norm of an embedding gradient before it sums the rows of equal tokens, so
+    that the norm depends on the division of the batch.
     """
     limits = optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue
     if not any(limits) or "apply" in vars(optimizer):
@@ -163,54 +163,56 @@ def _clipped(gradients: list, norm: float | None, global_norm: float | None, val
 
 
 def check_no_accumulation(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raise a ValueError if an optimizer of Keras's accumulates gradients.
+    """Raise a ValueError if a Keras optimizer accumulates gradients.
 
-    It does so in the branch of a condition, in which TensorFlow does not sum over replicas
+    Keras accumulates gradients in a conditional branch, where TensorFlow cannot sum over replicas
     (optimizers/base_optimizer.py).
     """
     if optimizer.gradient_accumulation_steps:
         raise ValueError(
-            "Under tf.distribute Keras's optimizers do not support gradient_accumulation_steps. "
-            "Pass compile(gradient_accumulation_steps=...), with optimizer='auto'."
+            "Keras optimizers do not support gradient_accumulation_steps under tf.distribute. Use "
+            "compile(gradient_accumulation_steps=...) with optimizer='auto'."
         )
 
 
-MAX_COUNTING = 20  # seconds in which data of unknown length are read to be counted
-ROWS = (1, 8, 32)  # of the batches that answers are computed in, where each is compiled
+MAX_COUNTING = 20  # seconds to count the batches of data with unknown length
+ROWS = (1, 8, 32)  # batch sizes for inference if every shape is compiled
 
 
 class Distribution:
-    """The `tf.distribute.Strategy` that a model trains and predicts under, or none.
+    """The `tf.distribute.Strategy` that a model is trained and evaluated with, if any.
 
-    Without a strategy, and on other backends, every method leaves Keras as it is.
+    Without a strategy and on other backends, the methods do not change the behavior of Keras.
 
     Args:
-        strategy: in whose scope the model was built, or None.
+        strategy: Strategy in whose scope the model was built, or None.
 
     Raises:
-        ValueError: If the strategy is a ParameterServerStrategy, or Keras's backend does not
-            support the distribution.
+        ValueError: If the strategy is a ParameterServerStrategy, or if the backend does not support
+            the distribution.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None = None):
         check_backend_spreads()
         if type(strategy).__name__.startswith("ParameterServerStrategy"):
             raise ValueError(
-                "Tasks do not train under a ParameterServerStrategy, as Keras 3 has no trainer for "
-                "it. Make them in the scope of a MirroredStrategy or a MultiWorkerMirroredStrategy."
+                "Keras 3 does not support ParameterServerStrategy. Build the task in the scope of "
+                "a MirroredStrategy or a MultiWorkerMirroredStrategy."
             )
         self.strategy = strategy
         if type(strategy).__name__ == "MirroredStrategy":
             separate_collectives(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Return the strategy's scope, in which variables are created."""
+        """Return the scope of the strategy for the creation of variables."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     @contextlib.contextmanager
     def running(self):
-        """Let Keras take batches that are divided; explain the error for one that devices do not
-        divide, or after a worker has gone."""
+        """Return a context in which Keras uses batches that are already divided.
+
+        Errors about batches that cannot be divided and about lost workers get helpful messages.
+        """
         try:
             with unsharded():
                 yield
@@ -219,24 +221,25 @@ class Distribution:
                 devices = data_parallel_devices()
                 raise ValueError(
                     f"keras.distribution cannot split a batch over {devices} devices: {error}. "
-                    f"Pass batches of a multiple of {devices} rows; batch(size, "
-                    "drop_remainder=True) of a dataset leaves out the rest."
+                    f"Use a batch size that is a multiple of {devices}. For a dataset, drop the "
+                    "last batch with batch(size, drop_remainder=True)."
                 ) from error
             if torch_processes() > 1 and "not used in producing loss" in str(error):
                 raise ValueError(
-                    "The loss does not depend on all trainable weights, for whose gradients the "
-                    "processes of torch.distributed wait. Freeze the layers that the task does not "
-                    "use, as by task.backbone.pooler.trainable = False, and compile again."
+                    "The loss does not depend on all trainable weights, but the processes of "
+                    "torch.distributed wait for all gradients. Freeze the layers that the task "
+                    "does not use, for example with task.backbone.pooler.trainable = False, and "
+                    "compile again."
                 ) from error
             if not self._lost_worker(error):
                 raise
             raise RuntimeError(
-                "Another worker of this training was killed or lost its connection, see its log. "
-                "Start all workers again; with a backup callback, fit continues at the last backup."
+                "Another worker was killed or lost its connection. Check its log and restart all "
+                "workers. With a BackupAndRestore callback, fit continues from the last backup."
             ) from error
 
     def _lost_worker(self, error: Exception) -> bool:
-        """Return whether an error says that another process has gone."""
+        """Return whether an error means that the connection to another process was lost."""
         if shard_of_process()[1] > 1:
             return type(error).__name__ == "JaxRuntimeError" and "Connection" in str(error)
         if not is_multi_worker(self.strategy):  # nor is TensorFlow there, on other backends
@@ -244,7 +247,7 @@ class Distribution:
         return isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
 
     def fix_compiled(self, model: keras.Model) -> None:
-        """Correct the optimizer of a compiled model for replicas."""
+        """Adapt the optimizer of a compiled model to several replicas."""
         if keras.config.backend() != "tensorflow":
             return
         optimizer = model.optimizer
@@ -257,10 +260,10 @@ class Distribution:
             clip_summed_gradients(optimizer)
 
     def check_devices(self, model: keras.Model) -> None:
-        """Raise a ValueError for a model that was made before `keras.distribution` was set.
+        """Raise a ValueError for a model that was built before `keras.distribution` was set.
 
-        Keras would make what a step adds, such as the optimizer's variables, on other devices than
-        the weights, and the model could not learn afterwards, either.
+        Keras would create new variables, such as the state of the optimizer, on other devices than
+        the weights. The model could not be trained afterwards.
         """
         check_backend_spreads()
         distribution = keras.distribution.distribution()
@@ -269,8 +272,8 @@ class Distribution:
         devices = set(distribution.device_mesh.backend_mesh.devices.flat)
         if model.variables[0].value.sharding.device_set != devices:
             raise ValueError(
-                f"This {type(model).__name__} was made before the distribution was set, so its "
-                f"weights are not on the {len(devices)} devices. Make or load it again after "
+                f"This {type(model).__name__} was built before the distribution was set, so its "
+                f"weights are not on the {len(devices)} devices. Build or load it again after "
                 "keras.distribution.set_distribution, or call "
                 "keras.distribution.set_distribution(None)."
             )
@@ -278,15 +281,16 @@ class Distribution:
     def agree(
         self, model: keras.Model, metrics: list[ExactMetric], *sources: Source | None
     ) -> None:
-        """Check that the processes of `torch.distributed` that Keras joins have as many batches.
+        """Check that all processes of `torch.distributed` have the same number of batches.
 
         Args:
-            model: The model that is trained or evaluated.
-            metrics: List of its metrics that keep examples. They get the same room everywhere.
-            *sources: Data of the training and of its validation, or of an evaluation.
+            model: Model to train or evaluate.
+            metrics: List of metrics that store examples. All processes reserve the same memory.
+            *sources: Data for training, validation or evaluation.
 
         Raises:
-            ValueError: If the numbers differ. A process with more batches would wait for ever.
+            ValueError: If the numbers of batches differ. A process with more batches would wait
+                forever.
         """
         if not joins_processes(model):
             return
@@ -295,9 +299,9 @@ class Distribution:
         if any(batches != mine for batches, _ in found):
             listed = ", ".join(f"{batches} in process {i}" for i, (batches, _) in enumerate(found))
             raise ValueError(
-                "The processes of torch.distributed have different numbers of batches, and each "
-                f"waits for the others. Got epochs x batches of {listed}. Pass as many rows in "
-                "each process."
+                "The processes of torch.distributed have different numbers of batches, but wait "
+                f"for each other. Received epochs x batches of {listed}. Pass the same number of "
+                "rows in every process."
             )
         rooms = zip(*(capacities for _, capacities in found), strict=True)
         grown = [metric.reserve(max(room)) for metric, room in zip(metrics, rooms, strict=True)]
@@ -305,20 +309,21 @@ class Distribution:
             model.train_function = model.test_function = None
 
     def report_processes(self, model: keras.Model) -> None:
-        """Log what the other processes of `torch.distributed` have to do with this training."""
+        """Log whether the other processes of `torch.distributed` train the same model."""
         count = torch_processes()
         if count > 1 and joins_processes(model):
             logger.warning(
                 "Keras trains and evaluates one model in the %s processes of torch.distributed. "
-                "Call fit in each of them, with as many batches, of data of its own: a process "
-                "waits for the others. Answers are computed in one process alone.",
+                "Call fit in every process with the same number of batches and different data, "
+                "because the processes wait for each other. Predictions do not use the other "
+                "processes.",
                 count,
             )
         elif count > 1:
             logger.warning(
-                "fit trains in this process alone: each of the %s processes of "
-                "torch.distributed gets weights of its own. To train one model, put it into "
-                "torch.nn.parallel.DistributedDataParallel, in a loop of your own.",
+                "fit only trains in this process. Each of the %s processes of torch.distributed "
+                "has its own weights. To train a common model, use "
+                "torch.nn.parallel.DistributedDataParallel in a custom training loop.",
                 count,
             )
 
@@ -328,8 +333,8 @@ class Distribution:
         """Return a dataset of the parts of every batch, and the number of batches.
 
         Args:
-            dataset: of batches; anything else is returned as it is.
-            steps: its number of batches; None counts them.
+            dataset: Dataset of batches. Other objects are returned unchanged.
+            steps: Integer or None. Number of batches. If None, the batches are counted.
         """
         if self.strategy is None:
             return part_of_process(dataset), steps
@@ -340,7 +345,7 @@ class Distribution:
         return self.strategy.distribute_datasets_from_function(parts), steps
 
     def divided_arguments(self, arguments: dict) -> dict:
-        """Return arguments of Keras's `fit` with the datasets among them divided."""
+        """Return the arguments for `fit` of Keras with divided datasets."""
         pairs = (("x", "steps_per_epoch"), ("validation_data", "validation_steps"))
         for data, steps in pairs:
             divided = self.divided(arguments.get(data), arguments.get(steps))
@@ -348,9 +353,9 @@ class Distribution:
         return arguments
 
     def predict_on_batch(self, predict: Callable, x):
-        """Return `predict(x)` of Keras, for a batch of any size, on all replicas or devices."""
+        """Call `predict(x)` of Keras on all replicas or devices, for a batch of any size."""
         if self.strategy:
-            # Keras gives the whole batch to every replica, and returns it as often.
+            # Keras would pass the whole batch to every replica and return its outputs repeatedly.
             x = self.strategy.experimental_distribute_values_from_function(
                 functools.partial(self._part_of_replica, x)
             )
@@ -372,8 +377,8 @@ class Distribution:
     # -- inside a step -------------------------------------------------------------------------
 
     def in_replica(self) -> bool:
-        """Return whether this runs in one of several replicas."""
-        # Outside of every scope TensorFlow reports a replica context as well.
+        """Return whether the code runs in one of several replicas."""
+        # TensorFlow also reports a replica context outside of all scopes.
         return (
             self.strategy is not None
             and tf.distribute.has_strategy()
@@ -381,22 +386,22 @@ class Distribution:
         )
 
     def metrics_of_batch(self, variables: list, result: Callable[[], dict]) -> dict:
-        """Return `result()` of Keras with the metrics' variables summed over the replicas."""
+        """Call `result` of Keras with the variables of metrics summed over the replicas."""
         if not self.in_replica():
             return result()
-        # Keras would take the mean of the replicas' own results.
+        # Keras would average the results of the replicas.
         values = [array_ops.identity(v.value) for v in variables]  # on the replica's device
         sums = tf.distribute.get_replica_context().all_reduce("SUM", values)
         with keras.StatelessScope(state_mapping=list(zip(variables, sums, strict=True))):
             results = result()
-        # Of several workers' results Keras takes the mean over axis 0, which a scalar has not.
+        # With several workers, Keras averages results over axis 0, so scalars need an axis.
         if is_multi_worker(self.strategy):
             results = keras.tree.map_structure(lambda value: value[None], results)
         return results
 
 
 def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) -> list[list[int]]:
-    """Return the numbers of every worker, once for each of its replicas, the first worker first."""
+    """Return the integers of all workers in order, repeated for every replica of a worker."""
     if shard_of_process()[1] > 1:
         from jax.experimental import multihost_utils
 
@@ -408,7 +413,7 @@ def of_all_workers(strategy: tf.distribute.Strategy | None, numbers: list[int]) 
 
 
 def check_divisible(examples: dict, batch_size: int) -> None:
-    """Raise a ValueError if Keras on JAX cannot split every batch over the devices."""
+    """Raise a ValueError if Keras on JAX cannot split all batches over the devices."""
     devices, count = data_parallel_devices(), examples["token_ids"].shape[0]
     if batch_size % devices or count % batch_size % devices:
         fitting = -(-batch_size // devices) * devices
@@ -421,21 +426,21 @@ def check_divisible(examples: dict, batch_size: int) -> None:
 
 
 def spreads_models() -> bool:
-    """Return whether `keras.distribution` works on this backend, which only its devices tell.
+    """Return whether `keras.distribution` works on this backend.
 
-    Keras's backend for TensorFlow lists devices, and leaves a distribution aside.
+    The TensorFlow backend of Keras lists devices, but ignores distributions.
     """
     backend = keras.config.backend()
     if backend == "torch":
         try:
             keras.distribution.list_devices()
-        except AttributeError:  # Keras has no such part for this backend
+        except AttributeError:  # Keras does not implement distributions for this backend
             return False
     return backend in ("jax", "torch")
 
 
 def current_strategy() -> tf.distribute.Strategy | None:
-    """Return the strategy in whose scope this is called, or None.
+    """Return the strategy of the current scope, or None.
 
     Example:
         >>> current_strategy() is None
@@ -447,13 +452,13 @@ def current_strategy() -> tf.distribute.Strategy | None:
 
 
 def check_backend_spreads() -> None:
-    """Raise a ValueError for a distribution that this backend does not train tasks under."""
+    """Raise a ValueError if this backend does not support training with the distribution."""
     backend, tensorflow = keras.config.backend(), sys.modules.get("tensorflow")
     distribution = keras.distribution.distribution()
     if backend == "torch" and isinstance(distribution, keras.distribution.ModelParallel):
         raise ValueError(
-            "PyTorch does not divide the attention of tasks under keras.distribution.ModelParallel "
-            "in useful time. Start the process with KERAS_BACKEND=jax, or use DataParallel."
+            "keras.distribution.ModelParallel is too slow for the attention of tasks on PyTorch. "
+            "Start the process with KERAS_BACKEND=jax, or use DataParallel."
         )
     if distribution is not None and not spreads_models():
         asked, needed = "keras.distribution", "jax"
@@ -463,13 +468,13 @@ def check_backend_spreads() -> None:
     else:
         return
     raise ValueError(
-        f"{asked} needs the backend {needed!r}: on {backend!r} only one device would be used. "
+        f"{asked} requires the backend {needed!r}. On {backend!r}, only one device would be used. "
         f"Start the process with KERAS_BACKEND={needed}, or {undo}."
     )
 
 
 def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
-    """Return whether several processes run the program under this strategy."""
+    """Return whether the strategy uses several processes."""
     return (
         strategy is not None
         and isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -478,7 +483,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy | None) -> bool:
 
 
 def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
-    """Return the index of this process among the strategy's workers, and their number.
+    """Return the index of this process among the workers of a strategy and the number of workers.
 
     Example:
         >>> worker_of(None)
@@ -493,9 +498,9 @@ def worker_of(strategy: tf.distribute.Strategy | None) -> tuple[int, int]:
 
 
 def data_parallel_devices() -> int:
-    """Return over how many devices of this process `keras.distribution` splits a batch.
+    """Return the number of data-parallel devices of this process.
 
-    On PyTorch, where Keras spreads models, each process has one device.
+    On PyTorch, each process has one device.
     """
     distribution = keras.distribution.distribution()
     if distribution is None or keras.config.backend() != "jax":
@@ -505,13 +510,13 @@ def data_parallel_devices() -> int:
 
 
 def _rows_of_program(count: int, devices: int) -> int:
-    """Return the number that the rows of a batch are a multiple of, so that programs are few."""
+    """Return the multiple that batch sizes are padded to, so that few programs are compiled."""
     rows = next((n for n in ROWS if n >= count), ROWS[-1])
     return -(-rows // devices) * devices
 
 
 def pad_indices(count: int, multiple: int) -> np.ndarray:
-    """Return the indices of some examples, the last repeated up to the next multiple.
+    """Return indices of examples, with the last index repeated up to a multiple of `multiple`.
 
     Example:
         >>> pad_indices(3, 2).tolist()
@@ -521,10 +526,10 @@ def pad_indices(count: int, multiple: int) -> np.ndarray:
 
 
 def count_batches(dataset: tf.data.Dataset) -> int:
-    """Return the number of batches, counted in one pass if the dataset does not know it.
+    """Return the number of batches in a dataset. If it is unknown, count them in one pass.
 
     Raises:
-        ValueError: If the dataset is endless.
+        ValueError: If the dataset is infinite.
     """
     count = int(dataset.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
@@ -536,11 +541,11 @@ def count_batches(dataset: tf.data.Dataset) -> int:
 
 
 def count_to_end(sizes: Iterable[int], source: str) -> int:
-    """Return the sum of sizes that are read only to be counted, of which there may be no end.
+    """Return the sum of the sizes in an iterable that may be infinite.
 
     Args:
-        sizes: of parts of the data.
-        source: description of the data for the error.
+        sizes: Iterable of integers. Sizes of the parts of the data.
+        source: String. Description of the data for the error message.
 
     Raises:
         ValueError: If the source has not ended after 20 seconds.
@@ -554,7 +559,7 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
         count += size
         if time.monotonic() - start > MAX_COUNTING:
             raise ValueError(
-                f"{source}, has not ended after {MAX_COUNTING} seconds and {count} elements. Pass "
+                f"{source} has not ended after {MAX_COUNTING} seconds and {count} elements. Pass "
                 "the number of batches: steps_per_epoch=... of fit, validation_steps=... or "
                 "steps=... of evaluate."
             )
@@ -564,17 +569,17 @@ def count_to_end(sizes: Iterable[int], source: str) -> int:
 def parts_of_batches(
     dataset: tf.data.Dataset, context: tf.distribute.InputContext
 ) -> tf.data.Dataset:
-    """Return the parts of every batch that the replicas of one worker take, one after the other.
+    """Return a dataset with the parts of every batch for the replicas of one worker.
 
-    `tf.distribute` would cut the dataset into batches of equal size, across the borders of batches
-    that are padded to different lengths. Every worker reads the whole dataset, so all must read it
-    in the same order: a `shuffle` needs a seed, and all workers the same
-    `keras.utils.set_random_seed`, which TensorFlow mixes in. A worker whose dataset holds its own
-    examples, with the auto-shard policy OFF, divides its batches among its own replicas only.
+    `tf.distribute` would rebatch the dataset to equal sizes and mix batches that are padded to
+    different lengths. Every worker reads the whole dataset, so all workers must read it in the same
+    order: a `shuffle` needs a seed, and all workers need the same `keras.utils.set_random_seed`,
+    which TensorFlow combines with that seed. With the auto-shard policy OFF, the dataset of a
+    worker contains its own examples, which are only divided among its own replicas.
 
     Args:
-        dataset: of batches, endless: then the replicas need not tell each other when it ends.
-        context: of the worker.
+        dataset: Infinite dataset of batches. The replicas do not have to synchronize its end.
+        context: InputContext of the worker.
     """
     policy = dataset.options().experimental_distribute.auto_shard_policy
     workers, worker = context.num_input_pipelines, context.input_pipeline_id
@@ -583,7 +588,7 @@ def parts_of_batches(
         workers, worker, count = 1, 0, count // workers
 
     def parts(*batch):
-        # In the order in which Keras puts the replicas' predictions together.
+        # Keras concatenates the predictions of replicas in this order.
         numbers = tf.data.Dataset.range(worker, count, workers)
         return numbers.map(lambda number: part_of_batch(batch, number, count))
 

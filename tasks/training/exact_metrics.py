@@ -1,6 +1,7 @@
-"""Metrics of all examples together, which no mean over batches equals: AUC and correlations.
+"""Metrics that cannot be averaged over batches, such as AUC and correlations.
 
-Comment letters: B batch, N examples that are kept, C classes or columns.
+Dimensions in comments: B is the batch size, N the number of stored examples and C the number of
+classes or columns.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ CAPACITY = 2**14
 
 
 class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Base of metrics that keep labels and outputs of all examples until they are reset.
+    """Base class of metrics that store the labels and outputs of all examples until a reset.
 
-    `fit` and `evaluate` make room for as many examples as they have. With more than there is room
-    for the result is NaN.
+    `fit` and `evaluate` set the capacity to their number of examples. With more examples, the
+    result is NaN.
 
-    In a replica of `tf.distribute`, and in a process of `torch.distributed`, only its own part of
-    the variables is written, so that their sum over all of them holds the examples of all.
+    Every replica of `tf.distribute` and every process of `torch.distributed` only writes its own
+    part of the variables. The sum of the variables therefore contains all examples.
 
     Args:
-        capacity: number of examples that there is room for.
+        capacity: Positive integer. Maximum number of stored examples.
     """
 
     @validate_arguments
@@ -40,16 +41,19 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         self._forget()
 
     def _forget(self) -> None:
-        """Forget the variables; `update_state` makes others."""
-        self._kept = types.MappingProxyType({})  # past Keras's tracking
+        """Delete the variables. `update_state` creates new variables."""
+        self._kept = types.MappingProxyType({})  # hidden from Keras tracking
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """Return the rows of all examples, and how many each replica has; none before the first."""
+        """Variables with the stored examples and their number in every replica.
+
+        The list is empty before the first update.
+        """
         return list(self._kept.values())
 
     def reserve(self, count: int) -> bool:
-        """Make room for so many examples; return whether variables were dropped for it."""
+        """Set the capacity to at least `count`. Return whether variables were deleted."""
         if count <= self.capacity:
             return False
         self.capacity = 2 ** math.ceil(math.log2(count))
@@ -58,11 +62,11 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         return had
 
     def columns(self, y_true, y_pred) -> tuple:
-        """Return what is kept of labels (B, 1) or (B, C), and of outputs (B, C)."""
+        """Return the columns to store: labels (B, 1) or (B, C), and outputs (B, C)."""
         return y_true, y_pred
 
     def score(self, y_true, y_pred, weight):
-        """Return the metric of all examples that have a weight (N,) above 0."""
+        """Compute the metric for all examples with weights (N,) above 0."""
         raise NotImplementedError
 
     @leaves_out_rows
@@ -79,7 +83,7 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         kept, number = self.variables
         replica, before = _replica(), ops.convert_to_tensor(number)
         at = ops.cast(before[replica], "int32") + ops.cumsum(ops.cast(counts, "int32")) - 1
-        # The last row of each part takes what does not count.
+        # Examples that are ignored are written to the last row of each part.
         at = ops.where(counts & (at < self.capacity), at, self.capacity)
         rows = ops.concatenate([y_true, y_pred, weight[:, None]], axis=1)
         rows = ops.where((at < self.capacity)[:, None], rows, 0.0)
@@ -118,23 +122,24 @@ class ExactMetric(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 
 class ClassRanking(ExactMetric):
-    """Base of metrics of how the outputs of a class rank the examples.
+    """Base class of metrics that evaluate how the outputs of a class rank the examples.
 
-    Examples are ranked by log-odds, which do not saturate as probabilities do. Of two classes the
-    score is that of the second; of more, and of several labels a text, it is the mean over the
-    classes, each against the rest, without those for which it is not defined.
+    Examples are ranked by log-odds, which do not saturate like probabilities. With two classes, the
+    score of the second class is used. With more classes or in multi-label tasks, the score is the
+    mean over the classes, each against the rest. Classes with an undefined score are excluded.
 
     Args:
-        activation: that makes probabilities of the outputs, "softmax" or "sigmoid".
-        capacity: see `ExactMetric`.
+        activation: "softmax" or "sigmoid". Activation function of the outputs. Defaults to
+            "softmax".
+        capacity: Positive integer, see `ExactMetric`.
 
     Call arguments:
-        y_true: (B,) class indices, or (B, C).
-        y_pred: (B, C) logits.
-        sample_weight: (B,).
+        y_true: Class indices of shape (B,), or labels of shape (B, C).
+        y_pred: Logits of shape (B, C).
+        sample_weight: Weights of shape (B,).
     """
 
-    undefined = float("nan")  # where no class has a score
+    undefined = float("nan")  # result if no class has a score
 
     def __init__(self, activation: str = "softmax", capacity: PositiveInt = CAPACITY, **kwargs):
         super().__init__(capacity, **kwargs)
@@ -145,7 +150,7 @@ class ClassRanking(ExactMetric):
             return y_true, y_pred
         if len(y_true.shape) == len(y_pred.shape) and y_pred.shape[-1] > 1:
             y_true = ops.argmax(y_true, -1)
-        if y_pred.shape[-1] == 2:  # no rounding makes different values of equal ones
+        if y_pred.shape[-1] == 2:  # this difference is exact for equal outputs
             return y_true, y_pred[:, 1:] - y_pred[:, :1]
         return y_true, log_odds(y_pred)
 
@@ -166,21 +171,21 @@ class ClassRanking(ExactMetric):
         return ops.where(count > 0, mean, self.undefined)
 
     def is_defined(self, positive, negative):
-        """Return whether there is a score for these weights of a class and of the rest."""
+        """Return whether the score is defined for these weights of a class and of the rest."""
         raise NotImplementedError
 
     def score_of_class(self, scores, positive, negative):
-        """Return the score of a class, from scores and weights (N,)."""
+        """Compute the score of a class from outputs and weights of shape (N,)."""
         raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AUC(ClassRanking):
-    """Computes the exact area under the ROC curve, as scikit-learn's `roc_auc_score`.
+    """Compute the exact area under the ROC curve, as `roc_auc_score` of scikit-learn.
 
-    It is the share of pairs of an example of the class and another one that are in the right order;
-    equal outputs count half. Of several classes see `ClassRanking`, as `multi_class="ovr",
-    average="macro"`. NaN where no class has both.
+    AUC is the fraction of pairs of a positive and a negative example that are ranked correctly.
+    Equal outputs count as one half. Several classes are averaged as with `multi_class="ovr",
+    average="macro"`. The result is NaN if no class has both positive and negative examples.
 
     Source: Hanley and McNeil 1982, The meaning and use of the area under a ROC curve.
 
@@ -205,10 +210,10 @@ class AUC(ClassRanking):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AveragePrecision(ClassRanking):
-    """Computes the average precision, as scikit-learn's `average_precision_score`.
+    """Compute the average precision, as `average_precision_score` of scikit-learn.
 
-    It is the mean, over the examples of the class, of the precision among the examples with as high
-    an output or a higher one. 0 where no class occurs.
+    For every example of the class, the precision is computed among the examples with the same or a
+    higher output. The result is the mean of these values, or 0 if no class occurs.
 
     Example:
         >>> metric = AveragePrecision()
@@ -233,15 +238,15 @@ class AveragePrecision(ClassRanking):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Pearson(ExactMetric):
-    """Computes Pearson's correlation over all examples; of several numbers a text the mean.
+    """Compute the Pearson correlation over all examples, averaged over the columns.
 
-    NaN where labels or outputs are constant, as in SciPy. Keras's own correlates each batch, and
-    reports the mean over the batches.
+    The result is NaN if labels or outputs are constant, as in SciPy. The metric of Keras computes
+    the mean of the correlations of batches instead.
 
     Call arguments:
-        y_true: (B, C) numbers.
-        y_pred: (B, C) numbers.
-        sample_weight: (B,); an example of weight 2 counts as two.
+        y_true: Labels of shape (B, C).
+        y_pred: Outputs of shape (B, C).
+        sample_weight: Weights of shape (B,). An example with weight 2 counts twice.
 
     Example:
         >>> metric = Pearson()
@@ -260,14 +265,14 @@ class Pearson(ExactMetric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Spearman(ExactMetric):
-    """Computes Spearman's rank correlation over all examples; ties get their mean rank.
+    """Compute the Spearman rank correlation over all examples, averaged over the columns.
 
-    Of several numbers a text it is the mean; NaN where labels or outputs are constant, as in SciPy.
+    Ties get their mean rank. The result is NaN if labels or outputs are constant, as in SciPy.
 
     Call arguments:
-        y_true: (B, C) numbers.
-        y_pred: (B, C) numbers.
-        sample_weight: (B,); an example of weight 2 counts as two.
+        y_true: Labels of shape (B, C).
+        y_pred: Outputs of shape (B, C).
+        sample_weight: Weights of shape (B,). An example with weight 2 counts twice.
 
     Source: Spearman 1904, The proof and measurement of association between two things.
 
@@ -289,16 +294,17 @@ class Spearman(ExactMetric):
 
 
 def correlation(a, b, weight):
-    """Return the correlations (C,) of columns (N, C), with weights (N, 1); NaN of constant ones."""
+    """Return the weighted correlations (C,) of columns (N, C), or NaN for constant columns."""
     total, infinite = ops.maximum(ops.sum(weight), 1e-30), float("inf")
     varies = True
     for x in (a, b):
         largest = ops.max(ops.where(weight > 0, x, -infinite), 0)
         varies &= largest > ops.min(ops.where(weight > 0, x, infinite), 0)
-    # Twice, as the rounding error of a first mean is not small beside close numbers.
+    # The mean is subtracted twice, because the rounding error of the first mean can be as large as
+    # the differences of close values.
     for _ in range(2):
         a, b = (ops.where(weight > 0, x - ops.sum(weight * x, 0) / total, 0.0) for x in (a, b))
-    scales = [ops.max(ops.abs(x), 0) for x in (a, b)]  # squares do not overflow
+    scales = [ops.max(ops.abs(x), 0) for x in (a, b)]  # prevents overflow of the squares
     a, b = (x / ops.where(s > 0, s, 1.0) for x, s in zip((a, b), scales, strict=True))
     products = [ops.sum(weight * x * y, 0) for x, y in ((a, b), (a, a), (b, b))]
     spread = ops.sqrt(products[1]) * ops.sqrt(products[2])
@@ -306,8 +312,8 @@ def correlation(a, b, weight):
 
 
 def weight_below(values, weight) -> tuple:
-    """Return for each value (N,) the weight of smaller ones, and of smaller or equal ones."""
-    values = ops.copy(values)  # those of a column, which PyTorch keeps apart, side by side
+    """Return for each value (N,) the total weight of smaller, and of smaller or equal values."""
+    values = ops.copy(values)  # makes a column contiguous in PyTorch
     order = ops.argsort(values)
     ordered = ops.take(values, order)
     sums = ops.cumsum(ops.take(weight, order))
@@ -318,9 +324,10 @@ def weight_below(values, weight) -> tuple:
 
 
 def log_odds(logits):
-    """Return the log-odds (B, C) of the classes of a softmax, plus log(C - 1): equal logits have 0.
+    """Return the log-odds (B, C) of the classes of a softmax, plus log(C - 1).
 
-    So float32 tells close logits apart, as those of a model that is hardly trained.
+    With this constant, equal logits have the value 0, so that float32 can distinguish close logits
+    of a model at the start of its training.
 
     Example:
         >>> [float(x) for x in log_odds(ops.convert_to_tensor([[1.0, 5001.0]]))[0]]
@@ -329,12 +336,12 @@ def log_odds(logits):
         [0, -3, 3]
     """
     count, classes = ops.shape(logits)[0], logits.shape[-1]
-    # Processors compute exp of the last numbers of an array by another routine, so that equal rows
-    # would have unequal results: these rows are there to be the last ones.
+    # Processors compute exp of the last values of an array with another routine, so equal rows
+    # could have different results. The padding makes sure that no real row is among the last rows.
     logits = ops.pad(logits, [[0, 16], [0, 0]])
     first = ops.max(logits, -1, keepdims=True)
     behind = logits - first
-    more = ops.expm1(behind)  # than an equal logit has, of the best class's share
+    more = ops.expm1(behind)  # share of each class minus 1, relative to the best class
     others = (ops.sum(ops.sort(more, axis=-1), -1, keepdims=True) - more) / max(1, classes - 1)
     of_close = behind - ops.log1p(ops.maximum(others, -0.99))
     is_close = ops.min(behind, -1, keepdims=True) > -1
@@ -342,26 +349,26 @@ def log_odds(logits):
     rest = ops.where(is_best, -float("inf"), logits)
     second = ops.max(rest, -1, keepdims=True)
     of_best = first - second - ops.log(_sum_of_shares(rest - second))
-    # Of another class: against the sum without its own share, which has the 1 of the best.
+    # Other classes are compared with the sum of the shares without their own share.
     others = ops.where(is_best, 1.0, _sum_of_shares(behind) - ops.exp(behind))
     found = ops.where(is_best, of_best, behind - ops.log(ops.maximum(others, 1e-30)))
     return ops.where(is_close, of_close, found + math.log(max(1, classes - 1)))[:count]
 
 
 def _sum_of_shares(logits):
-    """Return the sum (B, 1) of exp(logits), which does not depend on the order of the classes."""
+    """Return the sum (B, 1) of exp(logits), computed independently of the order of the classes."""
     return ops.sum(ops.exp(ops.sort(logits, axis=-1)), -1, keepdims=True)
 
 
 def _replicas() -> int:
-    """Return the number of replicas that have a part of the variables."""
+    """Return the number of replicas that store a part of the variables."""
     if keras.config.backend() != "tensorflow":
         return torch_processes()
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def _replica():
-    """Return the number of the replica that this runs in."""
+    """Return the index of the current replica."""
     if keras.config.backend() != "tensorflow":
         return torch_process()
     context = tf.distribute.get_replica_context()

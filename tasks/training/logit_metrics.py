@@ -1,10 +1,10 @@
-"""Losses and metrics of Keras, and others by name, for models that return logits.
+"""Metrics for models that return logits: Keras metrics, custom metrics and metrics by name.
 
-Those of Keras expect probabilities by default, and many of its metrics expect rows of 0 and 1 for
-labels that are numbers here; given logits, they return wrong numbers without an error. Functions
-and metrics that are not Keras's get the model's outputs.
+Keras metrics expect probabilities by default, and many of them expect one-hot labels instead of
+class indices. With logits, they return wrong values without an error. They are therefore wrapped.
+Custom functions and metrics receive the outputs of the model unchanged.
 
-Comment letters: B batch, C classes.
+Dimensions in comments: B is the batch size and C the number of classes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OF_CLASSES = (
     *(metrics.TruePositives, metrics.TrueNegatives),
     *(metrics.FalsePositives, metrics.FalseNegatives),
 )
-# {function: metric that computes its mean}
+# Metrics that compute the mean of a function, by the function.
 MEANS = {
     wrapped_function(metric): type(metric)
     for metric in (
@@ -70,18 +70,18 @@ MEANS = {
 
 
 def by_token(y_true, y_pred, sample_weight=None) -> tuple:
-    """Return labels, outputs and weights of tokens, each as an example of its own, for metrics.
+    """Flatten labels, outputs and weights, so that metrics treat tokens as examples.
 
-    Keras's metrics take a mean over each row first, padding included, so that a token counts less
-    in a longer batch.
+    Keras metrics first average over each row including padding, so that tokens would have smaller
+    weights in longer batches.
 
     Args:
-        y_true: (B, L) or (B, L, C).
-        y_pred: (B, L, C).
-        sample_weight: (B, L) or None.
+        y_true: Tensor of shape (B, L) or (B, L, C).
+        y_pred: Tensor of shape (B, L, C).
+        sample_weight: Tensor of shape (B, L) or None.
 
     Returns:
-        The same as (B * L, ...).
+        Tuple of the three arguments with shape (B * L, ...).
 
     Example:
         >>> import numpy as np
@@ -94,15 +94,18 @@ def by_token(y_true, y_pred, sample_weight=None) -> tuple:
 
 
 def metrics_on_logits(given, activation: str | None, pads_classes: bool = False):
-    """Return metrics that take logits: Keras's as `OfLogits`, and functions as `MeanOfLoss`.
+    """Convert metrics to metrics of logits.
+
+    Keras metrics are wrapped in `OfLogits`, and functions in `MeanOfLoss`.
 
     Args:
-        given: A metric or a list of metrics, each a name, function, class or instance. None is
-            returned as is.
-        activation, pads_classes: As for `resolve_loss`.
+        given: Metric or list of metrics. Each metric is a name, function, class or instance. None
+            is returned unchanged.
+        activation: String or None, see `resolve_loss`.
+        pads_classes: Boolean, see `resolve_loss`. Defaults to False.
 
     Raises:
-        ValueError: If the metric has no meaning for the task's outputs.
+        ValueError: If a metric does not fit the outputs of the task.
     """
     if activation is None or given is None:
         return given
@@ -138,7 +141,7 @@ def _metric_on_logits(metric, activation: str, pads_classes: bool):
 
 
 def _made(given) -> metrics.Metric:
-    """Return the metric of a name, class, function or loss."""
+    """Create a metric from a name, class, function or loss."""
     if isinstance(given, str):
         try:
             given = metrics.get(given)
@@ -161,25 +164,25 @@ def _check_metric(metric: metrics.Metric, activation: str) -> None:
         raise invalid(
             f"{name}'s axis",
             metric.axis,
-            f"0, which correlates the outputs for different texts: {name}(axis=0). `fit` and "
-            "`evaluate` report its mean over the batches",
+            f"0, to correlate the outputs of different texts: {name}(axis=0). `fit` and "
+            "`evaluate` report the mean over the batches",
         )
     is_best_of_all = isinstance(metric, metrics.FBetaScore) and metric.threshold is None
     if is_best_of_all and activation == "sigmoid":
         raise invalid(
             f"{name}'s threshold",
             None,
-            f"a number, as a text may have several labels: {name}(threshold=0.5)",
+            f"a number, because texts can have several labels: {name}(threshold=0.5)",
         )
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
-    """Computes the cross-entropy of one class for each example, or of class probabilities.
+    """Compute the cross-entropy with class indices or class probabilities as labels.
 
     Call arguments:
-        y_true: (B,) class indices, or (B, C) the probability of each class.
-        y_pred: (B, C).
+        y_true: Class indices of shape (B,), or class probabilities of shape (B, C).
+        y_pred: Outputs of shape (B, C).
 
     Source: Szegedy et al. 2016, Rethinking the Inception Architecture, section 7, for
     probabilities as labels.
@@ -200,14 +203,15 @@ class ClassCrossentropy(losses.SparseCategoricalCrossentropy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LabelCrossentropy(losses.BinaryCrossentropy):
-    """Computes the cross-entropy of each label of each example by itself.
+    """Compute the binary cross-entropy of every label.
 
-    The mean is that of `keras.losses.BinaryCrossentropy`; weights may be of single labels.
+    The mean equals `keras.losses.BinaryCrossentropy`. In addition, every label of an example can
+    have its own weight.
 
     Call arguments:
-        y_true: (B, C) 0, 1, or a probability.
-        y_pred: (B, C).
-        sample_weight: (B,) or (B, C).
+        y_true: Labels or probabilities between 0 and 1, of shape (B, C).
+        y_pred: Outputs of shape (B, C).
+        sample_weight: Weights of shape (B,) or (B, C).
 
     Example:
         >>> loss = LabelCrossentropy(from_logits=True)
@@ -224,12 +228,12 @@ class LabelCrossentropy(losses.BinaryCrossentropy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassAccuracy(metrics.SparseCategoricalAccuracy):
-    """Computes the share of the examples with the right class; of probabilities the largest counts.
+    """Compute the accuracy. Labels can be probabilities, whose largest value is the true class.
 
     Call arguments:
-        y_true: (B,) class indices, or (B, C) the probability of each class.
-        y_pred: (B, C).
-        sample_weight: (B,).
+        y_true: Class indices of shape (B,), or class probabilities of shape (B, C).
+        y_pred: Outputs of shape (B, C).
+        sample_weight: Weights of shape (B,).
 
     Example:
         >>> metric = ClassAccuracy()
@@ -245,22 +249,22 @@ class ClassAccuracy(metrics.SparseCategoricalAccuracy):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class OfLogits(ConfigFromSignature, keras.metrics.Metric):
-    """Wraps a metric of Keras's: it gets the probabilities of logits, and labels to match.
+    """Compute a Keras metric from logits.
 
-    Labels that are class indices are converted: for sparse metrics they are class indices, for
-    others rows of 0 and 1. Of two classes the second is the positive one for metrics such as
-    Precision, Recall, AUC or F1Score with a threshold. Metrics with `from_logits=True`,
-    BinaryAccuracy with the threshold 0, and those of the hinge losses get the logits. Metrics that
-    are the mean of a loss get what the loss gets, see `loss_inputs`.
+    The wrapper converts logits to probabilities, and class indices to one-hot labels unless the
+    metric is sparse. With two classes, metrics such as Precision, Recall, AUC or F1Score with a
+    threshold treat the second class as positive. Metrics with `from_logits=True`, BinaryAccuracy
+    with threshold 0 and metrics of hinge losses receive logits. Metrics that are the mean of a loss
+    receive the inputs of the loss, see `loss_inputs`.
 
     Args:
-        metric: of `keras.metrics`; it keeps the state and gives the name.
+        metric: Metric of `keras.metrics`. It determines the name of the wrapper.
         activation: "softmax" or "sigmoid".
 
     Call arguments:
-        y_true: (B, ...) class indices, or (B, ..., C).
-        y_pred: (B, ..., C) logits.
-        sample_weight: (B, ...).
+        y_true: Class indices of shape (B, ...), or labels of shape (B, ..., C).
+        y_pred: Logits of shape (B, ..., C).
+        sample_weight: Weights of shape (B, ...).
 
     Example:
         >>> metric = OfLogits(metrics.Precision(), "softmax")
@@ -302,7 +306,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return self._of_logits or (is_binary and self.metric.threshold == 0)
 
     def _matched(self, y_true, scores):
-        """Return labels and scores in the form that the metric takes."""
+        """Return labels and scores in the format that the metric expects."""
         if type(self.metric) in OF_CLASS_INDICES:
             if self.activation == "softmax":
                 return class_indices_of(y_true, scores), ops.argmax(scores, -1)
@@ -318,7 +322,7 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
         return ops.one_hot(ops.cast(y_true, "int32"), classes, dtype=scores.dtype), scores
 
     def _wants_one_hot(self) -> bool:
-        """Return whether the metric is of the first of two classes as well."""
+        """Whether the metric also evaluates the first of two classes."""
         if isinstance(self.metric, metrics.FBetaScore):
             return self.metric.threshold is None
         chosen = [getattr(self.metric, name, None) for name in ("class_id", "top_k")]
@@ -334,14 +338,13 @@ class OfLogits(ConfigFromSignature, keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MeanOfLoss(metrics.Mean):
-    """Computes the mean of a loss, or of a function of labels and outputs.
+    """Compute the mean of a loss or of a function of labels and outputs.
 
-    The mean is over examples, tokens or labels, of which the function returns a value each, weighed
-    by sample weights.
+    The function returns a value for each example, token or label. Sample weights are used.
 
     Args:
         loss: Function or `keras.losses.Loss`.
-        activation: As for `BatchLoss`. Defaults to None.
+        activation: String or None, see `BatchLoss`. Defaults to None.
 
     Example:
         >>> metric = MeanOfLoss(losses.huber)
@@ -380,7 +383,7 @@ class MeanOfLoss(metrics.Mean):
 
 
 def class_indices_of(y_true, scores):
-    """Return class indices, also for labels that are rows of C probabilities."""
+    """Convert labels to class indices. Labels can be class indices or rows of C probabilities."""
     y_true, scores = ops.convert_to_tensor(y_true), ops.convert_to_tensor(scores)
     return y_true if are_indices(y_true, scores) else ops.argmax(y_true, -1)
 
@@ -391,16 +394,17 @@ CLASS_SCORES = tuple(name for s in SCORES for name in (s, *(f"{s}_{a}" for a in 
 
 
 def metric_by_name(name: str, activation: str | None, num_classes: int | None):
-    """Return the metric of a name; a name of Keras is returned unchanged.
+    """Create a metric from its name. Names of Keras metrics are returned unchanged.
 
     Args:
-        name: one of `NAMES`, or Keras's. "f1", "precision" and "recall" are, of two classes, those
-            of the second, else "f1_macro" and so on, see `ClassScore`.
-        activation: see `logit_metrics.metrics_on_logits`.
-        num_classes: C, if it is known.
+        name: String. One of `NAMES` or a name of Keras. With two classes, "f1", "precision" and
+            "recall" evaluate the second class. Otherwise they are equal to "f1_macro",
+            "precision_macro" and "recall_macro", see `ClassScore`.
+        activation: String or None, see `metrics_on_logits`.
+        num_classes: Integer or None. Number of classes, if it is known.
 
     Raises:
-        ValueError: If the name is unknown, or the metric has no meaning for the task's outputs.
+        ValueError: If the name is unknown, or if the metric does not fit the outputs of the task.
 
     Example:
         >>> metric_by_name("f1_macro", "softmax", 3).average, metric_by_name("mse", "linear", 1)
@@ -438,28 +442,30 @@ def _check_known(name: str) -> None:
         known = [*NAMES, "accuracy", *filter(str.islower, dir(metrics))]
         close = close_names(name.lower(), known, most=2)
         raise ValueError(
-            f"Unknown metric {name!r}.{did_you_mean(close)} Names are {', '.join(NAMES)} and those "
-            "of Keras."
+            f"Unknown metric {name!r}.{did_you_mean(close)} Expected {', '.join(NAMES)} or the "
+            "name of a Keras metric."
         ) from None
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Computes precision, recall or F1 of classes, as scikit-learn's functions of these names.
+    """Compute the precision, recall or F1 score of classes, as in scikit-learn.
 
     Args:
-        score: "f1", "precision" or "recall".
-        average: "binary" is the score of the second class; "micro" counts all classes together;
-            "macro" is the mean over the classes that occur in labels or predictions, with several
-            labels a text over all labels, "macro_all" always over all; "weighted" is the mean
-            weighted by how many examples have the class. A score without examples is 0.
-        activation: "softmax", where the class with the largest output is predicted, or "sigmoid",
-            where each label with an output above 0 is.
+        score: "f1", "precision" or "recall". Defaults to "f1".
+        average: One of "binary", "micro", "macro", "macro_all" and "weighted". "binary" is the
+            score of the second class. "micro" sums the counts of all classes. "macro" is the mean
+            over the classes that occur in labels or predictions, or over all labels in multi-label
+            tasks. "macro_all" is the mean over all classes. "weighted" is the mean weighted by the
+            number of examples of each class. A score without examples is 0. Defaults to "macro".
+        activation: "softmax" to predict the class with the largest output, or "sigmoid" to predict
+            every label with an output above 0. Defaults to "softmax".
 
     Call arguments:
-        y_true: (B, ...) class indices, those below 0 do not count, or (B, ..., C).
-        y_pred: (B, ..., C) logits.
-        sample_weight: (B,) or (B, ...).
+        y_true: Class indices of shape (B, ...), or labels of shape (B, ..., C). Negative class
+            indices are ignored.
+        y_pred: Logits of shape (B, ..., C).
+        sample_weight: Weights of shape (B,) or (B, ...).
 
     Example:
         >>> metric = ClassScore("recall", "macro")
@@ -480,7 +486,7 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         classes = y_pred.shape[-1]
         if self.counts is None:
-            # of what is right, predicted and true
+            # Numbers of true positives, predictions and labels of every class.
             self.counts = self.add_variable((3, classes), "zeros", name="counts")
         if self.activation == "softmax":
             y_true = ops.cast(class_indices_of(y_true, y_pred), "int32")
@@ -525,14 +531,14 @@ class ClassScore(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
-    """Computes Matthews's correlation coefficient of two classes or more, the metric of CoLA.
+    """Compute the Matthews correlation coefficient of two or more classes, the metric of CoLA.
 
     Call arguments:
-        y_true: (B,) class indices, or (B, C).
-        y_pred: (B, C) logits or probabilities.
-        sample_weight: (B,).
+        y_true: Class indices of shape (B,), or labels of shape (B, C).
+        y_pred: Logits or probabilities of shape (B, C).
+        sample_weight: Weights of shape (B,).
 
-    Source: Matthews 1975; for several classes Gorodkin 2004, Comparing two K-category assignments
+    Source: Matthews 1975. For several classes: Gorodkin 2004, Comparing two K-category assignments
     by a K-category correlation coefficient.
 
     Example:
@@ -568,11 +574,11 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
         counts = ops.convert_to_tensor(self.counts)
         total = ops.sum(counts)
         both, true, found = ops.diagonal(counts), ops.sum(counts, 1), ops.sum(counts, 0)
-        # Of one class alone there is no correlation, where weights leave a rounding error.
+        # The correlation is undefined if only one class occurs. Weights cause rounding errors.
         varies = (ops.sum(ops.cast(true > 0, "int32")) > 1) & (
             ops.sum(ops.cast(found > 0, "int32")) > 1
         )
-        # Differences of counts alone, which float32 has exactly.
+        # Only differences of counts, which float32 represents exactly.
         neither = (total - true) - (found - both)
         square = ops.maximum(total, 1e-9) ** 2
         covariance = ops.sum((both * neither - (true - both) * (found - both)) / square)
@@ -583,12 +589,12 @@ class Matthews(HigherIsBetter, ConfigFromSignature, metrics.Metric):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class Perplexity(metrics.SparseCategoricalCrossentropy):
-    """Computes the exponentiated cross-entropy of all tokens that count.
+    """Compute the perplexity, the exponential of the mean cross-entropy of tokens.
 
     Call arguments:
-        y_true: (B, ...) int.
-        y_pred: (B, ..., C) logits.
-        sample_weight: (B, ...).
+        y_true: Token ids of shape (B, ...).
+        y_pred: Logits of shape (B, ..., C).
+        sample_weight: Weights of shape (B, ...). Tokens with weight 0 are ignored.
 
     Example:
         >>> metric = Perplexity()

@@ -1,4 +1,4 @@
-"""AdamW with linear warmup and decay, and on TensorFlow's own kernel."""
+"""AdamW with a linear warmup and decay of the learning rate, and a fused TensorFlow version."""
 
 import re
 import types
@@ -12,27 +12,26 @@ from keras import ops
 
 from encoder_zoo.common.lazy import tf
 
-# Devlin et al. 2019, appendix A.3, and the code released with it.
+# From Devlin et al. 2019, appendix A.3, and the code of the paper.
 WARMUP = 0.1
-FREE = -1.0  # instead of a rate that a schedule is held at
+FREE = -1.0  # value of the held rate if the schedule is not held
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Increases the learning rate linearly to the peak, then decreases it linearly to 0.
+    """Increase the learning rate linearly to the peak, then decrease it linearly to 0.
 
-    No step has the rate 0: the first of W steps of warmup has 1 / W of the peak, the last of all
-    steps what is one step above 0.
+    No step has a learning rate of 0. With W warmup steps, the first step uses 1 / W of the peak.
 
     Args:
-        peak: the highest learning rate.
-        total_steps: number of the steps, counted from 0; after them the rate is 0.
-        warmup: share of the steps until the peak.
-        batches_per_step: with gradient accumulation, how many batches make a step: Keras counts
-            batches here.
+        peak: Float. Peak learning rate.
+        total_steps: Integer. Number of steps. The learning rate is 0 afterwards.
+        warmup: Float between 0 and 1. Fraction of the steps until the peak. Defaults to 0.1.
+        batches_per_step: Integer. Number of batches per step with gradient accumulation. Keras
+            passes the number of batches to a schedule. Defaults to 1.
 
-    Source: Devlin et al. 2019, appendix A.2; their code begins the warmup with a step of rate 0,
-    which trains nothing.
+    Source: Devlin et al. 2019, appendix A.2. The warmup in their code starts with a learning rate
+    of 0.
 
     Example:
         >>> schedule = LinearWarmupDecay(1.0, total_steps=100, warmup=0.1)
@@ -49,24 +48,24 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     ):
         self.warmup = warmup
         self.batches_per_step = batches_per_step
-        # Peak, steps up, steps down, and the rate that is held: a variable, so that another run
-        # has the same graph.
+        # Peak, warmup steps, decay steps and the held rate. They are stored in a variable, so that
+        # every run can use the same graph.
         self.numbers = keras.Variable([0.0, 1.0, 1.0, FREE], trainable=False, name="schedule")
         self.restart(peak, total_steps)
 
     def restart(self, peak: float, total_steps: int) -> None:
-        """Set the schedule of another run."""
+        """Set the schedule for a new run."""
         self.peak = peak
         self.total_steps = total_steps
         up = max(1, int(total_steps * self.warmup)) if self.warmup else 0
         self.numbers.assign([peak, up, max(1, total_steps - up), FREE])
 
     def hold(self, rate: float) -> None:
-        """Hold the learning rate, until `restart`."""
+        """Use a constant learning rate until `restart` is called."""
         self.numbers.assign([*ops.convert_to_numpy(self.numbers)[:3], rate])
 
     def hold_peak(self) -> None:
-        """Hold the peak, for steps whose number is not known, unless another rate is held."""
+        """Use the peak learning rate if the number of steps is unknown and no rate is held."""
         if ops.convert_to_numpy(self.numbers)[3] == FREE:
             self.hold(self.peak)
 
@@ -83,13 +82,14 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class WeightState(NamedTuple):
-    """Properties of a weight for an optimizer.
+    """State of a weight in an optimizer.
 
     Attributes:
-        share: of the learning rate.
-        decays: whether weight decay is for it.
-        first, second: the running means of its gradients and of their squares.
-        sum: of its gradients since the last accumulated step, or None.
+        share: Float. Multiplier of the learning rate.
+        decays: Boolean. Whether weight decay is applied.
+        first: Variable. Running mean of the gradients.
+        second: Variable. Running mean of the squared gradients.
+        sum: Variable or None. Sum of the gradients since the last accumulated step.
     """
 
     share: float
@@ -101,25 +101,29 @@ class WeightState(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ScheduledAdamW(keras.optimizers.AdamW):
-    """AdamW that keeps its schedule's numbers among its variables; `restart` begins another run.
+    """AdamW whose schedule is stored in variables, so that `restart` can begin a new run.
 
-    A step is its own `apply`, of which Keras calls no part: `update_all` clips, decays and updates.
+    `apply` replaces the method of Keras and calls `update_all`, which clips gradients, decays
+    weights and updates them.
 
-    With `gradient_accumulation_steps` the gradient of a step is that of one large batch: each
-    batch's counts as `weigh_batch` says, and the last batch of a run completes the step that is
-    begun. A batch that `leave_out_unless` leaves out is one of the step's and of the run's, but
-    adds nothing; if all of a step are, there is no step, and the schedule waits.
+    With `gradient_accumulation_steps`, the gradient of a step equals the gradient of one large
+    batch. `weigh_batch` sets the weight of each batch. The last batch of a run completes an
+    unfinished step. Batches with gradients that are not finite, see `leave_out_unless`, are counted
+    but add nothing. If all batches of a step are excluded, the step is skipped and the schedule
+    does not advance.
 
     Args:
-        learning_rate: as for `keras.optimizers.AdamW`.
-        learning_rate_multiplier: of a weight, for layer-wise decay; None is 1 for all.
-        **kwargs: of `keras.optimizers.AdamW`: the betas, `epsilon`, `weight_decay`,
-            `global_clipnorm` and `gradient_accumulation_steps`.
+        learning_rate: Float or learning rate schedule, as in `keras.optimizers.AdamW`.
+        learning_rate_multiplier: Function of a weight that returns a multiplier of the learning
+            rate, for layer-wise decay. If None, all multipliers are 1. Defaults to None.
+        **kwargs: Arguments of `keras.optimizers.AdamW`: `beta_1`, `beta_2`, `epsilon`,
+            `weight_decay`, `global_clipnorm` and `gradient_accumulation_steps`.
 
     Attributes:
-        schedule: the learning rate as given; `learning_rate` is its value at the present step.
-        batches: the number of batches; `iterations` counts accumulated steps.
-        states: {id of a weight: its `WeightState`}.
+        schedule: Learning rate or schedule that was passed. `learning_rate` is the value at the
+            current step.
+        batches: Variable. Number of batches. `iterations` is the number of accumulated steps.
+        states: Dict of weight ids to `WeightState`.
 
     Example:
         >>> optimizer = ScheduledAdamW(LinearWarmupDecay(1.0, total_steps=100))
@@ -140,12 +144,12 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.schedule = learning_rate
         self.learning_rate_multiplier = learning_rate_multiplier
         self._undecayed = types.SimpleNamespace(ids=set(), names=None)
-        self._kept = types.SimpleNamespace(weights=[], states={})  # past Keras's tracking
+        self._kept = types.SimpleNamespace(weights=[], states={})  # hidden from Keras tracking
         self._total_batches = 0
         self.weigh_batch()
         self.leave_out_unless(True)
         if isinstance(self.schedule, LinearWarmupDecay):
-            self._numbers = self.schedule.numbers  # one of the optimizer's variables from now on
+            self._numbers = self.schedule.numbers  # adds it to the variables of the optimizer
 
     @property
     def batches(self) -> keras.Variable:
@@ -161,8 +165,10 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
     @learning_rate.setter
     def learning_rate(self, rate) -> None:
-        """Hold the schedule at a rate that a callback sets; a rate that it has read and gives back
-        lets the schedule go on."""
+        """Hold the schedule at a learning rate.
+
+        If a callback assigns the current value again, the schedule continues.
+        """
         if not isinstance(self.schedule, LinearWarmupDecay):
             keras.optimizers.Optimizer.learning_rate.fset(self, rate)
             return
@@ -171,7 +177,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             self.schedule.hold(rate)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
-        """Exclude weights from decay, as Keras does, by themselves or by parts of their names."""
+        """Exclude weights from weight decay, by variable or by parts of their names."""
         super().exclude_from_weight_decay(var_list, var_names)
         names = re.compile("|".join(var_names)) if var_names else None
         self._undecayed = types.SimpleNamespace(ids={*map(id, var_list or ())}, names=names)
@@ -206,13 +212,13 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             self._last_batch.assign(self._total_batches)
 
     def restart(self, peak: float, total_steps: int, total_batches: int = 0) -> None:
-        """Reset all steps, and take the schedule of another run; graphs stay valid.
+        """Reset the state and set the schedule for a new run. Graphs stay valid.
 
         Args:
-            peak: of the learning rate.
-            total_steps: after which it is 0.
-            total_batches: with accumulation, the last of which completes a step in any case; 0 is
-                none.
+            peak: Float. Peak learning rate.
+            total_steps: Integer. Number of steps, after which the learning rate is 0.
+            total_batches: Integer. Number of batches with gradient accumulation. The last batch
+                always completes a step. 0 if the number is unknown. Defaults to 0.
         """
         if self.built and int(ops.convert_to_numpy(self.batches)):
             for variable in self.variables:
@@ -226,20 +232,22 @@ class ScheduledAdamW(keras.optimizers.AdamW):
     # -- one step ------------------------------------------------------------------------------
 
     def weigh_batch(self, factor=1.0, size=1.0) -> None:
-        """Note how much the next gradient counts in an accumulated step.
+        """Set the weight of the next gradient in an accumulated step.
 
         Args:
-            factor: the gradient is multiplied by it before it is added up.
-            size: the sum of the gradients is divided by the sum of the sizes.
+            factor: Scalar. The gradient is multiplied by this factor before it is summed. Defaults
+                to 1.0.
+            size: Scalar. The sum of the gradients is divided by the sum of the sizes. Defaults to
+                1.0.
         """
         self._factor, self._size = factor, size
 
     def leave_out_unless(self, finite) -> None:
-        """Note whether the next gradients are finite; others add nothing to an accumulated step."""
+        """Set whether the next gradients are finite. Other gradients are not accumulated."""
         self._finite = finite
 
     def mean_gradients(self, gradients: list, variables: list) -> list:
-        """Add gradients to those of the step, and return its mean gradients up to here."""
+        """Add gradients to the current step and return the mean gradients of the step so far."""
         sums = [self.states[id(variable)].sum for variable in variables]
         factor, size = (ops.cast(number, "float32") for number in (self._factor, self._size))
         gradients = [g * ops.cast(factor, g.dtype) for g in gradients]
@@ -255,19 +263,19 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         return [total.value / ops.cast(divisor, total.dtype) for total in sums]
 
     def completes_step(self):
-        """Return whether the present batch is the last of a step, and the step has gradients."""
+        """Return whether the current batch completes a step that has finite gradients."""
         added = self.batches.value % self.gradient_accumulation_steps
         added = added + ops.cast(self._finite, added.dtype)
         return ops.logical_and(self._ends_step(), added > 0)
 
     def _ends_step(self):
-        """Return whether the present batch is the last of a step, or of the run."""
+        """Return whether the current batch is the last batch of a step or of the run."""
         number = self._done.value + 1
         whole = number % self.gradient_accumulation_steps == 0
         return ops.logical_or(whole, number == self._last_batch.value)
 
     def end_batch(self, completed) -> None:
-        """Count the batch, and after a step begin another; `apply` adds 1 to `batches` then."""
+        """Update the counters after a batch. Afterwards, `apply` adds 1 to `batches`."""
         self.assign(self._divisor, ops.where(completed, 0.0, self._divisor.value))
         batches, done, ends = self.batches.value, self._done.value, self._ends_step()
         counted = batches - 1 + ops.cast(self._finite, batches.dtype)
@@ -275,7 +283,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self._done, ops.where(ends, self._end_of_step(done), done) + 1)
 
     def _end_of_step(self, count):
-        """Return the number of batches before the last of a step, of which some are done."""
+        """Return the index of the last batch of the current step."""
         steps = self.gradient_accumulation_steps
         return count - count % steps + (steps - 1)
 
@@ -285,7 +293,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
             self.build(variables)
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         if not pairs:
-            raise ValueError("No weight has a gradient: the loss depends on none.")
+            raise ValueError("The loss does not depend on any trainable weight.")
         if len(pairs) < len(variables):
             missing = [v.path for g, v in zip(grads, variables, strict=True) if g is None]
             warnings.warn(f"No gradients for {missing}: the loss does not use them.", stacklevel=2)
@@ -296,7 +304,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.assign(self.batches, self.batches.value + 1)
 
     def update_all(self, gradients: list, variables: list) -> None:
-        """Clip gradients, accumulate them, decay weights and update them."""
+        """Clip and accumulate gradients, and decay and update weights."""
         if not self.gradient_accumulation_steps:
             self._step(gradients, variables)
             return
@@ -306,7 +314,7 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         changed = [*variables, *(m for state in states for m in (state.first, state.second))]
         before = [variable.value + 0 for variable in changed]
         self._step(means, variables)
-        # In place of a branch, which JAX has none of for variables.
+        # JAX cannot assign variables in a branch, so the old values are restored instead.
         for variable, value in zip(changed, before, strict=True):
             variable.assign(ops.where(completed, variable.value, value))
         for total in (state.sum for state in states):
@@ -314,11 +322,11 @@ class ScheduledAdamW(keras.optimizers.AdamW):
         self.end_batch(completed)
 
     def _step(self, gradients: list, variables: list) -> None:
-        """Clip gradients, decay weights and update them, at once."""
+        """Clip gradients, and decay and update weights, without accumulation."""
         if self.global_clipnorm:
             norm = ops.sqrt(ops.sum(ops.stack([ops.sum(ops.square(g)) for g in gradients])))
             share = self.global_clipnorm * ops.minimum(1.0 / norm, 1.0 / self.global_clipnorm)
-            share += norm - norm  # NaN where the norm is infinite
+            share += norm - norm  # NaN if the norm is infinite
             gradients = [gradient * share for gradient in gradients]
         rate = self.learning_rate
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -331,14 +339,15 @@ class ScheduledAdamW(keras.optimizers.AdamW):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """`LossScaleOptimizer` whose overflowing batches are batches of an accumulated step.
+    """`LossScaleOptimizer` that counts overflowing batches in accumulated steps.
 
-    Keras does not tell the inner optimizer of them: the steps would shift, and the last batches of
-    a run would make none. The scale of the loss is halved and doubled as in Keras.
+    Keras does not pass overflowing batches to the inner optimizer. The accumulated steps would
+    shift, and the last batches of a run would not complete a step. The loss scale is updated as in
+    Keras.
 
     Args:
-        inner_optimizer: a `ScheduledAdamW` with `gradient_accumulation_steps`.
-        **kwargs: the other arguments of `keras.optimizers.LossScaleOptimizer`.
+        inner_optimizer: `ScheduledAdamW` with `gradient_accumulation_steps`.
+        **kwargs: Other arguments of `keras.optimizers.LossScaleOptimizer`.
 
     Example:
         >>> inner = ScheduledAdamW(0.1, gradient_accumulation_steps=2)
@@ -358,7 +367,7 @@ class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         inner.leave_out_unless(finite)
         inner.apply([g if g is None else ops.divide(g, scale) for g in grads], trainable_variables)
         inner.leave_out_unless(True)
-        # In place of a branch, in which TensorFlow does not sum over replicas.
+        # TensorFlow cannot sum over replicas in a branch.
         count = ops.where(finite, self.step_counter.value + 1, 0)
         grows = count == self.dynamic_growth_steps
         self.dynamic_scale.assign(scale * ops.where(finite, ops.where(grows, 2.0, 1.0), 0.5))
@@ -371,11 +380,11 @@ class AccumulatingLossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class FusedAdamW(ScheduledAdamW):
-    """AdamW on TensorFlow's own kernel, which reads and writes each weight once.
+    """AdamW with a fused TensorFlow kernel, which reads and writes each weight once.
 
-    For the TensorFlow backend only; elsewhere the compiler does the same. Arguments as for
-    `ScheduledAdamW`, with `weight_decay` and `global_clipnorm`, without `amsgrad` and `use_ema`.
-    Under `tf.distribute` it clips, and adds up, the gradient of the whole batch.
+    This class is only for the TensorFlow backend. On JAX, the compiler fuses the operations. The
+    arguments are the same as for `ScheduledAdamW`. `amsgrad` and `use_ema` are not supported. Under
+    `tf.distribute`, the gradient of the whole batch is clipped.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
 
@@ -388,7 +397,7 @@ class FusedAdamW(ScheduledAdamW):
     """
 
     def assign(self, variable, value):
-        """Assign a value in this replica alone: all have the same."""
+        """Assign a value in this replica. The value is the same in all replicas."""
         value = tf.cast(value, variable.dtype)
         tf.raw_ops.AssignVariableOp(resource=variable.value.handle, value=value)
 
@@ -397,7 +406,7 @@ class FusedAdamW(ScheduledAdamW):
         if replicas.num_replicas_in_sync > 1:
             own = self._factor, self._size, self._finite
             gradients = replicas.all_reduce("SUM", gradients)
-            self._factor, self._size, self._finite = own  # others have set theirs meanwhile
+            self._factor, self._size, self._finite = own  # other replicas may have replaced them
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if self.gradient_accumulation_steps:
             gradients = self.mean_gradients(gradients, variables)
@@ -407,7 +416,7 @@ class FusedAdamW(ScheduledAdamW):
         constants = tf.constant([self.beta_1, self.beta_2, self.epsilon])
         beta_1, beta_2, epsilon = tf.unstack(constants)
         rate = tf.cast(self.learning_rate, tf.float32)
-        # Once for all weights: each operation less in a graph is traced and optimized faster.
+        # Computed once for all weights, because smaller graphs are traced and optimized faster.
         kept = 1 - rate * self.weight_decay
         numbers = (share, kept, rate, beta_1, beta_2, beta_1**step, beta_2**step, epsilon)
         pairs = list(zip(gradients, variables, strict=True))

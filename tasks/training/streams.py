@@ -1,7 +1,8 @@
-"""Streams: data that are read one after the other, without TensorFlow's datasets.
+"""Streams: data that is read sequentially, without TensorFlow datasets.
 
-They come from `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` of the
-library `datasets`, and generators, in batches or as single rows, and may be larger than memory.
+Supported sources are `keras.utils.PyDataset`, PyTorch's `DataLoader`, Grain, `IterableDataset` of
+the library `datasets`, and generators. They yield batches or single rows, and can be larger than
+memory.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ LABELS, WEIGHTS = ("labels", "label"), "sample_weight"  # columns of a stream of
 
 
 class Stream:
-    """A source of raw inputs, as the dataset that tasks ask for its structure.
+    """Stream of raw inputs with the `element_spec` of a dataset.
 
     Args:
-        source: see `is_stream`.
-        maker: `BatchMaker` of the task that reads it.
+        source: Stream, see `is_stream`.
+        maker: `BatchMaker` of the task that reads the stream.
 
     Attributes:
-        first: the first element, `(x, y, sample_weight)`.
-        cache: the folder of a `TokenCache`, or None.
-        element_spec: the first batch, `x`, `(x, y)` or `(x, y, sample_weight)`, of single rows the
-            first of them: others have its form.
+        first: First element, as a tuple `(x, y, sample_weight)`.
+        cache: Folder of a `TokenCache`, or None.
+        element_spec: First batch or row, as `x`, `(x, y)` or `(x, y, sample_weight)`. All other
+            elements have the same structure.
 
     Raises:
         ValueError: If the stream is empty.
@@ -64,8 +65,8 @@ class Stream:
             raise invalid(
                 "The source of a TokenCache",
                 source,
-                "a stream that can be read again, such as a keras.utils.PyDataset or a DataLoader. "
-                "Pass texts in memory to fit themselves",
+                "a stream that can be read repeatedly, such as a keras.utils.PyDataset or a "
+                "DataLoader. Pass texts in memory directly to fit",
             )
         self.source = source
         self.is_read_once = isinstance(source, Iterator)
@@ -88,16 +89,17 @@ class Stream:
 
     @functools.cached_property
     def checksum(self) -> str:
-        """Return the SHA-256 of the first element, which is another in a random order."""
+        """Return the SHA-256 of the first element, which changes if the order is random."""
         first = [np.asarray(part).tolist() for part in keras.tree.flatten(self.first)]
         plain = [part for part in first if isinstance(part, str | bytes | int | float | list)]
         return hashlib.sha256(repr(plain).encode()).hexdigest()
 
     def separated(self, batch: tuple) -> tuple:
-        """Return a batch `(x, y, sample_weight)` with the labels out of the inputs that hold them.
+        """Return a batch `(x, y, sample_weight)` whose labels are separated from the inputs.
 
         Raises:
-            ValueError: If the batch is empty, or unlike the first one has no labels or weights.
+            ValueError: If the batch is empty, or if it has labels or weights and the first batch
+                does not, or the reverse.
         """
         x, y, weight = batch
         if not _length(x):
@@ -106,16 +108,18 @@ class Stream:
             if (part is None) != (first is None):
                 has, other = ("no", "has") if part is None else ("some", "has none")
                 raise ValueError(
-                    f"The batch has {has} {name}, and the first one {other}. Expected all alike."
+                    f"The batch has {has} {name}, but the first batch has {other}. Expected the "
+                    "same structure in all batches."
                 )
         with in_numpy():
             return *self._separate(x, y), weight
 
     def _read(self) -> Iterator[tuple]:
-        """Yield `(x, y, sample_weight)` of each element of a pass, all of one form.
+        """Yield `(x, y, sample_weight)` for each element of a pass.
 
         Raises:
-            ValueError: If an element has no inputs, or inputs of another form than the first one.
+            ValueError: If an element has no inputs, or if its inputs have another structure than
+                the inputs of the first element.
         """
         for number, element in enumerate(self._parts()):
             form = _form(element[0])
@@ -130,7 +134,7 @@ class Stream:
     def _parts(self) -> Iterator[tuple]:
         source = self.source
         collate = getattr(getattr(source, "collate_fn", None), "__name__", None)
-        if collate == "default_convert":  # of batch_size=None
+        if collate == "default_convert":  # used with batch_size=None
             source = (_as_tuples(row, self._labels_tokens) for row in source)
         if collate == "default_collate":
             return map(
@@ -141,16 +145,16 @@ class Stream:
         return map(functools.partial(_parts, labels_tokens=self._labels_tokens), source)
 
     def one_pass(self) -> Iterator[tuple]:
-        """Yield the elements of a pass; of a generator those that are left."""
+        """Yield the elements of a pass, or the remaining elements of a generator."""
         return self._elements if self.is_read_once else self._read()
 
     def end_pass(self) -> None:
-        """Tell a `PyDataset` that an epoch is over, after which it may be in another order."""
+        """Tell a `PyDataset` that an epoch has ended, so that it can change its order."""
         if isinstance(self.source, keras.utils.PyDataset):
             self.source.on_epoch_end()
 
     def chunks(self, rows: int) -> Iterator[tuple]:
-        """Yield the batches of a pass as they are, or single rows together, so many at a time."""
+        """Yield the batches of a pass, or combine this number of single rows."""
         elements = self.one_pass()
         if not self.is_single:
             yield from elements
@@ -159,25 +163,25 @@ class Stream:
             yield _together(chunk)
 
     def count(self, batch_size: int) -> int:
-        """Return the number of batches of a pass, for which the source may have to be read."""
+        """Return the number of batches in a pass. The source may have to be read once."""
         if self.is_read_once:
             raise ValueError(
-                f"x is {self}, which can be read only once. Pass steps_per_epoch=..., or what can "
-                "be read again: a keras.utils.PyDataset, a DataLoader, or lists, as `texts, labels "
-                "= zip(*x)` makes."
+                f"x is {self}, which can only be read once. Pass steps_per_epoch=..., or a source "
+                "that can be read repeatedly: a keras.utils.PyDataset, a DataLoader, or lists such "
+                "as `texts, labels = zip(*x)`."
             )
         if getattr(self.source, "num_batches", 0) is None:
             raise ValueError("The PyDataset has no end. Pass steps_per_epoch=...")
         try:
             elements = len(self.source)
         except TypeError:
-            elements = count_to_end((1 for _ in self.one_pass()), f"x, {self}")
-        if elements == sys.maxsize:  # of Grain, repeated without end
+            elements = count_to_end((1 for _ in self.one_pass()), f"x ({self})")
+        if elements == sys.maxsize:  # Grain dataset that repeats infinitely
             raise ValueError("The stream has no end. Pass steps_per_epoch=...")
         return -(-elements // batch_size) if self.is_single else elements
 
     def batch(self, batch_size: int) -> Iterator:
-        """Return the batches of a pass, as `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Yield the batches of a pass as `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return itertools.starmap(keras.utils.pack_x_y_sample_weight, self.chunks(batch_size))
 
     def __iter__(self) -> Iterator:
@@ -185,7 +189,7 @@ class Stream:
 
 
 def is_stream(x: object) -> bool:
-    """Return whether an input is read one after the other.
+    """Return whether an input is a stream that is read sequentially.
 
     Example:
         >>> is_stream(iter(["a", "b"])), is_stream(["a", "b"])
@@ -198,18 +202,18 @@ def is_stream(x: object) -> bool:
 
 
 def as_stream(x, maker: BatchMaker):
-    """Return a source as a `Stream`; all else unchanged."""
+    """Convert a source to a `Stream`. Other objects are returned unchanged."""
     return Stream(x, maker) if is_stream(x) else x
 
 
 def check_no_stream(x) -> None:
-    """Raise a ValueError for a stream whose labels a task would have to learn."""
+    """Raise a ValueError if the labels would have to be collected from a stream."""
     if isinstance(x, Stream):
-        raise ValueError("The labels of a stream are not known beforehand. Pass labels=[...].")
+        raise ValueError("The labels of a stream are not known in advance. Pass labels=[...].")
 
 
 def _batches_of(source: keras.utils.PyDataset) -> Iterator:
-    """Yield the batches of a pass in their order, made by the dataset's workers if it has some."""
+    """Yield the batches of a pass in order, with the workers of the dataset if it uses workers."""
     numbers = itertools.count() if source.num_batches is None else range(source.num_batches)
     if source.workers <= 1:
         yield from map(source.__getitem__, numbers)
@@ -227,7 +231,7 @@ def _batches_of(source: keras.utils.PyDataset) -> Iterator:
 
 @contextlib.contextmanager
 def ending_quietly(x: object) -> Iterator[None]:
-    """Return a context without Keras's warning that the data have ended, for generators alone."""
+    """Return a context that suppresses the warning of Keras that a generator has ended."""
     with warnings.catch_warnings():
         if isinstance(x, Iterator):
             warnings.filterwarnings("ignore", "Your input ran out of data")
@@ -236,7 +240,7 @@ def ending_quietly(x: object) -> Iterator[None]:
 
 def _parts(element, labels_tokens: bool) -> tuple:
     """Return an element as `(x, y, sample_weight)`."""
-    if table_columns(element) is not None:  # such as a part of a CSV file, as pandas reads it
+    if table_columns(element) is not None:  # such as a chunk of a CSV file from pandas
         element = plain(element)
     if isinstance(element, Mapping) and not is_prepared(element):
         x = dict(element)
@@ -244,17 +248,17 @@ def _parts(element, labels_tokens: bool) -> tuple:
         weight = x.pop(WEIGHTS, None)
         element = x, y, weight
     elif isinstance(element, list) and element and isinstance(element[0], str | bytes):
-        element = (element,)  # texts; other lists are the parts, as PyTorch puts them together
+        element = (element,)  # texts. Other lists contain x and y, as PyTorch collates them
     parts = keras.utils.unpack_x_y_sample_weight(element)
     x, y, weight = keras.tree.map_structure(_in_memory, parts)
     is_strings = isinstance(x, tuple) and isinstance(x[0], str | bytes)
     if is_strings and not _is_single(x, y, labels_tokens):
-        x = list(x)  # texts, not a pair
+        x = list(x)  # a tuple of texts, not a pair
     return x, y, weight
 
 
 def _form(x) -> str:
-    """Return a description of inputs, by which those of one stream are alike."""
+    """Return a description of the structure of inputs, which is equal within a stream."""
     if isinstance(x, Mapping):
         return "the columns " + ", ".join(sorted(map(str, x)))
     if isinstance(x, tuple):
@@ -265,7 +269,7 @@ def _form(x) -> str:
 
 
 def _as_tuples(row, labels_tokens: bool):
-    """Return a row with the tuples of which PyTorch's own conversion makes lists."""
+    """Restore the tuples in a row that PyTorch's default conversion turned into lists."""
     if not isinstance(row, list):
         return row
     x, *labels = row
@@ -273,17 +277,17 @@ def _as_tuples(row, labels_tokens: bool):
 
 
 def _collated_parts(element, labels_tokens: bool) -> tuple:
-    """Return an element of PyTorch's own collation, which puts rows together by their columns."""
+    """Return the parts of an element that PyTorch's default collation combined by columns."""
     x, y, weight = _parts(element, labels_tokens)
     if labels_tokens and isinstance(x, list) and not isinstance(x[0], str | bytes):
         raise ValueError(
-            "The DataLoader puts the first words of all sentences together, then the second ones. "
-            "Expected sentences: pass it collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
+            "The DataLoader combines the first words of all sentences, then the second words. "
+            "Expected sentences. Pass collate_fn=lambda rows: tuple(map(list, zip(*rows)))."
         )
     if isinstance(x, tuple) and isinstance(x[0], str | bytes):
-        x = list(x)  # of rows `(text,)`
+        x = list(x)  # rows were `(text,)`
     if isinstance(x, list) and not isinstance(x[0], str | bytes):
-        # Texts in tuples, and lists of the first, the second, ... text of every row.
+        # The list contains tuples of texts: the first text of all rows, the second text, and so on.
         x = tuple(
             list(column) if isinstance(column, tuple) else [*map(list, zip(*column, strict=True))]
             for column in x
@@ -300,10 +304,10 @@ def _in_memory(values):
 
 
 def _is_single(x, y, labels_tokens: bool) -> bool:
-    """Return whether an element is one row: its texts are strings, or words with a tag each."""
+    """Return whether an element is a single row, with a string or with words and their tags."""
     is_texts = isinstance(x, tuple) and all(isinstance(part, str | bytes) for part in x)
     if is_texts and _is_sized(y) and len(x) == len(y):
-        return False  # of PyTorch, whose batches of texts are tuples
+        return False  # PyTorch's batches of texts are tuples
     while isinstance(x, Mapping | tuple):
         x = next(iter(x.values() if isinstance(x, Mapping) else x))
     if labels_tokens and _is_sized(x) and _is_sized(y) and len(x) and len(y):
@@ -312,14 +316,14 @@ def _is_single(x, y, labels_tokens: bool) -> bool:
 
 
 def _is_sized(values) -> bool:
-    """Return whether values are several: no string, mapping, number or array of a single one."""
+    """Return whether an object contains several values. Strings and mappings do not."""
     if isinstance(values, np.ndarray):
         return values.ndim > 0
     return hasattr(values, "__len__") and not isinstance(values, str | bytes | Mapping)
 
 
 def _together(rows: list[tuple]) -> tuple:
-    """Return rows `(x, y, sample_weight)` as a batch."""
+    """Combine rows `(x, y, sample_weight)` to a batch."""
     x, y, weight = zip(*rows, strict=True)
     if isinstance(x[0], Mapping):
         x = {name: [row[name] for row in x] for name in x[0]}
@@ -329,13 +333,13 @@ def _together(rows: list[tuple]) -> tuple:
 
 
 class StreamBatches(Source):
-    """A stream of raw inputs or of prepared batches, encoded as it is read.
+    """Stream of raw inputs or preprocessed batches that is encoded while it is read.
 
-    Single rows are shuffled in a buffer of 50 batches, which are of like length. Batches come as
-    they are.
+    Single rows are shuffled in a buffer of 50 batches and grouped by length. Batches are used
+    unchanged.
 
     Args:
-        plan: `Plan`. How the stream is read.
+        plan: `Plan` with the batch size, epochs and steps.
         maker: `BatchMaker` of the task.
         stream: Stream of `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
@@ -348,8 +352,8 @@ class StreamBatches(Source):
         self._logged: set[str] = set()
         if stream.cache is not None and self._is_prepared:
             raise ValueError(
-                "A TokenCache stores the tokens of texts, and this stream has prepared inputs. "
-                "Pass the stream itself."
+                "A TokenCache stores the tokens of texts, but this stream has prepared inputs. "
+                "Pass the stream without a TokenCache."
             )
 
     @functools.cached_property
@@ -371,9 +375,9 @@ class StreamBatches(Source):
     def one_pass(self) -> Iterator:
         if self._stream.is_read_once:
             raise ValueError(
-                f"The labels are counted in a pass of their own, and {self._stream} can be read "
-                "only once. Pass class_weight={...}, or what can be read again: a "
-                "keras.utils.PyDataset or a DataLoader."
+                f"Counting the labels requires a separate pass, but {self._stream} can only be "
+                "read once. Pass class_weight={...}, or use a keras.utils.PyDataset or a "
+                "DataLoader."
             )
         yield from super().one_pass()
 
@@ -395,7 +399,7 @@ class StreamBatches(Source):
         return (batch if isinstance(batch, tuple) else (batch,) for batch in batches())
 
     def _from(self, first: int, seed: int) -> Iterator:
-        """Yield the batches of all epochs from a number on; those before are read, not encoded."""
+        """Yield the batches of all epochs from an index on. Earlier batches are not encoded."""
         plan, make, number = self.plan, self._collated(), 0
         for _ in itertools.count():
             before = number
@@ -411,12 +415,12 @@ class StreamBatches(Source):
 
     @property
     def _rows(self) -> int:
-        """Return how many single rows `fit` reads at a time."""
+        """Return the number of single rows that `fit` reads at a time."""
         size = self.plan.batch_size
         return megabatch_size(size) if self._shuffles else size
 
     def _files(self, rows: int) -> TokenFiles | None:
-        """Return the files of a cache, for so many single rows at a time."""
+        """Return the files of the cache for chunks of this number of rows, or None."""
         stream = self._stream
         if stream.cache is None:
             return None
@@ -428,8 +432,10 @@ class StreamBatches(Source):
         return settings_of(self.maker, self._stream.checksum)
 
     def _chunks(self, rows: int) -> Iterator[tuple[int, Callable[[], object]]]:
-        """Yield for each batch of a pass, or for so many single rows, their number and what makes
-        examples of them."""
+        """Yield a row count and a function that encodes the examples, for every chunk of a pass.
+
+        A chunk is a batch or the given number of single rows.
+        """
         files = self._files(rows)
         if files is not None and files.sizes is not None:
             for number, size in enumerate(files.sizes):
@@ -443,10 +449,10 @@ class StreamBatches(Source):
         yield from self._kept_chunks(files, chunks)
 
     def _kept_chunks(self, files: TokenFiles, chunks: Iterator) -> Iterator:
-        """Yield chunks whose examples are kept in files.
+        """Yield chunks whose examples are stored in files.
 
-        A chunk is read ahead: an epoch asks for nothing after its last chunk, with whose examples
-        the files are complete. An error of the source is raised after the chunk before it.
+        One chunk is read ahead to recognize the last chunk, because the files are complete as soon
+        as its examples are stored. An error of the source is raised after the previous chunk.
         """
         sizes, chunk, error = [], next(chunks, None), None
         while chunk is not None:
@@ -470,7 +476,7 @@ class StreamBatches(Source):
             raise error
 
     def _encoded(self, chunk: tuple):
-        """Return encoded examples of a chunk; prepared batches as they are."""
+        """Encode the examples of a chunk. Preprocessed batches are returned unchanged."""
         if self._is_prepared:
             x, *labels = chunk
             return keras.utils.pack_x_y_sample_weight(self.maker.check(x), *labels)
@@ -480,7 +486,7 @@ class StreamBatches(Source):
             return self.maker.encode(x, y, weight)
 
     def _cut(self, examples: Callable, make: Callable, seed, number: int, shuffles: bool):
-        """Yield the batches of a chunk's examples, the first of which has that number."""
+        """Yield the batches of a chunk. `number` is the index of the first batch."""
         try:
             examples = examples()
         except ValueError as error:
@@ -511,7 +517,7 @@ class StreamBatches(Source):
         return lambda examples, seed: filled_batch(collate, examples, seed, rows, multiple)
 
     def _for_keras(self, batches: InOrder, total: int):
-        """Return batches as the trainer of Keras's backend takes them."""
+        """Return batches in the format that the trainer of the Keras backend expects."""
         if keras.config.backend() != "tensorflow":
             return ArrayBatches(batches, range(total))
         dataset = self._as_dataset([batches(0)], lambda: map(batches, range(total)))
@@ -520,16 +526,16 @@ class StreamBatches(Source):
     def _as_dataset(
         self, batches: Iterable, again: Callable[[], Iterator] | None = None
     ) -> tf.data.Dataset:
-        """Return batches of any sizes as a dataset, which notes the error of the stream.
+        """Convert batches of any sizes to a dataset that stores errors of the stream.
 
         Args:
-            batches: Iterable of batches. Its first batch tells the structure.
-            again: Function that returns an iterator from the first batch on. Defaults to None:
-                the dataset can be read once.
+            batches: Iterable of batches. The first batch determines the structure.
+            again: Function that returns a new iterator over the batches. If None, the dataset can
+                only be read once. Defaults to None.
         """
         batches = iter(batches)
         first = next(batches)
-        # Keras's own adapter would fix the sizes that the first two batches have in common.
+        # The adapter of Keras would fix all sizes that are equal in the first two batches.
         spec = keras.tree.map_structure(
             lambda part: tf.TensorSpec([None] * np.ndim(part), part.dtype), first
         )
@@ -548,11 +554,11 @@ class StreamBatches(Source):
 
 
 class InOrder:
-    """The batches of a stream by their number, where one is asked after the other.
+    """Batches of a stream by index. The indices must be requested in order.
 
     Args:
-        begin: makes an iterator of the batches from a number on.
-        total: number of batches.
+        begin: Function of an index that returns an iterator over the batches from this index on.
+        total: Integer. Number of batches.
 
     Raises:
         ValueError: If the stream ends before `total` batches.
@@ -564,7 +570,7 @@ class InOrder:
 
     def __call__(self, number: int):
         last, batch = self._last
-        if number == last:  # Keras looks at the first batch before it reads it
+        if number == last:  # Keras requests the first batch twice
             return batch
         if self._iterator is None or number <= last:
             self._iterator, last = self._begin(number), number - 1

@@ -115,7 +115,7 @@ class TestOptimizerByName:
             model.compile("adam")
         [line] = self.lines(caplog)
         assert line.startswith(
-            "optimizer='adam' trains at Keras's default learning rate of 0.001; that of this "
+            "optimizer='adam' uses the default learning rate of Keras, 0.001. The default of this "
             "model is 5e-05. Pass keras.optimizers.Adam(5e-05)"
         )
 
