@@ -1,11 +1,11 @@
-"""The loss of a batch: the one place where the losses of examples are weighed and averaged.
+"""Weight and average the losses of the examples in a batch.
 
-Keras averages in the loss, by its `reduction`, without knowing which tokens are padding, which rows
-only fill the batch, or which part of the batch other replicas have. Here a loss of any kind gives
-the values of examples or tokens, and `BatchLoss` the loss of the whole batch, on one device or in a
-replica.
+In Keras, losses are averaged by their `reduction`. They do not know which tokens are padding, which
+rows pad the batch, or which part of the batch other replicas compute. Here, losses return the
+values of examples or tokens, and `BatchLoss` computes the loss of the whole batch, on one device or
+in a replica.
 
-Comment letters: B batch, L length, C classes.
+Dimensions in comments: B is the batch size, L the sequence length and C the number of classes.
 """
 
 from __future__ import annotations
@@ -29,33 +29,35 @@ from encoder_zoo.tasks.training.loss_inputs import (
 
 
 class BatchLoss:
-    """Computes the loss of a batch with any loss of Keras's, of this package or of a user.
+    """Compute the loss of a batch with a Keras loss, a loss of this package or a custom loss.
 
     Args:
         loss: `keras.losses.Loss` instance, or function of labels and outputs that returns a value
-            for each example, or for each token.
-        activation: Function that makes probabilities of the outputs, "softmax" or "sigmoid", for
-            losses of Keras's that take those. None passes outputs as they are.
-        of_tokens: Boolean. Whether a mean is over the tokens with a sample weight, as
-            `reduction="mean_with_sample_weight"`, whatever the reduction of the loss.
-        of_examples: Boolean. Whether a loss must have a value for each example, where values of its
-            parts would include padding.
+            for each example or token.
+        activation: "softmax" or "sigmoid" to convert the outputs to probabilities for Keras losses
+            that expect them. If None, outputs are passed unchanged. Defaults to None.
+        of_tokens: Boolean. Whether to average over the tokens with a sample weight, as with
+            `reduction="mean_with_sample_weight"`, independently of the reduction of the loss.
+            Defaults to False.
+        of_examples: Boolean. Whether the loss must return a value for each example, because values
+            of parts of an example would include padding. Defaults to False.
 
     Call arguments:
         y_true: Labels.
         y_pred: Outputs of shape (B, ...).
-        sample_weight: Weights of shape (B,), (B, L) or None.
-        rows: Boolean tensor of shape (B,), the rows that do not only fill the batch. Defaults to
-            None, all rows.
+        sample_weight: Weights of shape (B,) or (B, L), or None.
+        rows: Boolean tensor of shape (B,). False for rows that pad the batch. If None, all rows are
+            used. Defaults to None.
 
     Returns:
-        The loss, and what the sum of the values was divided by, or None for a sum. In a replica the
-        loss is the whole batch's, divided by the number of replicas, and the gradients of all
-        replicas add up to the gradient of the whole batch. The size is the whole batch's.
+        Tuple of the loss and the size that the sum of values was divided by. The size is None if
+        the loss is a sum. In a replica, the loss is the loss of the whole batch divided by the
+        number of replicas. The gradients of all replicas add up to the gradient of the whole batch.
+        The size refers to the whole batch.
 
     Raises:
-        ValueError: If the loss has fewer values than there are weights, or a single one that
-            cannot be weighed.
+        ValueError: If the loss returns fewer values than there are weights, or a single value that
+            cannot be weighted.
 
     Example:
         >>> tokens = BatchLoss(keras.losses.MeanSquaredError(), of_tokens=True)
@@ -81,22 +83,22 @@ class BatchLoss:
 
     @property
     def reduces_itself(self) -> bool:
-        """Return whether the loss has a `__call__` of its own, which weighs and averages."""
+        """Whether the loss overrides `__call__`, which weights and averages its values."""
         is_loss = isinstance(self.loss, keras.losses.Loss)
         return is_loss and type(self.loss).__call__ not in REDUCTIONS
 
     def check_adds_up(self) -> None:
-        """Raise a ValueError for a loss that cannot be added up over replicas.
+        """Check that the loss can be summed over replicas.
 
         Raises:
-            ValueError: If the loss has a `__call__` of its own.
+            ValueError: If the loss overrides `__call__`.
         """
         if self.reduces_itself:
             raise invalid(
                 "loss",
                 name_of(self.loss),
-                "a loss without a `__call__` of its own under tf.distribute: move the formula to "
-                "`call(y_true, y_pred)`, which returns a value for each example",
+                "a loss that does not override `__call__` under tf.distribute. Override "
+                "`call(y_true, y_pred)` instead, and return a value for each example",
             )
 
     def __call__(self, y_true, y_pred, sample_weight=None, rows=None) -> tuple:
@@ -110,7 +112,7 @@ class BatchLoss:
             raise invalid(
                 f"The shape of {name_of(self.loss)}'s values",
                 tuple(values.shape),
-                "a value for each example, as some of these are padding",
+                "a value for each example, because some of these values are padding",
             )
         weights = [self.weights_like(values, weight) for weight in weights]
         total = ops.sum(math.prod(weights, start=values))
@@ -121,12 +123,13 @@ class BatchLoss:
         return _of_whole_batch(total, size)
 
     def values(self, y_true, y_pred, rows=None, tokens=None):
-        """Return the values of the loss, of shape (B, ...): of examples, tokens or labels.
+        """Return the values of the loss for examples, tokens or labels, of shape (B, ...).
 
         Args:
             y_true: Labels.
             y_pred: Outputs of shape (B, ...).
-            rows, tokens: As for `loss_values`.
+            rows: Boolean tensor or None, see `loss_values`.
+            tokens: Tensor or None, see `loss_values`.
         """
         dtype = getattr(self.loss, "dtype", None) or keras.config.floatx()
         y_true, y_pred = (ops.convert_to_tensor(y, dtype=dtype) for y in (y_true, y_pred))
@@ -142,7 +145,7 @@ class BatchLoss:
         return ops.convert_to_tensor(values, dtype=dtype)
 
     def weights_like(self, values, weights):
-        """Return weights of examples or tokens in the shape of values of a loss, to be broadcast.
+        """Return weights of examples or tokens that can be broadcast to the values of a loss.
 
         Raises:
             ValueError: If the weights have more axes than the values.
@@ -155,14 +158,14 @@ class BatchLoss:
             raise invalid(
                 f"The shape of {name_of(self.loss)}'s values",
                 tuple(values.shape),
-                "a value for each token or label, as padding and weights have the shape "
+                "a value for each token or label, because padding and weights have the shape "
                 f"{tuple(weights.shape)}",
             )
         missing = rank - len(weights.shape)
         return ops.reshape(weights, (*ops.shape(weights), *[1] * missing))
 
     def _count(self, values, weights):
-        """Return the number of values, or the sum of the weights of each."""
+        """Return the number of values or the sum of their weights."""
         if not weights:
             shape = ops.convert_to_tensor(ops.shape(values), dtype="int32")
             return ops.cast(ops.prod(shape), "float32")
@@ -171,12 +174,12 @@ class BatchLoss:
         )
 
     def _of_single_value(self, value, y_pred, weights) -> tuple:
-        """Return a loss that is one number for the batch already, and the number of rows."""
+        """Return the loss and the number of rows for a loss that returns a single value."""
         self.check_single_value(bool(weights))
         return value, None if self.is_sum else _rows_of(y_pred)
 
     def check_single_value(self, is_weighted: bool) -> None:
-        """Raise a ValueError where a loss that is one number for the batch cannot be right."""
+        """Raise a ValueError if a loss that returns a single value would be incorrect."""
         if is_weighted or replica_context():
             reason = "weights and padding" if is_weighted else "the parts of replicas"
             raise ValueError(
@@ -186,7 +189,7 @@ class BatchLoss:
             )
 
     def _reduced_by_loss(self, y_true, y_pred, sample_weight) -> tuple:
-        """Return the loss as its own `__call__` computes it, and the size that it seems to have."""
+        """Return the loss that `__call__` of a custom loss computes, and the size it implies."""
         y_true = with_axis_of_outputs(ops.convert_to_tensor(y_true), y_pred)
         loss = ops.mean(self.loss(y_true, y_pred, sample_weight))
         if self.is_sum:
@@ -201,8 +204,7 @@ def _rows_of(y_pred):
 
 
 def _of_whole_batch(total, size) -> tuple:
-    """Return the loss of the whole batch from the sum and the size of a replica's part, and its
-    size."""
+    """Return the loss and the size of the whole batch from the sum and the size of a replica."""
     context = replica_context()
     if size is not None:
         size = ops.cast(size, total.dtype)
@@ -212,12 +214,12 @@ def _of_whole_batch(total, size) -> tuple:
 
 
 def shared_by_replicas(part):
-    """Return a sum over the replicas, divided by their number, whose gradient is that of a part.
+    """Return a sum over the replicas, divided by their number, with the gradient of one part.
 
-    Keras multiplies a loss by the number of replicas before it is reported.
+    Keras multiplies a loss by the number of replicas before it reports the loss.
 
     Args:
-        part: What this replica adds to the sum.
+        part: Tensor. Summand of this replica.
     """
     context = replica_context()
     if context is None:
@@ -227,13 +229,13 @@ def shared_by_replicas(part):
 
 
 def mean_over_replicas(penalty, rows):
-    """Return a penalty of a batch: of a replica's part, weighed by its rows.
+    """Return the mean of a penalty over the replicas, weighted by their numbers of rows.
 
-    Penalties on weights are the same in all replicas, and those on outputs are means over rows.
+    Penalties on weights are equal in all replicas. Penalties on outputs are means over rows.
 
     Args:
         penalty: Scalar tensor.
-        rows: Number of rows of this replica's part.
+        rows: Number of rows in the part of this replica.
     """
     context = replica_context()
     if context is None:

@@ -1,4 +1,4 @@
-"""The callbacks of `fit`, its history, and the callback that stops at a loss that is not finite."""
+"""Callbacks of `fit`, its history, and a callback that stops if the loss is not finite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Callbacks = Annotated[
 if TYPE_CHECKING:
 
     class History(keras.callbacks.History):
-        """Keras's history, with the types of its values, which Keras does not give."""
+        """History of Keras with type annotations for its values."""
 
         history: dict[str, list[float]]
         epoch: list[int]
@@ -37,13 +37,13 @@ else:
 
 
 class StopAtDivergence(keras.callbacks.Callback):
-    """Raises an error, and names the step, when the loss becomes NaN or infinite.
+    """Raise an error when the loss becomes NaN or infinite.
 
-    `fit` puts it before the other callbacks, so that none of them saves the result of that step.
-    It reads the mean of the epoch's losses, which Keras logs after every step.
+    `fit` adds this callback before the other callbacks, so that none of them saves the result of
+    the failed step. It reads the mean loss of the epoch, which Keras logs after every step.
 
     Raises:
-        FloatingPointError: If the loss is not finite. The message names the epoch and step.
+        FloatingPointError: If the loss is not finite. The message contains the epoch and the step.
 
     Example:
         >>> stop = StopAtDivergence()
@@ -56,7 +56,7 @@ class StopAtDivergence(keras.callbacks.Callback):
         FloatingPointError: Epoch 2/3, step 17/100: the loss is nan. ...
     """
 
-    # Keras may call `on_train_batch_end` from threads, in any order: the steps do not wait for it.
+    # Keras may call `on_train_batch_end` in threads and in any order, without blocking the steps.
     async_safe = True
 
     def __init__(self):
@@ -100,7 +100,7 @@ class StopAtDivergence(keras.callbacks.Callback):
 
 
 def stopping_at_divergence(callbacks: list | None) -> list:
-    """Return the callbacks after a `StopAtDivergence`, unless one is a `TerminateOnNaN`."""
+    """Put a `StopAtDivergence` before the callbacks, unless one of them is a `TerminateOnNaN`."""
     callbacks = keras.tree.flatten(callbacks or [])
     if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
         return callbacks
@@ -108,16 +108,16 @@ def stopping_at_divergence(callbacks: list | None) -> list:
 
 
 def nan_loss_error(epoch: int, step: int, params: dict, event: str) -> FloatingPointError:
-    """Return the error that names the step, and gives advice.
+    """Create the error for a loss that is not finite.
 
     Args:
-        epoch: counted from 0.
-        step: counted from 1.
-        params: of the callback, with "epochs" and "steps".
-        event: the problem at that step.
+        epoch: Integer. Index of the epoch, starting at 0.
+        step: Integer. Number of the step, starting at 1.
+        params: Dict. Parameters of the callback with the keys "epochs" and "steps".
+        event: String. Description of the problem.
     """
     steps = params["steps"]
-    step = min(step, steps or step)  # of several in one execution Keras counts further
+    step = min(step, steps or step)  # an execution of several steps can exceed the epoch
     return FloatingPointError(
         f"Epoch {epoch + 1}/{params['epochs']}, step {step}/{steps or '?'}: {event}. "
         "The learning rate may be too high: lower it, or give its schedule a longer warmup. "

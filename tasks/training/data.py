@@ -1,7 +1,7 @@
-"""The interface of the data of `fit` and `evaluate`, which does not know the task.
+"""Interface of the data for `fit` and `evaluate`, independent of the task.
 
-A `Source` yields batches of texts in memory, datasets, streams or corpora. A `BatchMaker` has the
-functions and settings of a task that make these batches. `sources.as_source` chooses the source.
+A `Source` yields batches of texts in memory, datasets, streams or corpora. A `BatchMaker` contains
+the functions and settings of a task to make these batches. `sources.as_source` selects the source.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ logger = logging.getLogger("encoder_zoo")
 
 @dataclasses.dataclass(frozen=True)
 class BatchMaker:
-    """The functions and settings of a task that make batches of its data.
+    """Functions and settings of a task to make batches from its data.
 
     Attributes:
-        task: Class name of the task.
-        preprocessor: Preprocessor. None if the task only takes prepared inputs.
+        task: String. Class name of the task.
+        preprocessor: Preprocessor, or None if the task only accepts preprocessed inputs.
         encode: Function of `(x, y, sample_weight)` in memory that returns encoded examples.
         separate: Function of `(x, y)` that returns inputs and labels.
-        check_given: Function of `(y, x)` that raises an error if some labels are missing.
-        check: Function that returns inputs of any kind, with checks of prepared inputs.
-        graphs: `GraphCache` of the task, with the lengths of batches so far.
-        labels_tokens: Boolean. Whether the labels of a text are those of its words.
-        compiles: Boolean. Whether a program is compiled for every shape of a batch.
-        fills: Boolean. Whether batches are filled to one number of rows.
+        check_given: Function of `(y, x)` that raises an error if labels are missing.
+        check: Function that checks preprocessed inputs and returns inputs of any kind.
+        graphs: `GraphCache` of the task, with the lengths of previous batches.
+        labels_tokens: Boolean. Whether every word of a text has a label.
+        compiles: Boolean. Whether a program is compiled for every batch shape.
+        fills: Boolean. Whether all batches are padded to the same number of rows.
         packs: Boolean. Whether short texts may be packed into sequences.
-        worker: Index of this worker, and the number of workers.
-        dtype: Name of the task's dtype policy.
+        worker: Tuple of the index of this worker and the number of workers.
+        dtype: String. Name of the dtype policy of the task.
     """
 
     task: str
@@ -68,10 +68,10 @@ class BatchMaker:
     dtype: str
 
     def cached(self, name, make: Callable):
-        """Return a graph, made once for each combination of these settings.
+        """Return a graph from the cache, or make it if the cache has none for these settings.
 
         Args:
-            name: Hashable name of the graph.
+            name: Hashable. Name of the graph.
             make: Function without arguments that makes the graph.
         """
         settings = vars(self.preprocessor) if self.preprocessor is not None else {}
@@ -82,32 +82,32 @@ class BatchMaker:
 
     @property
     def lengths_vary(self) -> bool:
-        """Return whether batches have different lengths, by their texts."""
+        """Whether the length of a batch depends on its texts."""
         return self.preprocessor is None or self.preprocessor.sequence_length is None
 
     @property
     def multiple(self) -> int | None:
-        """Return the number that the rows of a filled batch are a multiple of, or None."""
+        """Multiple that the number of rows in a padded batch is rounded up to, or None."""
         return data_parallel_devices() if self.fills else None
 
     def collate(self, lengths: tuple[int, ...] | None = None) -> Callable:
-        """Return the preprocessor's `collate`, as a function of `(examples, seed=None)`.
+        """Return `collate` of the preprocessor as a function of `(examples, seed=None)`.
 
         Args:
             lengths: Tuple of the lengths to pad to if every shape is compiled. Defaults to the
-                lengths so far.
+                lengths of previous batches.
         """
-        # If every new shape is compiled, few shapes are worth some padding.
+        # If every shape is compiled, additional padding is cheaper than additional shapes.
         bucketed = self.compiles and (lengths or self.graphs.lengths or True)
         return functools.partial(self.preprocessor.collate, bucketed=bucketed)
 
     def batcher(self, examples: dict, batch_size: int, fills: bool) -> LengthGroupedBatcher:
-        """Return the batcher of encoded examples.
+        """Return a batcher for encoded examples.
 
         Args:
-            examples: Encoded examples.
-            batch_size: Number of examples in a batch.
-            fills: Boolean. Whether batches are filled to one number of rows.
+            examples: Dict of encoded examples.
+            batch_size: Integer. Number of examples per batch.
+            fills: Boolean. Whether all batches are padded to the same number of rows.
         """
         multiple = data_parallel_devices() if fills else None
         if packing := self._packing(examples, batch_size):
@@ -123,7 +123,7 @@ class BatchMaker:
         )
 
     def report_compiling(self, examples: dict, batch_size: int) -> None:
-        """Log, once for each set of shapes, why the first steps of each take long."""
+        """Log, once for each set of shapes, that the first step of each shape is compiled."""
         if not self.compiles or not self.lengths_vary:
             return
         if packing := self._packing(examples, batch_size):
@@ -142,8 +142,8 @@ class BatchMaker:
         self.graphs.reported.add(text)
         kept = enable_compilation_cache()
         logger.warning(
-            "%s The step is compiled once for each of these %s that occurs, in some seconds%s. "
-            "With sequence_length=... there is one length.",
+            "%s The step is compiled for each of these %s that occurs, which takes some seconds%s. "
+            "Set sequence_length=... to use a single length.",
             text,
             shapes,
             f", and kept in {kept} for other processes" if kept else "",
@@ -156,8 +156,8 @@ class BatchMaker:
     def _packing(self, examples: dict, batch_size: int) -> tuple[int, tuple] | None:
         """Return the length and the possible numbers of packed sequences, or None.
 
-        Whether batches are packed depends on the examples alone, so that a training that is resumed
-        has the same batches. Of packings that fit about as well, the known one is compiled already.
+        Packing only depends on the examples, so that a resumed training uses the same batches. If
+        several packings are about equally good, a known packing is used because it is compiled.
         """
         if not (self.packs and _is_on_one_jax_device() and self.lengths_vary):
             return None
@@ -192,9 +192,9 @@ def _is_on_one_jax_device() -> bool:
 
 @contextlib.contextmanager
 def own_errors(*sources: Source | None) -> Iterator[None]:
-    """Return a context in which an error of a source is raised itself.
+    """Return a context that raises the original errors of sources.
 
-    TensorFlow reads streams in a thread, and ends in an error of its graph.
+    TensorFlow reads streams in a thread and replaces their errors by errors of the graph.
     """
     try:
         yield
@@ -206,19 +206,19 @@ def own_errors(*sources: Source | None) -> Iterator[None]:
 
 
 class Source:
-    """Base class of the data that a task is trained or evaluated on.
+    """Base class of the data for training or evaluation.
 
     Args:
-        plan: `Plan`. How the data are read.
-        maker: `BatchMaker`. What makes batches of the data.
+        plan: `Plan` with the batch size, epochs and steps.
+        maker: `BatchMaker` of the task.
 
     Attributes:
-        steps: Number of batches of one pass, or of an epoch if only that is known.
-        window_sizes: List of plain data that grows with reading and finds a late batch quickly. A
-            backup keeps it.
+        steps: Integer. Number of batches in one pass, or in one epoch if the former is unknown.
+        window_sizes: List of plain data that is extended while reading, to find later batches
+            quickly. Backups contain this list.
         class_weights: List of the weights of all classes, or None.
-        error: The exception that reading the data has raised, or None. TensorFlow replaces it by
-            an error of its own.
+        error: Exception that was raised while reading the data, or None. TensorFlow replaces this
+            exception by its own error.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker):
@@ -232,31 +232,31 @@ class Source:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of batches of an epoch."""
+        """Number of batches per epoch."""
         return self.plan.steps_per_epoch or self.steps
 
     @property
     def total_steps(self) -> int:
-        """Return the number of batches of all epochs."""
+        """Number of batches in all epochs."""
         return len(self.plan.epochs) * self.steps_per_epoch
 
     def count_examples(self) -> int:
-        """Return the number of examples of one pass."""
+        """Return the number of examples in one pass."""
         return self.steps * self.plan.batch_size
 
     def check(self) -> None:
-        """Raise an error if `fit` cannot take these data, and log their costs."""
+        """Raise an error if `fit` does not support this data, and log messages about its cost."""
         if self.maker.preprocessor is not None and self.maker.preprocessor.packed_length:
             raise ValueError(
                 "pack_texts needs all texts in memory. Pass lists, not a dataset or stream."
             )
 
     def batches(self, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Return the batches of all epochs from a number on. Earlier batches are never made.
+        """Return the batches of all epochs from an index on, without making earlier batches.
 
         Args:
-            seed: Integer that decides order and masking.
-            start: Number of the first batch. Defaults to 0.
+            seed: Integer. Random seed for the order of examples and for masking.
+            start: Integer. Index of the first batch. Defaults to 0.
         """
         batches = self._batches(seed, start)
         for change in self._changes:
@@ -267,23 +267,23 @@ class Source:
         raise NotImplementedError
 
     def one_pass(self) -> tf.data.Dataset:
-        """Return the batches of one pass, to count labels in."""
+        """Return the batches of one pass for counting labels."""
         return self.batches(0).take(self.steps).map(real_examples)
 
     def in_order(self):
-        """Return the batches of one pass for Keras's `evaluate`."""
+        """Return the batches of one pass for `evaluate` of Keras."""
         raise NotImplementedError
 
     def describe(self) -> dict:
-        """Return plain data that identifies these data."""
+        """Return plain values that identify this data."""
         raise NotImplementedError
 
     def split(self, share: float, batch_size: int) -> tuple[Source, Source]:
-        """Return the data without the share at their end, and that share to evaluate on.
+        """Split off the last examples for validation, and return both parts.
 
         Args:
-            share: Float between 0 and 1. Share of the examples.
-            batch_size: Number of examples in a batch of the evaluation.
+            share: Float between 0 and 1. Fraction of the examples to use for validation.
+            batch_size: Integer. Number of examples per validation batch.
         """
         check_dataset_alone(validation_split=share)
 
@@ -291,9 +291,9 @@ class Source:
         """Return the same data with other sample weights.
 
         Args:
-            weigh: Function of `(x, y)` or `(x, y, sample_weight)`, and `weights=`, that returns
-                `(x, y, sample_weight)`.
-            weights: Array of the weights of the classes.
+            weigh: Function of `(x, y)` or `(x, y, sample_weight)` and a keyword argument `weights`
+                that returns `(x, y, sample_weight)`.
+            weights: Array with the weight of each class.
         """
         source = copy.copy(self)
         source._changes = [*self._changes, functools.partial(weigh, weights=weights)]
@@ -302,13 +302,13 @@ class Source:
 
 
 def uncounted(batches):
-    """Return batches that Keras does not know the number of.
+    """Return batches whose number is unknown to Keras.
 
-    It counts full executions of several steps, also where the last of an epoch is shorter, and
-    would begin with the first batch again before it has seen the last.
+    If Keras knows the number, it only runs full executions of several steps. If the last execution
+    of an epoch is shorter, Keras would continue with the first batch before the epoch has ended.
 
     Args:
-        batches: a `tf.data.Dataset` or `ArrayBatches`; anything else is returned as it is.
+        batches: `tf.data.Dataset` or `ArrayBatches`. Other objects are returned unchanged.
     """
     if isinstance(batches, ArrayBatches):
         return batches.uncounted()
@@ -316,7 +316,7 @@ def uncounted(batches):
 
 
 def check_dataset_alone(y=None, sample_weight=None, validation_split: float = 0.0) -> None:
-    """Raise a ValueError if something that belongs into a dataset is passed with one."""
+    """Raise a ValueError if labels, weights or a split are passed together with a dataset."""
     given = {"y": y, "sample_weight": sample_weight, "validation_split": validation_split or None}
     names = [name for name, value in given.items() if value is not None]
     if names:

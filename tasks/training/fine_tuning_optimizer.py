@@ -1,4 +1,4 @@
-"""The optimizer of fine-tuning: AdamW, linear warmup and decay, clipped gradients."""
+"""Optimizer for fine-tuning: AdamW with a linear warmup and decay and with gradient clipping."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from encoder_zoo.tasks.training.optimizers import (
     ScheduledAdamW,
 )
 
-# At this step the kernel's own corrections of the first steps are 1: the rate has them.
+# At this step, the bias corrections of the kernel are 1. The learning rate contains them instead.
 LATE = 1e9
 
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TorchAdamW(ScheduledAdamW):
-    """AdamW on PyTorch's own kernel, which reads and writes each weight once.
+    """AdamW with the fused kernel of PyTorch, which reads and writes each weight once.
 
-    For the PyTorch backend only. Arguments as for `ScheduledAdamW`, with `weight_decay` and
-    `global_clipnorm`, without `amsgrad` and `use_ema`.
+    This class is only for the PyTorch backend. The arguments are the same as for `ScheduledAdamW`.
+    `amsgrad` and `use_ema` are not supported.
 
     Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, algorithm 2.
     """
@@ -48,11 +48,11 @@ class TorchAdamW(ScheduledAdamW):
                 self._step(gradients, variables)
 
     def _step(self, gradients: list, variables: list) -> None:
-        """Clip gradients, and update weights."""
+        """Clip gradients and update weights."""
         import torch
 
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        scale = torch.clamp(norm / self.global_clipnorm, min=1.0)  # gradients are divided by it
+        scale = torch.clamp(norm / self.global_clipnorm, min=1.0)  # divisor of the gradients
         step = ops.cast(self.iterations + 1, "float32")
         rate = ops.cast(self.learning_rate, "float32")
         correction = ops.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)
@@ -72,7 +72,7 @@ class TorchAdamW(ScheduledAdamW):
             second = [state.second.value for state in states]
             update = self._update_group
             if torch.compiler.is_compiling():
-                # Not a part of a compiled step: PyTorch cannot trace it with a rate as a tensor.
+                # PyTorch cannot compile this kernel if the learning rate is a tensor.
                 update = torch.compiler.disable(update)
             update(weights, gradients, first, second, rate * share * correction, scale)
 
@@ -100,18 +100,20 @@ class TorchAdamW(ScheduledAdamW):
 
 
 def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], float] | None:
-    """Return the layer-wise learning-rate decay multiplier of each weight.
+    """Return the learning rate multipliers for layer-wise decay.
+
+    The head has a multiplier of 1. The multiplier is multiplied by `decay` for the last block of
+    the backbone, for every earlier block, and for the embeddings.
 
     Args:
-        backbone: whose last block has one step less than the layers above it, and so on down to
-            the embeddings.
-        decay: of the learning rate, from each layer to the one below.
+        backbone: Backbone.
+        decay: Float. Ratio between the learning rates of a layer and of the layer above it.
 
     Returns:
-        For `fine_tuning_optimizer`; None where all weights have the same learning rate.
+        Function of a weight for `fine_tuning_optimizer`, or None if all multipliers are 1.
 
-    Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2; Clark et al.
-    2020, ELECTRA, appendix B.
+    Source: Howard and Ruder 2018, Universal Language Model Fine-tuning, section 3.2, and Clark et
+    al. 2020, ELECTRA, appendix B.
 
     Example:
         >>> from encoder_zoo import ElectraBackbone
@@ -133,9 +135,9 @@ def layerwise(backbone: Backbone, decay: float) -> Callable[[keras.Variable], fl
 
 
 class FrozenLayers:
-    """The lowest layers of a backbone that `compile(frozen_layers=...)` froze.
+    """Layers of a backbone that were frozen by `compile(frozen_layers=...)`.
 
-    All other layers stay as they are: what the user froze, stays frozen.
+    Other layers are not changed. Layers that the user froze stay frozen.
 
     Source: Lee, Tang and Lin 2019, What Would Elsa Do? Freezing Layers During Transformer
     Fine-Tuning.
@@ -155,30 +157,32 @@ class FrozenLayers:
     """
 
     def __init__(self):
-        # {id of a layer: the layer, and its parts and weights with whether they were trained}
+        # {id of a layer: (layer, list of its parts and weights with their original `trainable`)}
         self._before = {}
 
     def freeze(self, backbone: Backbone, count: int) -> None:
-        """Freeze the lowest blocks, and the embeddings below them; thaw what was frozen here above.
+        """Freeze the embeddings and the first blocks. Unfreeze other layers that were frozen here.
 
         Args:
-            backbone: of the layers, always the same.
-            count: of blocks; with 0 all that was frozen here is thawed.
+            backbone: Backbone. It must be the same in all calls.
+            count: Integer. Number of blocks to freeze. 0 unfreezes all layers that were frozen
+                here.
 
         Raises:
-            ValueError: If the backbone has fewer blocks, or one of them is used again above.
+            ValueError: If the backbone has fewer blocks, or if a block shares weights with a later
+                block that is not frozen.
         """
         _check_count(backbone, count)
         lower = [backbone.embeddings, *backbone.blocks[:count]] if count else []
         for layer, parts in list(self._before.values()):
             if layer not in lower:
                 del self._before[id(layer)]
-                if backbone.trainable and not layer.trainable:  # else the user has changed it since
+                if backbone.trainable and not layer.trainable:  # not changed by the user since then
                     for part, was_trained in parts:
                         part.trainable = was_trained
         for layer in lower:
             if id(layer) not in self._before or layer.trainable:
-                parts = [*layers_in(layer), *layer.weights]  # the outer first, as it sets the inner
+                parts = [*layers_in(layer), *layer.weights]  # outer layers also set inner layers
                 self._before[id(layer)] = layer, [(part, part.trainable) for part in parts]
                 for part in parts:
                     part.trainable = False
@@ -192,18 +196,18 @@ def _check_count(backbone: Backbone, count: int) -> None:
         )
     if not {id(block) for block in blocks[:count]}.isdisjoint(map(id, blocks[count:])):
         raise invalid(
-            "frozen_layers", count, "a number of layers that share no block with the layers above"
+            "frozen_layers", count, "a number of layers that share no block with later layers"
         )
 
 
-# PyTorch's, and so that of the field's fine-tuning code. Gradients of single weights are small, and
-# Keras does not correct epsilon for the first steps as the paper has it: with 1e-6 a short training
-# learns a little less.
+# The default of PyTorch, which most fine-tuning code uses. Gradients of single weights are small,
+# and Keras does not correct epsilon in the first steps as the paper does. With 1e-6, short
+# trainings have slightly worse results.
 EPSILON = 1e-8
 
 
 def _fastest_adamw() -> type[ScheduledAdamW]:
-    """Return the class on the backend's own kernel; JAX compiles the formulas."""
+    """Return the class with the fused kernel of the backend. JAX fuses the operations itself."""
     kernels = {"tensorflow": FusedAdamW, "torch": TorchAdamW}
     return kernels.get(keras.config.backend(), ScheduledAdamW)
 
@@ -217,16 +221,18 @@ def fine_tuning_optimizer(
     warmup: float = WARMUP,
     undecayed_weights: Sequence[keras.Variable] = (),
 ) -> keras.optimizers.Optimizer:
-    """Return AdamW with linear warmup and decay, and gradients clipped at norm 1.
+    """Create AdamW with a linear warmup and decay, and with gradients clipped to norm 1.
 
     Args:
-        total_batches: number of batches; after them the learning rate is 0.
-        learning_rate: at the peak.
-        weight_decay: AdamW's.
-        gradient_accumulation_steps: so many batches make one step; None is one.
-        learning_rate_multiplier: of a weight, for layer-wise decay, see `layerwise`.
-        warmup: share of the steps until the peak.
-        undecayed_weights: Weights without weight decay, see `training.undecayed_weights`.
+        total_batches: Integer. Number of batches, after which the learning rate is 0.
+        learning_rate: Float. Peak learning rate.
+        weight_decay: Float. Weight decay. Defaults to 0.01.
+        gradient_accumulation_steps: Integer or None. Number of batches per step. If None, every
+            batch is a step. Defaults to None.
+        learning_rate_multiplier: Function of a weight that returns a multiplier of the learning
+            rate, see `layerwise`. Defaults to None.
+        warmup: Float between 0 and 1. Fraction of the steps until the peak. Defaults to 0.1.
+        undecayed_weights: List of weights without weight decay, see `training.undecayed_weights`.
 
     Source: Devlin et al. 2019, appendix A.2 and A.3.
 
@@ -253,12 +259,13 @@ def fine_tuning_optimizer(
 def restart_optimizer(
     optimizer: keras.optimizers.Optimizer, learning_rate: float, total_batches: int
 ) -> None:
-    """Reset an optimizer of the recipe for another run, without a new graph.
+    """Reset a fine-tuning optimizer for a new run, without a new graph.
 
     Args:
-        optimizer: from `fine_tuning_optimizer`, perhaps inside Keras's `LossScaleOptimizer`.
-        learning_rate: at the peak.
-        total_batches: of the run.
+        optimizer: Optimizer from `fine_tuning_optimizer`, possibly wrapped in a
+            `LossScaleOptimizer`.
+        learning_rate: Float. Peak learning rate.
+        total_batches: Integer. Number of batches in the run.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer.built:
         optimizer.step_counter.assign(0)
@@ -269,5 +276,5 @@ def restart_optimizer(
 
 
 def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return the optimizer inside Keras's `LossScaleOptimizer`, or the optimizer itself."""
+    """Return the optimizer inside a `LossScaleOptimizer`, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)

@@ -1,4 +1,4 @@
-"""TensorFlow graphs of a task, kept from call to call as long as they are valid."""
+"""Cache of TensorFlow graphs and compiled programs of a task."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from encoder_zoo.tasks.preprocessing.batch_shapes import REAL_ROWS
 from encoder_zoo.tasks.training.logit_metrics import KINDS
 from encoder_zoo.tasks.training.loss_inputs import computes_rows
 
-# Compiled faster, a program is not worth a file.
+# Programs that compile faster than this are not stored.
 MIN_SECONDS = 0.1
 
 
 @functools.cache
 def enable_compilation_cache() -> pathlib.Path | None:
-    """Have JAX keep compiled programs in the user's cache, unless its settings say otherwise.
+    """Make JAX store compiled programs in the cache folder of the user.
 
-    `JAX_COMPILATION_CACHE_DIR` names another folder, `JAX_ENABLE_COMPILATION_CACHE=false` keeps
-    nothing. Programs of other processors, whose instructions may differ, are in another folder.
+    Set `JAX_COMPILATION_CACHE_DIR` to use another folder, or `JAX_ENABLE_COMPILATION_CACHE=false`
+    to disable the cache. Every kind of processor has its own folder, because the instructions can
+    differ.
 
     Returns:
-        The folder; None where JAX is not the backend, or programs are not kept.
+        Path of the folder, or None if JAX is not the backend or the cache is disabled.
     """
     if keras.config.backend() != "jax":
         return None
@@ -48,17 +49,17 @@ def enable_compilation_cache() -> pathlib.Path | None:
     folder = home / "encoder_zoo" / "jax" / _processor()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError:  # a home that cannot be written to
+    except OSError:  # the home folder is not writable
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_SECONDS)
-    compilation_cache.reset_cache()  # JAX looks once whether there is one
+    compilation_cache.reset_cache()  # JAX only checks once whether a cache exists
     return folder
 
 
 def _processor() -> str:
-    """Return a name of this processor and its instructions."""
+    """Return a name for this processor and its instruction set."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
         names = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
@@ -74,19 +75,19 @@ KERAS_FUNCTIONS = {
     for function in vars(functions).values()
     if inspect.isfunction(function)
 }
-# Keras's metrics that compare the rows of a batch.
+# Keras metrics that compare the rows of a batch.
 OF_WHOLE_BATCHES = (keras.metrics.PearsonCorrelation, keras.metrics.ConcordanceCorrelation)
 
 
 def can_be_filled(loss, metrics: list) -> bool:
-    """Return whether rows that only fill a batch can be left out of a loss and metrics."""
+    """Return whether a loss and metrics can ignore rows that pad a batch."""
     return computes_rows(loss) and all(map(_takes_weights, metrics))
 
 
 def _takes_weights(metric) -> bool:
     if isinstance(metric, str):
-        return True  # Keras's by name
-    metric = getattr(metric, "metric", metric)  # inside `OfLogits`
+        return True  # name of a Keras metric
+    metric = getattr(metric, "metric", metric)  # metric inside `OfLogits`
     if not isinstance(metric, keras.metrics.Metric):
         return metric in KERAS_FUNCTIONS
     if type(metric) in KINDS:
@@ -95,12 +96,12 @@ def _takes_weights(metric) -> bool:
 
 
 def real_rows(x):
-    """Return which rows of a batch are examples, (B,) bool; None if all are."""
+    """Return a boolean mask (B,) of the rows that are examples, or None if all rows are."""
     return x.get(REAL_ROWS) if isinstance(x, Mapping) else None
 
 
 def without(x, name: str):
-    """Return inputs without one of them.
+    """Return inputs without the input of this name.
 
     Example:
         >>> without({"token_ids": 1, "real_rows": 2}, REAL_ROWS)
@@ -112,13 +113,16 @@ def without(x, name: str):
 
 
 def is_long(inputs) -> bool:
-    """Return whether attention goes part by part through examples (B, L), in any structure."""
+    """Return whether examples of shape (B, L) are so long that attention is computed in parts."""
     shapes = [examples.shape for examples in keras.tree.flatten(inputs)]
     return any(len(shape) > 1 and shape[-1] > long_attention.SHORT for shape in shapes)
 
 
 def of_texts(long: bool | None, function: Callable) -> Callable:
-    """Return a function of one argument traced for long examples alone, or short; None is both."""
+    """Return a function that is traced only for long or only for short examples.
+
+    If `long` is None, the function is traced for both.
+    """
 
     def traced(argument):
         with tracing(is_long=long, blocks={}):
@@ -128,12 +132,12 @@ def of_texts(long: bool | None, function: Callable) -> Callable:
 
 
 def weights_of_metrics(real, y_pred, sample_weight):
-    """Return sample weights that are 0 in rows that do not count.
+    """Return sample weights that are 0 for rows that pad the batch.
 
     Args:
-        real: (B,) bool.
-        y_pred: outputs (B, ...), or (B * M, C) of M tokens in each row.
-        sample_weight: (B, ...), (B * M,) or None.
+        real: Boolean mask of shape (B,).
+        y_pred: Outputs of shape (B, ...), or (B * M, C) with M tokens in each row.
+        sample_weight: Weights of shape (B, ...) or (B * M,), or None.
     """
     y_pred = ops.convert_to_tensor(y_pred)
     real = ops.cast(real, "float32")
@@ -145,13 +149,13 @@ def weights_of_metrics(real, y_pred, sample_weight):
 
 
 class GraphCache:
-    """Keeps what a task has traced and compiled from call to call.
+    """Cache of the graphs and batch shapes of a task.
 
     Attributes:
         lengths: Tuple of the lengths that batches are padded to if every shape is compiled, or
             None.
         packings: Dict of batch sizes to lists of (length, numbers of packed sequences).
-        reported: Set of the lines that were logged.
+        reported: Set of the messages that were logged.
     """
 
     def __init__(self):
@@ -161,30 +165,30 @@ class GraphCache:
         self.reported: set[str] = set()
 
     def get(self, key, make: Callable):
-        """Return the graph of a hashable key, made by a function without arguments."""
+        """Return the graph for a hashable key. If it is missing, call `make` to create it."""
         if key not in self._graphs:
             self._graphs[key] = make()
         return self._graphs[key]
 
     def forget(self) -> None:
-        """Forget all graphs, as after a change of the backbone's layers."""
+        """Delete all graphs, for example after the layers of the backbone have changed."""
         self._graphs.clear()
 
 
 def step_function(step: Callable, hold: Callable, trains: bool) -> Callable:
-    """Return the function of an iterator that runs a step of `fit` or `evaluate` in one graph.
+    """Return a function of an iterator that runs a step of `fit` or `evaluate` in one graph.
 
-    Keras's own is a graph that takes the batch from the iterator and calls another graph.
-    TensorFlow traces and optimizes both.
+    Keras uses a graph that reads the batch from the iterator and calls another graph. TensorFlow
+    then traces and optimizes both graphs.
 
     Args:
         step: `train_step` or `test_step` of a model.
-        hold: Function that returns the context in which steps run.
+        hold: Function that returns the context for running steps.
         trains: Boolean. Whether the step changes the weights.
     """
     graphs = {long: tf.function(of_texts(long, step), autograph=False) for long in (False, True)}
-    # With gradients written out, a step of `fit` runs on a CPU as fast as its graph is traced;
-    # one of `evaluate` has operations that TensorFlow merges.
+    # On a CPU, optimizing the graph of a training step takes time without making it faster. In the
+    # graph of an evaluation step, TensorFlow can merge operations.
     as_traced = trains and not tf.config.list_logical_devices("GPU")
 
     def function(iterator):
@@ -193,7 +197,7 @@ def step_function(step: Callable, hold: Callable, trains: bool) -> Callable:
         graph = graphs[long]
         in_graphs = not tf.config.functions_run_eagerly()
         if in_graphs and isinstance(iterator, tf.data.Iterator):
-            # Found, once it is there, for every batch that it fits.
+            # The concrete function is reused for all batches that match its signature.
             graph.get_concrete_function(iterator.element_spec)
         with hold(), graphs_as_traced(as_traced and not long):
             return graph(batch)

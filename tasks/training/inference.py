@@ -1,6 +1,6 @@
-"""Outputs of a task for texts in memory and for encoded examples, batch by batch.
+"""Compute the outputs of a task for texts in memory and for encoded examples in batches.
 
-Comment letters: B batch, L sequence.
+Dimensions in comments: B is the batch size and L the sequence length.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from encoder_zoo.tasks.training.streams import Stream, as_stream, ending_quietly
 
 
 def predict_inputs(task, x, batch_size: int, predict: functools.partial):
-    """Return the outputs for raw or prepared inputs, in their order.
+    """Compute the outputs for raw or preprocessed inputs in their order.
 
     Args:
-        task: a `TextModel`.
-        x: see `TextModel.predict`.
-        batch_size: B.
-        predict: Keras's `predict`, called with a dataset, or with arrays and the batch size.
+        task: `TextModel`.
+        x: Inputs, see `TextModel.predict`.
+        batch_size: Integer. Number of examples per batch.
+        predict: `predict` of Keras. It is called with a dataset, or with arrays and the batch size.
     """
     maker = dataclasses.replace(task.batch_maker, separate=lambda x, y: (x, y), fills=False)
     x = as_stream(x, maker)
@@ -64,7 +64,7 @@ def predict_inputs(task, x, batch_size: int, predict: functools.partial):
 
 
 def _predict_batches(batches, predict: functools.partial):
-    """Return the outputs for batches of any sizes, filled so that all devices divide them."""
+    """Compute the outputs for batches of any sizes, which are padded to divide over all devices."""
     devices, sizes = data_parallel_devices(), []
     if devices == 1:
         return predict(batches)
@@ -79,13 +79,13 @@ def _predict_batches(batches, predict: functools.partial):
     filled = filled()
     with ending_quietly(filled):
         outputs = predict(filled)
-    kept = [np.arange(-(-size // devices) * devices) < size for size in sizes]  # of each batch
+    kept = [np.arange(-(-size // devices) * devices) < size for size in sizes]
     kept = np.concatenate(kept)
     return keras.tree.map_structure(lambda output: output[kept[: len(output)]], outputs)
 
 
 def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
-    """Return the outputs for prepared inputs, of batches that divide over all devices."""
+    """Compute the outputs for preprocessed inputs in batches that divide over all devices."""
     count, devices = len(x["token_ids"]), data_parallel_devices()
     if devices == 1 or not count:
         return predict(x, batch_size)
@@ -96,17 +96,17 @@ def _predict_arrays(x: dict, batch_size: int, predict: functools.partial):
 
 
 def predict_texts(task, x, batch_size: int, predict: functools.partial):
-    """Return the outputs for texts in memory, in their order.
+    """Compute the outputs for texts in memory in their order.
 
     Args:
-        task: a `TextModel` with a preprocessor.
-        x: texts or pairs of texts.
-        batch_size: B.
-        predict: Keras's `predict`, called with a dataset. Without other options than `verbose=0`,
-            texts of a single batch do without Keras's loop.
+        task: `TextModel` with a preprocessor.
+        x: Texts or pairs of texts.
+        batch_size: Integer. Number of examples per batch.
+        predict: `predict` of Keras, which is called with a dataset. A single batch does not use the
+            loop of Keras if `verbose=0` is the only option.
     """
     given = {name: value for name, value in predict.keywords.items() if value is not None}
-    with in_numpy():  # encoding makes tensors of them where it computes in TensorFlow
+    with in_numpy():  # encoding converts the texts to tensors if it uses TensorFlow
         texts = tuple(task.preprocessor.texts_of(x))
     if given == {"verbose": 0} and 0 < len(texts[0]) <= batch_size:
         return predict_few(task, texts)
@@ -114,7 +114,7 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
     count = examples["token_ids"].shape[0]
     if not count:
         return predict_few(task, tuple(array_ops.constant([""]) for _ in texts))[:0]
-    # Rows that fill a batch for the devices are left out behind the last one alone.
+    # Only the last batch is padded for the devices, so the padding rows are at the end.
     devices = data_parallel_devices()
     batch_size = -(-batch_size // devices) * devices
     maker = task.batch_maker
@@ -127,14 +127,14 @@ def predict_texts(task, x, batch_size: int, predict: functools.partial):
 
 
 def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarray:
-    """Return the outputs of one batch of texts.
+    """Compute the outputs for one batch of texts.
 
-    Keras's loop over a dataset takes longer than the model.
+    The loop of Keras over a dataset would take longer than the model.
 
     Args:
         task: `TextModel` with a preprocessor.
         texts: Tuple of one or two string tensors of shape (B,).
-        encode: Function that makes examples of the texts. Defaults to the preprocessor's `encode`.
+        encode: Function that encodes the texts. Defaults to `encode` of the preprocessor.
     """
     preprocessor, collate = task.preprocessor, task.batch_maker.collate()
     quick = preprocessor.tokenizer.library_is_equal
@@ -145,12 +145,12 @@ def predict_few(task, texts: tuple, encode: Callable | None = None) -> np.ndarra
 
 
 def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
-    """Return the outputs of some encoded examples.
+    """Compute the outputs for some encoded examples.
 
     Args:
         task: `TextModel` with a preprocessor.
-        examples: Encoded examples.
-        indices: Integer array of shape (B,). The examples of the batch.
+        examples: Dict of encoded examples.
+        indices: Integer array of shape (B,). Indices of the examples.
     """
     maker = task.batch_maker
 
@@ -162,7 +162,7 @@ def predict_chosen(task, examples: dict, indices: np.ndarray) -> np.ndarray:
 
 
 def _outputs(task, inputs: dict) -> np.ndarray:
-    """Return the outputs of one batch of inputs."""
+    """Compute the outputs for one batch of inputs."""
     task._warn_new_head()
     with weights_lock(task).shared():
         if not task.has_one_graph:
@@ -178,15 +178,15 @@ def _outputs(task, inputs: dict) -> np.ndarray:
 def example_outputs(
     task, examples: dict, batch_size: PositiveInt | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the model's outputs for encoded examples, the longest first.
+    """Compute the outputs for encoded examples in batches, starting with the longest examples.
 
     Args:
-        task: a `TextModel`.
-        examples: encoded.
-        batch_size: default 32.
+        task: `TextModel`.
+        examples: Dict of encoded examples.
+        batch_size: Positive integer. Number of examples per batch. Defaults to 32.
 
     Yields:
-        Indices of the batch's examples (B,), and their outputs.
+        Tuple of the indices (B,) of the examples in a batch and their outputs.
     """
     with weights_lock(task).shared():
         for indices in batches_by_length(examples, batch_size or BATCH_SIZE):
@@ -195,13 +195,13 @@ def example_outputs(
 
 @validate_arguments
 def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) -> np.ndarray:
-    """Compute the outputs for texts in memory, in their order.
+    """Compute the outputs for texts in memory in their order.
 
     Args:
         task: `TextModel`.
-        texts: One or two columns of texts (N,), N of 1 or more.
-        batch_size: Positive integer.
-        encode: Function that makes examples of the columns, a tuple.
+        texts: Tuple of one or two columns of texts, each of shape (N,) with N >= 1.
+        batch_size: Positive integer. Number of examples per batch.
+        encode: Function that encodes a tuple of columns.
     """
     if texts[0].shape[0] <= batch_size:
         return predict_few(task, texts, encode)
@@ -210,12 +210,12 @@ def text_outputs(task, texts: tuple, batch_size: PositiveInt, encode: Callable) 
 
 
 def token_outputs_in_graph(task, token_logits: Callable, examples: dict) -> array_ops.RaggedTensor:
-    """Return the outputs for every example, ragged (N, None, C), inside `tf.function`.
+    """Compute ragged token outputs (N, None, C) for all examples inside a `tf.function`.
 
     Args:
-        task: with a head for every token.
-        token_logits: from the model's inputs to logits (B, L, C).
-        examples: encoded.
+        task: Task with a token-level head.
+        token_logits: Function of the model inputs that returns logits (B, L, C).
+        examples: Dict of encoded examples.
     """
 
     def outputs(examples):

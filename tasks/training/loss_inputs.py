@@ -1,10 +1,10 @@
-"""Inputs that the losses of Keras expect, made of a task's logits.
+"""Convert the logits and labels of a task to the inputs that Keras losses expect.
 
-A loss is known by its function, whether `compile` gets a name, the function, `functools.partial` of
-it, a class, an instance, or an instance of a subclass. The metrics that compute the mean of such a
-function have the same inputs, see `logit_metrics`.
+A loss is identified by its function. `compile` accepts the name of a loss, its function, a
+`functools.partial` of the function, a class, or an instance. Metrics that compute the mean of such
+a function receive the same inputs, see `logit_metrics`.
 
-Comment letters: B batch, C classes.
+Dimensions in comments: B is the batch size and C the number of classes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FUNCTIONS = {
     if inspect.isfunction(function) and name not in ("get", "serialize", "deserialize")
 }
 WITH_LOGITS = {f for f in FUNCTIONS if "from_logits" in inspect.signature(f).parameters}
-# Of margins, which logits are: a probability cannot reach the margin.
+# Losses that expect margins. They receive logits, because probabilities cannot reach the margin.
 OF_MARGINS = {losses.hinge, losses.squared_hinge, losses.categorical_hinge}
-# Keras's names tell what a loss is of, also of those that a later Keras adds.
+# Losses of a single class. The names also identify losses that later versions of Keras add.
 OF_ONE_CLASS = {f for f in FUNCTIONS if "categorical" in f.__name__}
 OF_INDICES = {f for f in OF_ONE_CLASS if f.__name__.startswith("sparse_")}
 OF_INDICES |= {losses.categorical_generalized_cross_entropy}
-# Without a meaning for numbers, which may be below 0 and above 1.
+# Losses that need values between 0 and 1 and therefore do not support regression.
 OF_PROBABILITIES = {
     *WITH_LOGITS,
     *OF_ONE_CLASS,
@@ -38,24 +38,24 @@ OF_PROBABILITIES = {
     losses.dice,
     losses.tversky,
 }
-# The losses to which a class with label 0 and probability 0 adds nothing.
+# Losses that do not change if a class with label 0 and probability 0 is added.
 OF_TRUE_CLASS = {*OF_ONE_CLASS, losses.kl_divergence, losses.cosine_similarity}
 OF_TRUE_CLASS -= {losses.categorical_hinge}
 OF_OTHER_THINGS = {
     losses.ctc: "sequences of symbols",
     losses.circle: "embeddings of unit length",
 }
-# The cross-entropies of a task's own activation, which are computed from the logits.
+# Cross-entropies by the activation that they include. They are computed from logits.
 OF_ACTIVATION = {f: "softmax" if f in OF_ONE_CLASS else "sigmoid" for f in WITH_LOGITS}
-# The base of Keras's losses that compute a function, and that of its metrics.
+# Base classes of the Keras losses and metrics that wrap a function.
 WRAPPERS = (*losses.MeanSquaredError.__bases__, metrics.MeanMetricWrapper)
 
 
 def wrapped_function(wrapper):
-    """Return the function of a loss or metric of Keras's, whatever the attribute's name is.
+    """Return the function that a Keras loss or metric wraps.
 
     Args:
-        wrapper: anything; None is returned for what wraps no function.
+        wrapper: Loss, metric or any other object. If it wraps no function, None is returned.
 
     Example:
         >>> wrapped_function(losses.Huber()) is losses.huber
@@ -68,7 +68,7 @@ def wrapped_function(wrapper):
 
 
 def keywords_of(wrapper) -> dict:
-    """Return the keyword arguments that a loss or metric of Keras's passes to its function."""
+    """Return the keyword arguments that a Keras loss or metric passes to its function."""
     held = vars(wrapper).values() if isinstance(wrapper, WRAPPERS) else ()
     return {
         name: value for found in held if isinstance(found, dict) for name, value in found.items()
@@ -80,16 +80,16 @@ CLASSES = {
     for cls in vars(losses).values()
     if inspect.isclass(cls) and cls is not losses.Loss
 }
-# The methods of Keras's losses: a loss with others computes or reduces in its own way.
+# `call` methods of Keras losses. Losses with other methods are custom losses.
 CALLS = {cls.call for cls in CLASSES.values()}
 REDUCTIONS = {cls.__call__ for cls in (losses.Loss, *CLASSES.values())}
 
 
 def function_of(loss):
-    """Return the function of Keras's that a loss computes; None for any other loss.
+    """Return the Keras function that a loss computes, or None for a custom loss.
 
     Args:
-        loss: Loss instance, function or `functools.partial`, or a metric that is the mean of one.
+        loss: Loss instance, function, `functools.partial`, or metric that averages a loss.
 
     Example:
         >>> function_of(losses.KLDivergence()) is losses.kl_divergence
@@ -123,7 +123,7 @@ def argument_of(loss, name: str):
 
 
 def name_of(loss) -> str:
-    """Return the name of a loss or metric for a message, such as "KLDivergence"."""
+    """Return the name of a loss or metric for messages, such as "KLDivergence"."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
@@ -135,22 +135,23 @@ def resolve_loss(
     activation: str | None,
     pads_classes: bool = False,
 ):
-    """Return the loss that a task computes for the one that `compile` gets.
+    """Convert the `loss` argument of `compile` to the loss that a task computes.
 
     Args:
-        loss: Name, function, class or instance, or a list or dict that holds only one of these.
-        default: Loss of the task, which names such as "crossentropy" mean.
-        activation: Function that makes probabilities of the outputs: "softmax" or "sigmoid".
-            "linear" for numbers, None for outputs of an unknown kind.
-        pads_classes: Whether the classes of an example are padded to those of other examples.
+        loss: Name, function, class or instance, or a list or dict with one of these.
+        default: Loss of the task, for names such as "crossentropy".
+        activation: "softmax" or "sigmoid" if the outputs are logits, "linear" for regression, or
+            None for outputs of an unknown kind.
+        pads_classes: Boolean. Whether the classes of an example are padded to the number of classes
+            in other examples. Defaults to False.
 
     Returns:
-        A `keras.losses.Loss` or a function of labels and outputs. The cross-entropies of the task's
-        activation are computed from logits.
+        A `keras.losses.Loss` or a function of labels and outputs. Cross-entropies that include the
+        activation of the task are computed from logits.
 
     Raises:
-        ValueError: If the loss is unknown, has no meaning for this task's outputs, or has no
-            reduction to a number.
+        ValueError: If the loss is unknown, does not fit the outputs of this task, or is not reduced
+            to a scalar.
 
     Example:
         >>> default = losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -180,12 +181,12 @@ def resolve_loss(
 
 
 def find_loss(loss):
-    """Return the loss that an argument of `compile` means; None for "crossentropy".
+    """Return the loss for an argument of `compile`, or None for "crossentropy".
 
-    Names, functions and `functools.partial` of Keras's become instances of its classes.
+    Names, functions and `functools.partial` of Keras losses are converted to instances.
 
     Raises:
-        ValueError: If the name is unknown, or there are several losses.
+        ValueError: If the name is unknown, or if several losses are passed.
     """
     loss = _only_one(loss)
     if isinstance(loss, str) and loss.lower() in ("auto", "crossentropy", "ce"):
@@ -202,13 +203,13 @@ def find_loss(loss):
 
 
 def _only_one(loss):
-    """Return the loss in a list or dict of one."""
+    """Return the only loss in a list or dict."""
     if not isinstance(loss, list | tuple | dict):
         return loss
     values = list(loss.values() if isinstance(loss, dict) else loss)
     if len(values) != 1 or isinstance(values[0], list | tuple | dict):
         raise invalid(
-            "loss", loss, "a single loss; a sum of losses is a function of labels and outputs"
+            "loss", loss, "a single loss. To sum losses, pass a function of labels and outputs"
         )
     return values[0]
 
@@ -220,18 +221,19 @@ def _by_name(name: str):
         known = ["auto", "crossentropy", *sorted(f.__name__ for f in FUNCTIONS)]
         close = close_names(name.lower(), known, most=2)
         raise ValueError(
-            f"Unknown loss {name!r}.{did_you_mean(close)} Names are those of keras.losses; other "
-            "losses are passed as objects."
+            f"Unknown loss {name!r}.{did_you_mean(close)} Expected a name in keras.losses, a "
+            "function or a loss instance."
         ) from None
 
 
 def check_meaning(loss, activation: str, pads_classes: bool, expected: str) -> None:
-    """Raise a ValueError if a loss of Keras's has no meaning for a task's outputs.
+    """Raise a ValueError if a Keras loss does not fit the outputs of a task.
 
     Args:
-        loss: Loss instance or function, or a metric, for messages and arguments.
-        activation, pads_classes: As for `resolve_loss`.
-        expected: What the message proposes.
+        loss: Loss instance, function or metric.
+        activation: String, see `resolve_loss`.
+        pads_classes: Boolean, see `resolve_loss`.
+        expected: String. Suggestion for the error message.
     """
     name, function = name_of(loss), function_of(loss)
     if function in OF_OTHER_THINGS:
@@ -247,20 +249,20 @@ def check_meaning(loss, activation: str, pads_classes: bool, expected: str) -> N
     of_logits = OF_ACTIVATION.get(function) == "sigmoid" and argument_of(loss, "from_logits")
     if activation == "linear" and function in OF_PROBABILITIES and not of_logits:
         raise ValueError(
-            f"{name} needs probabilities, and this task predicts numbers. Expected {expected}, or "
-            "a loss of numbers, such as 'mae' or 'huber'."
+            f"{name} needs probabilities, but this task predicts numbers. Expected {expected}, or "
+            "a regression loss such as 'mae' or 'huber'."
         )
     smooths = argument_of(loss, "label_smoothing")
     if pads_classes and (function not in OF_TRUE_CLASS or smooths):
         what = "smooths labels over" if smooths else "is a mean over"
         raise ValueError(
-            f"{name} {what} all classes, and here some are padding. Expected {expected}, or a "
-            "cross-entropy without label smoothing."
+            f"{name} {what} all classes, but some classes of this task are padding. Expected "
+            f"{expected}, or a cross-entropy without label smoothing."
         )
 
 
 def takes_probabilities(loss) -> bool:
-    """Return whether a loss of Keras's, or a metric, gets probabilities and not logits."""
+    """Return whether a Keras loss or metric receives probabilities instead of logits."""
     function = function_of(loss)
     return (
         function is not None and function not in OF_MARGINS and not argument_of(loss, "from_logits")
@@ -268,14 +270,14 @@ def takes_probabilities(loss) -> bool:
 
 
 def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str | None) -> tuple:
-    """Return labels and outputs as a function of Keras's expects them.
+    """Convert labels and outputs to the inputs that a Keras function expects.
 
     Args:
-        function: One of `FUNCTIONS`.
-        logits: Whether the function takes logits.
+        function: Function in `FUNCTIONS`.
+        logits: Boolean. Whether the function expects logits.
         y_true: Class indices of shape (B, ...), or labels of shape (B, ..., C).
         y_pred: Logits of shape (B, ..., C).
-        activation: As for `resolve_loss`.
+        activation: String or None, see `resolve_loss`.
 
     Example:
         >>> y_true, y_pred = inputs_of_function(
@@ -287,8 +289,7 @@ def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str |
     if activation in ACTIVATIONS and not logits:
         y_pred = ACTIVATIONS[activation](y_pred)
         if OF_ACTIVATION.get(function) != activation:
-            # Keras on TensorFlow remembers the logits of probabilities, and takes them for those of
-            # its own activation.
+            # On TensorFlow, Keras attaches the logits to probabilities and would use them instead.
             y_pred = y_pred * 1.0
     if activation == "softmax" and function not in OF_INDICES and are_indices(y_true, y_pred):
         y_true = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
@@ -296,14 +297,14 @@ def inputs_of_function(function, logits: bool, y_true, y_pred, activation: str |
 
 
 def are_indices(y_true, scores) -> bool:
-    """Return whether labels are one number for each row of C scores."""
+    """Return whether labels are class indices, with one value for each row of C scores."""
     return len(y_true.shape) == len(scores.shape) - 1
 
 
 def with_axis_of_outputs(y_true, y_pred):
-    """Return labels with the last axis of size 1 that outputs have.
+    """Add an axis of size 1 to labels if the outputs have this axis.
 
-    Labels (B,) and outputs (B, 1) of numbers would be compared each with each otherwise.
+    Without it, labels of shape (B,) and outputs of shape (B, 1) would be broadcast to (B, B).
     """
     if len(y_pred.shape) and y_pred.shape[-1] == 1 and are_indices(y_true, y_pred):
         return y_true[..., None]
@@ -311,9 +312,9 @@ def with_axis_of_outputs(y_true, y_pred):
 
 
 def computes_rows(loss) -> bool:
-    """Return whether a loss is known to have a value for each row that other rows do not change.
+    """Return whether a loss computes a value for each row independently of other rows.
 
-    It is one of Keras's, or says so by `leaves_out_rows`.
+    This is known for Keras losses and for losses with the attribute `leaves_out_rows`.
     """
     if isinstance(loss, losses.Loss) and type(loss).call not in CALLS:
         return getattr(type(loss).call, "leaves_out_rows", False)

@@ -1,4 +1,4 @@
-"""Objective of a task: its loss, its metrics, and the outputs that a user's own receive."""
+"""Objective of a task: its loss, its metrics, and how they interpret the outputs."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ if TYPE_CHECKING:
 
 
 def unchanged(x, y, y_pred, sample_weight) -> tuple:
-    """Return labels, outputs and weights as they are."""
+    """Return labels, outputs and weights unchanged."""
     return y, y_pred, sample_weight
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Says what a task learns: `TextModel` computes its losses and metrics by it.
+    """Description of the losses and metrics that a task supports.
 
     Args:
-        default_loss: Function that returns the loss of `compile(loss="auto")`.
-        default_metrics: Function that returns the metrics of `compile`, weighted by sample weights.
-            Defaults to none.
-        activation: Function that makes probabilities of the outputs, "softmax" or "sigmoid";
-            "linear" for numbers. Defaults to None, for which losses and metrics get the outputs as
-            they are.
-        num_classes: Number of classes, where metrics depend on it.
-        labels: List of the names of the classes, if they have names.
-        own_metrics: Mapping from names to functions that return the task's own metrics.
-        of_tokens: Boolean. Whether there is a label for each token. A loss is then a mean over the
+        default_loss: Function that returns the loss for `compile(loss="auto")`.
+        default_metrics: Function that returns the default metrics, which use sample weights.
+            Defaults to no metrics.
+        activation: "softmax" or "sigmoid" if the outputs are logits, "linear" for regression, or
+            None to pass the outputs to losses and metrics unchanged. Defaults to None.
+        num_classes: Integer. Number of classes, if metrics depend on it.
+        labels: List of class names, if the classes have names.
+        own_metrics: Mapping from names to functions that return metrics of the task.
+        of_tokens: Boolean. Whether every token has a label. Losses are then averaged over the
             tokens with a weight, see `BatchLoss`.
-        of_examples: Boolean. Whether a loss must have a value for each example, see `BatchLoss`.
-        pads_classes: Boolean. Whether the outputs of an example have as many classes as the longest
-            example of its batch, such as positions of tokens.
-        fills_batches: Boolean. Whether rows that fill a batch can be left out of the loss, where it
-            is one of Keras's, see `graphs.real_rows`.
-        names_outputs: Boolean. Whether the outputs are a dict. Metrics are then a dict too, and
-            taken as they are.
+        of_examples: Boolean. Whether a loss must return a value for each example, see `BatchLoss`.
+        pads_classes: Boolean. Whether the number of classes depends on the longest example in the
+            batch, for example if the classes are token positions.
+        fills_batches: Boolean. Whether Keras losses can ignore rows that pad a batch, see
+            `graphs.real_rows`.
+        names_outputs: Boolean. Whether the outputs are a dict. Metrics are then a dict as well and
+            are used unchanged.
         inputs_of_metrics: Function of inputs, labels, outputs and weights that returns the labels,
-            outputs and weights of the metrics.
+            outputs and weights for the metrics.
 
     Example:
         >>> numbers = Objective(keras.losses.MeanSquaredError, activation="linear")
@@ -68,62 +67,64 @@ class Objective:
     inputs_of_metrics: Callable[..., tuple] = unchanged
 
     def resolve_loss(self, loss):
-        """Return the loss that is computed for the one that `compile` gets.
+        """Convert the `loss` argument of `compile` to the loss that is computed.
 
         Args:
-            loss: See `loss_inputs.resolve_loss`.
+            loss: Loss, see `loss_inputs.resolve_loss`.
         """
         return resolve_loss(loss, self.default_loss(), self.activation, self.pads_classes)
 
     def batch_loss(self, loss) -> BatchLoss:
-        """Return what computes a loss of batches.
+        """Return the `BatchLoss` for a loss.
 
         Args:
-            loss: Returned by `resolve_loss`.
+            loss: Loss from `resolve_loss`.
         """
         return BatchLoss(loss, self.activation, self.of_tokens, self.of_examples)
 
     def weigh_classes(self, data: Source, class_weight: Mapping | str, loss) -> Source:
-        """Return the data with each class weighted.
+        """Return the data with sample weights that depend on the classes.
 
         Args:
-            data: `Source` of the training.
-            class_weight: Mapping from classes to their weights, or "balanced".
-            loss: The loss that is computed.
+            data: `Source` of the training data.
+            class_weight: Mapping from classes to weights, or "balanced".
+            loss: Loss that is computed.
 
         Raises:
-            ValueError: If there are no classes, or the loss does not weigh them.
+            ValueError: If the task has no classes, or if the loss does not support class weights.
         """
         raise invalid("class_weight", class_weight, "None without classes. Use sample_weight")
 
     def report_split(self, examples: dict, held_out: dict) -> None:
-        """Log what `validation_split` keeps from training."""
+        """Log the properties of examples that `validation_split` removes from training."""
 
     def metrics_for(self, loss) -> list | dict | None:
-        """Return the default metrics beside a loss."""
+        """Return the default metrics for a loss."""
         return self.default_metrics()
 
     def metrics(self, loss, given, weighted) -> dict:
-        """Return the arguments of Keras's `compile` for those of a task's.
+        """Convert the metrics of a task to arguments of `keras.Model.compile`.
 
         Args:
-            loss: That is computed.
-            given, weighted: Arguments `metrics` and `weighted_metrics`.
+            loss: Loss that is computed.
+            given: Argument `metrics`.
+            weighted: Argument `weighted_metrics`.
         """
         if isinstance(weighted, str) and weighted == "auto":
             weighted = self.metrics_for(loss) if given is None else None
         else:
             weighted = self.resolve_metrics(weighted)
         given = self.resolve_metrics(given)
-        if self.of_tokens and given and not self.names_outputs:  # weights tell which tokens count
+        if self.of_tokens and given and not self.names_outputs:  # weights mask tokens
             given, weighted = None, [*given, *(weighted or [])]
         return {"metrics": given, "weighted_metrics": weighted}
 
     def resolve_metrics(self, given):
-        """Return the metrics that are computed for those that `compile` gets.
+        """Convert the metrics that are passed to `compile` to the metrics that are computed.
 
         Args:
-            given: See `logit_metrics.metrics_on_logits`; names may also be those of `own_metrics`.
+            given: Metrics, see `logit_metrics.metrics_on_logits`. Names of `own_metrics` are also
+                supported.
         """
         if given is None or self.activation is None or self.names_outputs:
             return given
@@ -134,10 +135,10 @@ class Objective:
         return logit_metrics.metrics_on_logits(list(named), self.activation, self.pads_classes)
 
     def metric_by_name(self, name: str):
-        """Return the metric of a name; a name of Keras is returned unchanged.
+        """Create a metric from its name. Names of Keras metrics are returned unchanged.
 
         Raises:
-            ValueError: If the name is unknown, or the metric has no meaning for the outputs.
+            ValueError: If the name is unknown, or if the metric does not fit the outputs.
         """
         if name in self.own_metrics:
             return self.own_metrics[name]()

@@ -1,6 +1,6 @@
-"""Checks of the numbers in prepared inputs, before anything is traced or trained on them.
+"""Check the values in preprocessed inputs before a model is traced or trained.
 
-Comment letters: N rows, L sequence.
+Dimensions in comments: N is the number of rows and L the sequence length.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from encoder_zoo.encoders.backbone import Backbone
 
 
-LABELS = ("labels", "sample_weight")  # of examples; everything else is an input
+LABELS = ("labels", "sample_weight")  # all other keys of examples are inputs
 
 
 def inputs_of(element):
-    """Return the inputs of a dataset's element, or of its `element_spec`."""
+    """Return the inputs in an element of a dataset or in its `element_spec`."""
     return keras.utils.unpack_x_y_sample_weight(element)[0]
 
 
 def is_prepared(x: object) -> bool:
-    """Return whether an input is meant as prepared: a mapping with `token_ids` or a like name.
+    """Return whether an input is preprocessed, a mapping with `token_ids` or a similar key.
 
     Example:
         >>> is_prepared({"token_ids": [[2, 3]]}), is_prepared({"input_ids": [[2, 3]]})
@@ -42,7 +42,7 @@ def is_prepared(x: object) -> bool:
 
 
 class TakesInputs(Protocol):
-    """A model that says what its inputs may hold."""
+    """Protocol of models that describe their inputs."""
 
     backbone: Backbone
 
@@ -50,25 +50,25 @@ class TakesInputs(Protocol):
 
 
 def checked_arrays(task: TakesInputs, x: Mapping) -> dict:
-    """Check prepared inputs in memory.
+    """Check preprocessed inputs in memory.
 
     Args:
-        task: that takes them.
-        x: arrays, tensors, or lists of rows of one length.
+        task: Task that receives the inputs.
+        x: Dict of arrays, tensors, or lists of rows with the same length.
 
     Returns:
-        The inputs, lists as arrays.
+        Dict of the inputs, with lists converted to arrays.
 
     Raises:
-        ValueError: If an input has a value out of its range, a row has no token, and as for
-            `check_inputs`.
+        ValueError: If inputs are missing or unknown, if a value is out of range, or if a row
+            contains no token.
     """
     if not isinstance(x, Mapping):
         raise invalid(
             "x",
             x,
-            "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, which preprocessor(texts) "
-            "makes; fit, evaluate and predict take texts",
+            "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, from preprocessor(texts). "
+            "fit, evaluate and predict also accept texts",
         )
     given = {name: _not_a_list(name, values) for name, values in dict(x).items()}
     _check_structure(task, given)
@@ -86,17 +86,17 @@ def _not_a_list(name: str, values: object) -> object:
         return np.asarray(values)
     except ValueError:
         raise ValueError(
-            f"{name} has rows of different lengths. Expected rows padded to one length."
+            f"{name} has rows of different lengths. Expected rows padded to the same length."
         ) from None
 
 
 def _as_array(values: object) -> np.ndarray:
-    # NumPy looks at most tensors without a copy; those of PyTorch may be on a GPU.
+    # NumPy reads most tensors without a copy, but PyTorch tensors can be on a GPU.
     return keras.ops.convert_to_numpy(values) if hasattr(values, "cpu") else np.asarray(values)
 
 
 def prepared_examples(x: Mapping, y, sample_weight) -> dict:
-    """Return prepared inputs as examples, in the types that Keras gives a model.
+    """Convert preprocessed inputs to examples with the dtypes that Keras passes to a model.
 
     Example:
         >>> examples = prepared_examples({"token_ids": np.array([[2, 3]])}, [0.5], None)
@@ -110,7 +110,7 @@ def prepared_examples(x: Mapping, y, sample_weight) -> dict:
 def _as_tensors(values):
     if isinstance(values, Mapping):
         return {name: _as_tensors(inner) for name, inner in values.items()}
-    if isinstance(values, tuple) and np.ndim(values[0]):  # of several outputs
+    if isinstance(values, tuple) and np.ndim(values[0]):  # labels for several outputs
         return tuple(map(_as_tensors, values))
     array = _as_array(values)
     is_float = np.issubdtype(array.dtype, np.floating)
@@ -118,22 +118,24 @@ def _as_tensors(values):
 
 
 def prepared_batch(examples: dict, seed=None):
-    """Return a batch of `prepared_examples` as the model takes it."""
+    """Convert a batch of `prepared_examples` to the inputs of the model."""
     x = {name: values for name, values in examples.items() if name not in LABELS}
     return pack_batch(x, *map(examples.get, LABELS))
 
 
 def _check_structure(task: TakesInputs, inputs: Mapping) -> None:
-    """Raise an error for other inputs than the task's, and a ValueError for rows that are too long;
-    rows of several texts may have any length."""
+    """Raise an error for missing or unknown inputs, and for rows that are too long.
+
+    Rows that contain several texts can have any length.
+    """
     check_inputs(inputs, tuple(task.input_ranges(0)), type(task).__name__)
     length, longest = inputs["token_ids"].shape[1], task.backbone.max_sequence_length
     if type(length) is int and length > longest and "text_starts" not in inputs:
         raise invalid(
             "The length of token_ids",
             length,
-            f"at most {longest}: truncate the texts, for example with the preprocessor's "
-            "`sequence_length`",
+            f"at most {longest}. Truncate the texts, for example with `sequence_length` of the "
+            "preprocessor",
         )
 
 
@@ -146,7 +148,7 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
             f"{most}."
         )
     if name.endswith("padding_mask"):
-        has_token = values.any(axis=-1)  # (N,), or of further texts (N, K)
+        has_token = values.any(axis=-1)  # (N,), or (N, K) for several texts
         for row in np.flatnonzero(~has_token.reshape(len(values), -1).all(axis=1))[:1]:
             raise ValueError(
                 f"padding_mask has no token in row {row}. Expected 1 at one token or more."
@@ -154,14 +156,16 @@ def _check_array(name: str, values: np.ndarray, least: int, most: int) -> None:
 
 
 def checked_dataset(task: TakesInputs, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Check a dataset of prepared batches: its structure now, the numbers as it is read.
+    """Check the structure of a dataset of preprocessed batches.
+
+    The values are checked when the dataset is read.
 
     Args:
-        task: that takes them.
-        dataset: elements `x`, `(x, y)` or `(x, y, sample_weight)`.
+        task: Task that receives the batches.
+        dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Raises:
-        ValueError: As for `checked_arrays`.
+        ValueError: If the inputs are invalid, see `checked_arrays`.
     """
     _check_structure(task, inputs_of(dataset.element_spec))
 

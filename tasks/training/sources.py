@@ -1,8 +1,7 @@
-"""The `Source` of any input of `fit` and `evaluate`: texts and prepared inputs in memory, datasets
-of `tf.data`, streams.
+"""Sources for the inputs of `fit` and `evaluate`: data in memory, `tf.data` datasets and streams.
 
-Data of another kind, such as a `PretrainingCorpus`, have a method `training_data(plan, maker)` that
-returns their own `Source`.
+Other data, such as a `PretrainingCorpus`, has a method `training_data(plan, maker)` that returns
+its own `Source`.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ from encoder_zoo.tasks.training.streams import Stream, StreamBatches, as_stream
 
 
 class Examples(Source):
-    """Examples in memory: encoded texts, in batches of like length, or prepared inputs.
+    """Examples in memory: encoded texts in batches of similar length, or preprocessed inputs.
 
     Args:
-        plan: `Plan`. How the examples are read.
+        plan: `Plan` with the batch size, epochs and steps.
         maker: `BatchMaker` of the task.
-        examples: Encoded examples, or prepared inputs of one length with their labels.
+        examples: Dict of encoded examples, or of preprocessed inputs with their labels.
     """
 
     def __init__(self, plan: Plan, maker: BatchMaker, examples: dict):
@@ -97,10 +96,10 @@ class Examples(Source):
 
 
 class DatasetBatches(Source):
-    """A `tf.data.Dataset` of raw inputs, single or in batches, or of prepared batches.
+    """A `tf.data.Dataset` of single raw inputs, batches of raw inputs, or preprocessed batches.
 
     Args:
-        plan: `Plan`. How the dataset is read.
+        plan: `Plan` with the batch size, epochs and steps.
         maker: `BatchMaker` of the task.
         dataset: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`.
     """
@@ -125,9 +124,9 @@ class DatasetBatches(Source):
         return self.plan.steps_per_epoch or count_batches(self._batched)
 
     def count_examples(self) -> int:
-        """Return the number of examples of a pass, or at least that of `steps_per_epoch` batches.
+        """Return the number of examples in a pass or in `steps_per_epoch` batches.
 
-        Batches of unknown sizes are read for it, but no more than `fit` reads.
+        Batches of unknown sizes have to be read, but not more batches than `fit` reads.
         """
         steps, batched = self.plan.steps_per_epoch, self._batched
         if steps and self._is_single:
@@ -137,7 +136,7 @@ class DatasetBatches(Source):
             sizes = sizes.repeat().take(steps * max(len(self.plan.epochs), 1))
             return steps * int(sizes.reduce(0, array_ops.maximum))
         if sizes.cardinality() == tf.data.INFINITE_CARDINALITY:
-            return self._rows()  # Keras says what is missing
+            return self._rows()  # Keras raises an error about the missing steps
         return count_to_end(map(int, sizes), "The dataset")
 
     def _batches(self, seed: int, start: int) -> tf.data.Dataset:
@@ -154,7 +153,7 @@ class DatasetBatches(Source):
         return self._preprocessed(self._batched, NOT_RANDOM)
 
     def _preprocessed(self, batched, seed: int, start: int = 0) -> tf.data.Dataset:
-        """Return batches of raw inputs preprocessed, from the number `start` on."""
+        """Preprocess batches of raw inputs from index `start` on."""
         if self._is_prepared:
             return batched.skip(start) if start else batched
         preprocessor, collate = self.maker.preprocessor, self.maker.collate()
@@ -172,7 +171,7 @@ class DatasetBatches(Source):
         return prepared.prefetch(tf.data.AUTOTUNE)
 
     def _rows(self) -> int:
-        """Return the number of raw inputs of a batch, of a dataset of batches that of its first."""
+        """Return the batch size. If the dataset contains batches, return the size of the first."""
         if self._is_single:
             return self.plan.batch_size
         first = next(iter(self._batched.map(lambda *data: keras.tree.flatten(inputs_of(data))[0])))
@@ -184,18 +183,18 @@ class DatasetBatches(Source):
 
 
 def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -> Source:
-    """Return the data of a `fit` or `evaluate`, checked, from any input that these accept.
+    """Check the inputs of `fit` or `evaluate` and convert them to a `Source`.
 
     Args:
-        x: Raw inputs, a dataset, a `Stream`, prepared inputs, or an object with a method
+        x: Raw inputs, dataset, `Stream`, preprocessed inputs, or object with a method
             `training_data`.
-        y: Labels. Defaults to None, as in a dataset.
-        sample_weight: Weights of the examples. Defaults to None, as in a dataset.
-        plan: `Plan`. How the data are read.
+        y: Labels, or None if `x` contains them. Defaults to None.
+        sample_weight: Weights of the examples, or None. Defaults to None.
+        plan: `Plan` with the batch size, epochs and steps.
         maker: `BatchMaker` of the task.
     """
     own = getattr(x, "training_data", None)
-    if callable(own):  # a table may have a column of that name
+    if callable(own):  # a table can have a column with this name
         check_dataset_alone(y, sample_weight)
         return own(plan, maker)
     x = maker.check(x)
@@ -213,11 +212,11 @@ def as_source(x, y=None, sample_weight=None, *, plan: Plan, maker: BatchMaker) -
 
 
 def checked(task, x):
-    """Return inputs of any kind. The values of prepared inputs are checked.
+    """Check preprocessed inputs, and return inputs of any kind.
 
     Raises:
-        ValueError: If prepared inputs are wrong, or raw inputs are given to a task without a
-            preprocessor.
+        ValueError: If preprocessed inputs are invalid, or if a task without a preprocessor receives
+            raw inputs.
     """
     if is_prepared(x):
         return checked_arrays(task, x)
@@ -229,19 +228,19 @@ def checked(task, x):
 
 
 def read(task, x, y) -> tuple:
-    """Return the inputs and labels that `fit` or `evaluate` are given, checked by the task."""
+    """Return the inputs and labels of `fit` or `evaluate` after the checks of the task."""
     maker = task.batch_maker
     x, y = as_stream(materialize(x), maker), materialize(y)
     check_inputs(task, x, y)
     maker.check_given(y, x)
-    if not isinstance(x, Stream):  # which does so with each batch
+    if not isinstance(x, Stream):  # streams separate the labels of each batch
         x, y = maker.separate(x, y)
     check_labels(task, x, y)
     return x, y
 
 
 def check_labels(task, x, y) -> None:
-    """Raise a ValueError if there are no labels, and the preprocessor of the task declares some."""
+    """Raise a ValueError if labels are missing that the preprocessor of the task requires."""
     values = task.record.preprocessor_class.label_values
     if values is None or (isinstance(values, Labels) and values.are_in(x)):
         return
@@ -254,15 +253,15 @@ def check_labels(task, x, y) -> None:
 
 
 def validation_of(task, data, y) -> tuple | None:
-    """Return `validation_data` of `fit` as `(x, y, sample_weight)`, before anything is learned.
+    """Return the `validation_data` of `fit` as a tuple `(x, y, sample_weight)`, or None.
 
     Args:
         task: `TextModel`.
-        data: Tuple or list `(x, y)` or `(x, y, sample_weight)`, a dataset, or None.
-        y: Labels of `fit`. If there are no labels, a list holds texts.
+        data: Tuple or list `(x, y)` or `(x, y, sample_weight)`, dataset, or None.
+        y: Labels of `fit`. If this is None, a list is interpreted as texts.
 
     Raises:
-        ValueError: If labels are missing, or the data can be read only once.
+        ValueError: If labels are missing, or if the data can only be read once.
     """
     if data is None:
         return None
@@ -274,7 +273,7 @@ def validation_of(task, data, y) -> tuple | None:
         raise invalid(
             "validation_data",
             data[0],
-            "what every epoch can read: lists, a keras.utils.PyDataset or a DataLoader",
+            "data that can be read in every epoch: lists, a keras.utils.PyDataset or a DataLoader",
         )
     if data[1:]:
         task.batch_maker.check_given(data[1], data[0])
@@ -282,7 +281,7 @@ def validation_of(task, data, y) -> tuple | None:
 
 
 def check_preprocessor(task, x) -> None:
-    """Raise a ValueError for raw inputs of a task without a preprocessor."""
+    """Raise a ValueError if a task without a preprocessor receives raw inputs."""
     if task.preprocessor is not None or is_prepared(x):
         return
     if is_dataset(x) and is_prepared(inputs_of(x.element_spec)):
@@ -290,13 +289,13 @@ def check_preprocessor(task, x) -> None:
     raise invalid(
         "x",
         x,
-        "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, as this "
+        "prepared inputs, {'token_ids': ..., 'padding_mask': ...}, because this "
         f"{type(task).__name__} has no preprocessor",
     )
 
 
 def check_inputs(task, x, y) -> None:
-    """Raise a ValueError for a path or splits as x, and a name as y."""
+    """Raise a ValueError if x is a path or a dict of splits, or if y is a name."""
     if isinstance(x, str | bytes | os.PathLike):
         raise ValueError(
             f"x is {str(x)!r:.60}. Expected texts, not the name of a file or a single text. "
@@ -312,38 +311,38 @@ def check_inputs(task, x, y) -> None:
 
 
 def is_dataset(x) -> bool:
-    """Return whether an input is a `tf.data.Dataset`, or a `Stream`."""
+    """Return whether an input is a `tf.data.Dataset` or a `Stream`."""
     return hasattr(x, "element_spec")
 
 
 def check_has_elements(dataset) -> None:
-    """Raise a ValueError for a `tf.data.Dataset` without elements."""
+    """Raise a ValueError if a `tf.data.Dataset` is empty."""
     if not isinstance(dataset, tf.data.Dataset):
         return
     count = int(dataset.cardinality())
     if count > 0 or next(iter(dataset.take(count != 0)), None) is not None:
         return
     raise ValueError(
-        f"The dataset is empty: {shown(dataset)}. Expected at least one text. drop_remainder=True "
-        "leaves out a smaller last batch."
+        f"The dataset is empty: {shown(dataset)}. Expected at least one text. Note that "
+        "drop_remainder=True drops a smaller last batch."
     )
 
 
 def check_not_empty(x) -> None:
     """Raise a ValueError if there are no texts to train or evaluate on."""
     first = x[0] if isinstance(x, tuple) and x else x
-    sized = hasattr(first, "__len__") and not hasattr(first, "nnz")  # of scipy.sparse, which raise
+    sized = hasattr(first, "__len__") and not hasattr(first, "nnz")  # scipy.sparse has no len()
     if sized and not len(first):
         raise invalid("x", x, "at least one text")
 
 
 def split(examples: dict, share: float) -> tuple[dict, dict]:
-    """Return the first examples and, the share from the end, the last.
+    """Split examples into the first ones and a fraction at the end.
 
     Raises:
-        ValueError: As for `first_count`.
+        ValueError: If the fraction is invalid, see `first_count`.
     """
-    if "text_index" in examples:  # in order, and perhaps with several examples each
+    if "text_index" in examples:  # sorted. A text can have several examples
         count = int(array_ops.reduce_max(examples["text_index"])) + 1
         first = int(np.searchsorted(examples["text_index"], first_count(count, share)))
     else:
@@ -353,27 +352,29 @@ def split(examples: dict, share: float) -> tuple[dict, dict]:
 
 
 def first_count(count: int, share: float) -> int:
-    """Return how many examples are left to train on, without the share from the end.
+    """Return the number of training examples without a fraction at the end.
 
     Raises:
-        ValueError: If the share is not between 0 and 1, or leaves no example to train on.
+        ValueError: If the fraction is not between 0 and 1, or if no example is left to train on.
 
     Example:
         >>> first_count(10, 0.2)
         8
     """
     if not 0 < share < 1:
-        raise invalid("validation_split", share, "a share of the examples between 0 and 1")
+        raise invalid("validation_split", share, "a fraction of the examples between 0 and 1")
     first = int(count * (1 - share))
     if not first:
         raise invalid(
-            "validation_split", share, "a smaller share or more examples: none is left to train on"
+            "validation_split",
+            share,
+            "a smaller fraction or more examples, because no example is left to train on",
         )
     return first
 
 
 def checksum_of_examples(examples: dict) -> dict:
-    """Return the number of encoded examples, and the checksum of them all."""
+    """Return the number of encoded examples and a checksum of all examples."""
     digest = hashlib.sha256()
     for name in sorted(examples):
         for part in _arrays(examples[name]):
@@ -383,7 +384,7 @@ def checksum_of_examples(examples: dict) -> dict:
 
 
 def _arrays(values) -> list[np.ndarray]:
-    """Return the arrays of a tensor, of a ragged one, or of a dict of them."""
+    """Return the arrays of a tensor, a ragged tensor or a dict of tensors."""
     if isinstance(values, Mapping):
         return [array for name in sorted(values) for array in _arrays(values[name])]
     if hasattr(values, "row_splits"):

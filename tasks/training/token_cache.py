@@ -1,4 +1,4 @@
-"""Encoded examples of a stream in a folder, so that its texts are tokenized once."""
+"""Store the encoded examples of a stream in a folder, so that its texts are only tokenized once."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from encoder_zoo.tasks.training.backup import plain_settings
 from encoder_zoo.tasks.training.data import BatchMaker
 
 NAME, FORMAT = "tokens.json", 2
-LABELS = ("labels", "problem_type")  # attributes that decide how labels are encoded
-CHECKSUM = "checksum"  # an array beside the others of a file
+LABELS = ("labels", "problem_type")  # attributes that determine how labels are encoded
+CHECKSUM = "checksum"  # name of the array with the checksum in each file
 
 
 class TokenCache:
-    """A stream whose texts are tokenized once: later epochs read their tokens from a folder.
+    """Stream whose texts are tokenized once. Later epochs read the tokens from a folder.
 
         cache = ez.TokenCache(stream, "tokens")
         classifier.fit(cache, epochs=3)
 
-    `fit` and `evaluate` take it in place of the stream, and make the same batches of it. The first
-    pass writes a file for each batch, or for each 50 of single rows, of some four bytes a token;
-    killed, it goes on with those that are absent. Later passes, also of later processes, read
-    neither the stream, but for its first element, nor its texts. Batches of another `batch_size`
-    have files of their own.
+    Pass the cache to `fit` or `evaluate` instead of the stream. The batches are the same. The first
+    pass writes a file for each batch, or for every 50 batches of single rows, with about four bytes
+    per token. If it is interrupted, the next run only writes the missing files. Later passes and
+    later processes only read the first element of the stream. Another `batch_size` uses other
+    files.
 
     Args:
-        source: a stream that `fit` takes and can read again, the same each time.
-        folder: for the files; made if there is none.
+        source: Stream that `fit` supports and that returns the same elements in every pass.
+        folder: Path of the folder for the files. It is created if it does not exist.
 
     Raises:
-        ValueError: In `fit`, if the source cannot be read again, the folder holds tokens of another
-            task, tokenizer or stream, or a file is damaged.
+        ValueError: In `fit`, if the source can only be read once, if the folder contains tokens of
+            another task, tokenizer or stream, or if a file is damaged.
 
     Example:
         >>> import tempfile
@@ -67,14 +67,15 @@ class TokenCache:
 
 
 class TokenFiles:
-    """The encoded examples of the chunks of a stream, a file for each.
+    """Files with the encoded examples of a stream, one file per chunk.
 
     Args:
-        folder: for the files.
-        settings: plain data that decides the examples.
+        folder: Path of the folder for the files.
+        settings: Dict of plain values that determine the encoded examples.
 
     Attributes:
-        sizes: the number of raw inputs of each chunk; None until all are written.
+        sizes: List with the number of raw inputs in each chunk, or None until all chunks are
+            written.
     """
 
     def __init__(self, folder: pathlib.Path, settings: Mapping):
@@ -91,17 +92,17 @@ class TokenFiles:
         if {name: found.get(name) for name in self._manifest} != self._manifest:
             raise ValueError(
                 f"{folder} holds tokens of another task, tokenizer, stream, order or version of "
-                "encoder_zoo. Name another folder, or delete it."
+                "encoder_zoo. Use another folder, or delete this folder."
             )
         self.sizes: list[int] | None = found["sizes"]
         self._checksums: list[int] | None = found["checksums"]
 
     def examples(self, number: int, encode: Callable[[], dict] | None = None) -> dict:
-        """Return the examples of a chunk, written before or now.
+        """Read the examples of a chunk, or encode and write them if the file does not exist.
 
         Args:
-            number: of the chunk.
-            encode: makes them, if there is no file.
+            number: Integer. Index of the chunk.
+            encode: Function without arguments that returns the encoded examples. Defaults to None.
         """
         path = self._path(number)
         if encode is not None and not path.exists():
@@ -123,7 +124,7 @@ class TokenFiles:
             return {name: _joined(name, arrays) for name in arrays if "/" not in name}
 
     def finish(self, sizes: list[int]) -> None:
-        """Note that all chunks are written; of a pass that left some out nothing."""
+        """Store the sizes of all chunks, unless the pass has skipped chunks."""
         paths = [self._path(number) for number in range(len(sizes))]
         if all(path.exists() for path in paths):
             checksums = [_kept_checksum(path) for path in paths]
@@ -132,7 +133,7 @@ class TokenFiles:
             self.sizes, self._checksums = sizes, checksums
 
     def _checksum(self, number: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the checksum of a chunk, which another place or another cache does not have."""
+        """Return the checksum of a chunk, which depends on its position and on the settings."""
         return _checksum(arrays, f"{self._manifest['made_of']} {number}")
 
     def _path(self, number: int) -> pathlib.Path:
@@ -147,14 +148,14 @@ def _damaged(path: pathlib.Path) -> ValueError:
 
 
 def settings_of(maker: BatchMaker, first: str) -> dict:
-    """Return plain data that decides the examples that a task makes of a stream.
+    """Return plain values that determine how a task encodes the examples of a stream.
 
     Args:
         maker: `BatchMaker` of the task.
-        first: Checksum of the first element of the stream.
+        first: String. Checksum of the first element of the stream.
     """
     read = maker.preprocessor
-    learner = getattr(read, "student", read)  # of a Distillation, with two preprocessors
+    learner = getattr(read, "student", read)  # a Distillation has two preprocessors
     return {
         "task": [maker.task, *(getattr(learner, name, None) for name in LABELS)],
         "preprocessors": [
@@ -173,7 +174,7 @@ def _settings_of(preprocessor: Preprocessor) -> list:
 
 
 def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the arrays of examples: values by their name, the splits of rows as "name/0", ..."""
+    """Yield the names and arrays of examples. Row splits have names such as "name/0"."""
     for name, values in examples.items():
         depth = 0
         while hasattr(values, "row_splits"):
@@ -183,7 +184,7 @@ def _parts(examples: dict) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _kept_checksum(path: pathlib.Path) -> int:
-    """Return the checksum that a file holds."""
+    """Read the checksum in a file."""
     with open(path, "rb") as file:
         tensors = SafetensorsFile(file)
         if CHECKSUM not in tensors.shapes:
@@ -192,7 +193,7 @@ def _kept_checksum(path: pathlib.Path) -> int:
 
 
 def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
-    """Return the CRC-32 of arrays with their place, names, types and shapes, (1,)."""
+    """Return the CRC-32 of arrays and their position, names, dtypes and shapes, with shape (1,)."""
     found = zlib.crc32(place.encode())
     for name in sorted(arrays):
         values = arrays[name]
@@ -202,7 +203,7 @@ def _checksum(arrays: Mapping[str, np.ndarray], place: str) -> np.ndarray:
 
 
 def _joined(name: str, arrays: Mapping[str, np.ndarray]) -> array_ops.Tensor:
-    """Return the tensor, or ragged tensor, of some of the arrays of `_parts`."""
+    """Return the tensor or ragged tensor for the arrays with a name in `_parts`."""
     values = array_ops.constant(arrays[name])
     for depth in reversed(range(sum(part.startswith(f"{name}/") for part in arrays))):
         values = array_ops.RaggedTensor.from_row_splits(values, arrays[f"{name}/{depth}"])
