@@ -1,4 +1,4 @@
-"""Base of the tasks with classes: their labels, given, learned, or from a checkpoint."""
+"""Base class of the tasks with classes. Labels are given, learned, or loaded from a checkpoint."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ class ClassObjective(Objective):
 
 
 class LabelledTask(Task):
-    """Base of the tasks whose head has one output for every class.
+    """Base class of the tasks whose head has one output for each class.
 
-    Without labels and number of classes the head is built by the first `fit`, which learns them.
+    Without labels and a number of classes, the first `fit` learns them and builds the head.
 
     Attributes:
-        labels: names of the classes, or None.
-        num_classes: C; None before they are known.
-        temperature, thresholds: see `calibrate` and `tune_thresholds`.
-        given_head: the layer that is the head, instead of the family's; None: the family's.
+        labels: List of strings or None. Names of the classes.
+        num_classes: Integer or None. Number of classes C, or None before the classes are known.
+        temperature, thresholds: See `calibrate` and `tune_thresholds`.
+        given_head: Keras layer or None. The custom head, or None for the head of the family.
     """
 
     temperature: float = 1.0
@@ -78,16 +78,16 @@ class LabelledTask(Task):
     given_head: keras.layers.Layer | None = None
 
     def _set_classes(self, num_classes: int | None, labels: Sequence[str] | None) -> None:
-        """Set the classes, and build the head if their number is known."""
+        """Set the classes, and build the head if the number of classes is known."""
         self.labels = validated_labels(labels)
         self.num_classes = resolve_num_classes(num_classes, self.labels)
         self._finish_building()
 
     def _set_head(self, head: keras.layers.Layer | None) -> None:
-        """Set the layer that is the head, instead of the family's."""
+        """Set a custom head that replaces the head of the family."""
         if head is not None and not isinstance(head, keras.layers.Layer):
             raise invalid("head", head, "a Keras layer", TypeError)
-        # Past Keras's tracking: `head` has it, once the classes are known.
+        # Keras must not track this layer twice. `head` tracks it once the classes are known.
         object.__setattr__(self, "given_head", head)
 
     def build_head(self) -> keras.layers.Layer | None:
@@ -132,11 +132,11 @@ class LabelledTask(Task):
             )
 
     def load_weights(self, filepath, *args, **kwargs) -> None:
-        """Load weights as Keras does, of a model with as many classes.
+        """Load weights of a model with the same number of classes, as Keras does.
 
         Raises:
-            ValueError: If the file's weights do not fit this model, or its labels are not known
-                yet.
+            ValueError: If the weights in the file do not match this model, or if the labels of this
+                model are unknown.
         """
         self._check_labels_known()
         try:
@@ -144,8 +144,8 @@ class LabelledTask(Task):
         except ValueError as error:
             raise ValueError(
                 f"The weights in {filepath} do not fit this {type(self).__name__} with "
-                f"{self.num_classes} outputs. Make it with the labels of the saved model, or open "
-                f"what .save('...keras') or save_to_preset wrote, which have them. Keras: {error}"
+                f"{self.num_classes} outputs. Create it with the labels of the saved model, or "
+                f"load a file of .save('...keras') or save_to_preset. Keras: {error}"
             ) from error
 
     def call(self, inputs, training=None):
@@ -158,13 +158,14 @@ class LabelledTask(Task):
         self._check_labels_known()
 
     def _learn_labels(self, x, y, labels_in: Callable[[Any, Any], list[str] | int]) -> None:
-        """Build the head for the labels of `fit`, unless they are known.
+        """Build the head for the labels in the data of `fit` if the labels are unknown.
 
         Args:
             x, y: Inputs and labels.
-            labels_in: Function of them that returns the names of the classes, or their number.
+            labels_in: Function that takes `x` and `y` and returns the names of the classes or their
+                number.
         """
-        if self.objective.activation != "linear":  # numbers
+        if self.objective.activation != "linear":  # not a regression
             log_odd_labels(y)
         if self.num_classes is not None:
             return
@@ -173,7 +174,7 @@ class LabelledTask(Task):
             check_not_empty(x)
             check_no_iterator(y, "y")
         elif int(x.cardinality()) == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("The dataset is endless. Give the labels: labels=[...].")
+            raise ValueError("The dataset is infinite. Pass the labels: labels=[...].")
         self._set_classes(*count_and_names(labels_in(x, y)))
         for name, weight, transposed in named_weights(self, self.head_record.tensors):
             if name in self.kept_weights:
@@ -188,24 +189,26 @@ class LabelledTask(Task):
     def calibrate(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> Calibration:
-        """Scale the scores so that, of the answers with the score 0.8, eight in ten are right.
+        """Calibrate the scores, so that 80% of the answers with a score of 0.8 are correct.
 
-        The logits are divided by a temperature from now on, the one with the least cross-entropy on
-        held-out examples. It changes scores, not which class is the best. It is saved with the
-        preset; the next `fit` sets it back to 1. Logits, as of `predict` and of exports in formats
-        without text, are not divided.
+        Find the temperature with the lowest cross-entropy on held-out examples. All later answers
+        divide the logits by this temperature, which changes the scores but not the best class. The
+        temperature is saved with the preset, and the next `fit` resets it to 1. It does not change
+        the logits of `predict` and of exports that take token ids.
 
         Args:
-            x, y: examples with their labels, as for `fit`, that it was not trained on; in memory.
-            batch_size: default 32.
+            x, y: Examples in memory with their labels, as for `fit`. They must not be part of the
+                training data.
+            batch_size: Positive integer or None. Number of examples per batch. Defaults to None,
+                which means 32.
 
         Returns:
-            `{"temperature", "loss_before", "loss", "error_before", "error"}`: mean cross-entropy
-            and expected calibration error, see `calibration_error`. A tagger's are of words, or of
-            the tokens with labels.
+            Dict with the keys "temperature", "loss_before", "loss", "error_before" and "error". The
+            losses are mean cross-entropies, and the errors are expected calibration errors (see
+            `calibration_error`). Taggers are measured on words or labelled tokens.
 
         Raises:
-            ValueError: If the task predicts numbers, or there are no labels.
+            ValueError: If the task is a regression, or if labels are missing.
 
         Source: Guo et al. 2017, On Calibration of Modern Neural Networks, section 4.2.
 
@@ -227,23 +230,26 @@ class LabelledTask(Task):
     def tune_thresholds(
         self, x: object, y: object = None, batch_size: PositiveInt | None = None
     ) -> dict[str, float]:
-        """Set for each label the least score at which it is answered, by its F1 on held-out texts.
+        """Set the minimum score of each label to the value with the highest F1 on held-out texts.
 
-        The answers use them from now on, unless they are asked with a `threshold`. They are saved
-        with the preset, and the next `fit` removes them. If scores are to be calibrated, too, call
-        `calibrate` before.
+        All later answers use the thresholds unless a `threshold` is passed. They are saved with the
+        preset, and the next `fit` removes them. To calibrate the scores, too, call `calibrate`
+        first.
 
         Args:
-            x, y: examples with their labels, as for `fit`, that it was not trained on; in memory.
-            batch_size: default 32.
+            x, y: Examples in memory with their labels, as for `fit`. They must not be part of the
+                training data.
+            batch_size: Positive integer or None. Number of examples per batch. Defaults to None,
+                which means 32.
 
         Returns:
-            {label: threshold}: of several labels a text, of the second of two classes, of the types
-            of entities. A label that no example has keeps its default, which is logged.
+            Dict of labels to thresholds. It contains all labels of a multi-label classifier, the
+            second label of a binary classifier, or the entity types of a tagger. A label without
+            examples keeps its default, and a log line names it.
 
         Raises:
-            ValueError: If the task is neither a classifier of two classes or of several labels a
-                text nor a tagger, or there are no labels.
+            ValueError: If the task is not a binary classifier, a multi-label classifier or a
+                tagger, or if labels are missing.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier
@@ -256,7 +262,7 @@ class LabelledTask(Task):
         return dict(self.thresholds)
 
     def _scored_labels(self, x, y=None, batch_size: int | None = None) -> ScoredLabels:
-        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
+        """Return scores and labels of examples for `tune_thresholds` and `display.thresholds`."""
         self._check_classes_to_tune("tune_thresholds", x)
         return self._scores_of_examples(*self._held_out(x, y), batch_size)
 
@@ -270,18 +276,18 @@ class LabelledTask(Task):
             raise invalid("x", x, f"examples in memory for {method}, not a dataset")
 
     def _held_out(self, x, y) -> tuple:
-        """Return the examples and labels, checked."""
+        """Check and return the examples and labels."""
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
         check_labels(self, x, y)
         return x, y
 
     def _held_out_logits(self, x, y, batch_size: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logits of all labelled things and their targets, both (M, C)."""
+        """Return the logits and targets of all labelled texts or tokens, both of shape (M, C)."""
         raise NotImplementedError
 
     def _scores_of_examples(self, x, y, batch_size: int | None) -> ScoredLabels:
-        """Return the answers to checked examples, of each label with a threshold."""
+        """Return the scores of checked examples for every label that has a threshold."""
         raise NotImplementedError
 
     # -- checkpoints ---------------------------------------------------------------------------
@@ -291,7 +297,7 @@ class LabelledTask(Task):
         config, stored = checkpoint.config, super().checkpoint_arguments(checkpoint, {})
         others = {"head", "problem_type"} & given.keys()
         if others or not cls._asks_for_classes_of(config, given):
-            # Those stored are of its classes.
+            # The stored thresholds belong to the checkpoint's classes.
             of_classes = {"temperature": 1.0, "thresholds": None, "abstain_below": None}
             known = cls.record.answer_settings
             stored |= {name: value for name, value in of_classes.items() if name in known}
@@ -307,7 +313,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _asks_for_classes_of(cls, config: dict, arguments: dict) -> bool:
-        """Return whether the checkpoint's outputs are the caller's classes, one for one."""
+        """Return whether the caller's classes correspond one to one to the checkpoint's outputs."""
         names, labels = labels_from_config(config), validated_labels(arguments.get("labels"))
         if labels is None:
             return arguments.get("num_classes") in (None, len(names))
@@ -316,7 +322,7 @@ class LabelledTask(Task):
 
     @classmethod
     def _shares_classes_with(cls, config: dict, arguments: dict) -> bool:
-        """Return whether the caller's classes are those of the checkpoint, or some of them."""
+        """Return whether at least some of the caller's classes are classes of the checkpoint."""
         if cls._asks_for_classes_of(config, arguments):
             return True
         labels, names = validated_labels(arguments.get("labels")), labels_from_config(config)
@@ -329,18 +335,20 @@ class LabelledTask(Task):
         return architecture.endswith(cls.record.head)
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Return why the checkpoint's head is not for this task and these classes, or None."""
+        """Return the reason why the checkpoint's head does not match this task and its classes, or
+        None.
+        """
         if self.num_classes is None:
             return "its labels are still to be learned"
         names = labels_from_config(config)
         if not self._is_head_of(config) or not self._renames(names):
             return None
-        takes_some = not self.head_record.has_crf  # whose scores are of pairs of tags
+        takes_some = not self.head_record.has_crf  # a CRF has scores of pairs of tags
         if takes_some and any_shared(self.labels, names):
             return None
         if takes_some and len(self.labels) == len(names):
             logger.warning(
-                "The head of %s is kept, and its classes %s get the names %s.",
+                "The head of %s is kept. Its classes %s are renamed to %s.",
                 type(self).__name__,
                 names,
                 self.labels,
@@ -358,23 +366,23 @@ class LabelledTask(Task):
         return rows_of(self.labels, names)
 
     def _renames(self, names: list[str]) -> bool:
-        """Return whether the labels are others than those of a checkpoint, or in another order."""
+        """Return whether the labels or their order differ from the labels of a checkpoint."""
         return bool(self.labels) and not are_default_labels(names) and names != self.labels
 
 
 def default_problem(config: dict, given: Mapping) -> str:
-    """Return the kind of problem of a classifier whose config.json does not say it.
+    """Return the problem type of a classifier whose config.json has no problem type.
 
     Args:
-        config: Contents of config.json.
-        given: Arguments of the caller.
+        config: Dict. Contents of config.json.
+        given: Dict. Arguments of the caller.
     """
     if len(labels_from_config(config)) > 1:
         return "single_label_classification"
     if not given.get("problem_type"):
         logger.warning(
-            "config.json has one class and no problem_type: answers are numbers, as in "
-            "transformers' training. For their sigmoid, as in its pipeline, load it with "
+            "config.json has one class and no problem_type. Loading it as a regression, as in "
+            "transformers' training. For a sigmoid, as in its pipeline, pass "
             "problem_type='multi_label_classification'."
         )
     return "regression"

@@ -1,4 +1,4 @@
-"""Base of all tasks: a backbone, a head, a preprocessor; loading, saving, exporting."""
+"""Base class of all tasks, which consist of a backbone, a head and a preprocessor."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-MAX_SHOWN = 10  # labels in a `repr`
+MAX_SHOWN = 10  # maximum number of labels in `repr`
 
 
 class TaskPresetArguments(BackbonePresetArguments, TokenizerPresetArguments, total=False):
-    """Of the backbone, of the tokenizer, and of every preprocessor."""
+    """Keyword arguments of the backbone, the tokenizer and every preprocessor."""
 
     sequence_length: int | None
     preprocessor: Preprocessor | None
@@ -63,11 +63,12 @@ class TinyData(NamedTuple):
     """Arguments and data of a small task, for the checks of `encoder_zoo.testing`.
 
     Attributes:
-        arguments: of the task's constructor, in addition to backbone and preprocessor.
-        x: raw inputs, of the letters a to p.
-        y: labels, or None.
-        questions: Function of the task that returns the arguments of `record.text_method` for as
-            many texts. Defaults to the columns of `x`.
+        arguments: Dict. Arguments of the task's constructor, in addition to `backbone` and
+            `preprocessor`.
+        x: Raw inputs that contain the letters a to p.
+        y: Labels, or None.
+        questions: Function that takes the task and returns the arguments of `record.text_method`
+            for the same number of texts. Defaults to the columns of `x`.
     """
 
     arguments: dict
@@ -77,25 +78,29 @@ class TinyData(NamedTuple):
 
 
 class Task(TextModel, metaclass=NamesVariablesAlike):
-    """Base of the tasks: a backbone, a head, and a preprocessor for raw text.
+    """Base class of the tasks: a backbone, a head and a preprocessor for raw text.
 
     Args:
         backbone: A `Backbone`.
-        preprocessor: turns raw inputs into the model's; without one, `fit`, `evaluate` and
-            `predict` take prepared inputs (`{"token_ids", ...}`) only.
+        preprocessor: A `Preprocessor` of the task, or None. It converts raw inputs to the inputs of
+            the model. Without a preprocessor, `fit`, `evaluate` and `predict` only accept prepared
+            inputs (`{"token_ids", ...}`). Defaults to None.
 
     Attributes:
-        record: what other code needs to know of the task.
-        new_head: first weights of a head that a checkpoint does not have, until the first answer.
-        kept_weights: {tensor: value} of a checkpoint, for a head that `fit` builds.
-        weights_before_adapters: Dict of names in a file of adapters to arrays, the head and its
-            pooler as they were before `enable_lora` or `load_adapters`.
-        problem_type: as in config.json, of tasks that have several.
+        record: A `TaskRecord`. Properties of the task that other modules read.
+        new_head: Tuple or None. Initial weights of a head that is missing in the checkpoint. The
+            first answer sets it to None.
+        kept_weights: Dict of tensor names to arrays. Weights of the checkpoint for a head that
+            `fit` builds later.
+        weights_before_adapters: Dict of tensor names to arrays. The weights of the head and its
+            pooler before `enable_lora` or `load_adapters`, named as in a file of adapters.
+        problem_type: String or None. The `problem_type` of config.json, for tasks that support
+            several problem types.
     """
 
     problem_type: str | None = None
     fixed_settings = ("dropout", "num_classes", "crf")
-    if not TYPE_CHECKING:  # so that editors do not offer them
+    if not TYPE_CHECKING:  # editors must not suggest these names
         from_pretrained = ForeignName("from_preset(source)")
         from_transformers = ForeignName("from_preset(source)")
         save_pretrained = ForeignName("save_to_preset(folder)")
@@ -111,7 +116,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     new_head: tuple | None = None
     kept_weights: Mapping[str, np.ndarray] = MappingProxyType({})
     weights_before_adapters: Mapping[str, np.ndarray] = MappingProxyType({})
-    cpu_model: CpuModel | None = None  # of the results of `for_cpu`
+    cpu_model: CpuModel | None = None  # set in the results of `for_cpu`
     head: keras.layers.Layer | None
 
     def __init__(self, backbone: Backbone, preprocessor: Preprocessor | None = None, **kwargs):
@@ -119,18 +124,19 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         # Keras scales losses by the task's precision.
         super().__init__(**{"dtype": backbone.dtype_policy, **kwargs})
         self.backbone = backbone
-        self.head = None  # here: torch does not find a layer behind an attribute of the class
+        self.head = None  # a class attribute would hide the layer that torch stores
         self._preprocessor = copy.copy(preprocessor)
         self._reset_training_state()
 
     @property
     def preprocessor(self) -> Preprocessor | None:
-        """Return what turns raw inputs into the model's; another of the same class can be set.
+        """The preprocessor that converts raw inputs to the inputs of the model, or None.
 
-        The task takes a copy of what is set, in which it notes its labels and lengths.
+        It can be replaced by another preprocessor of the same class. The task copies the new
+        preprocessor and sets the labels and lengths of the copy.
 
         Raises:
-            TypeError: If it is set to a preprocessor of another task.
+            TypeError: If the new value is a preprocessor of another task.
         """
         return self._preprocessor
 
@@ -143,13 +149,15 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def _check_parts(cls, backbone: object, preprocessor: object) -> None:
-        """Raise a TypeError without a backbone, or for the preprocessor of another task."""
+        """Raise a TypeError if `backbone` is not a backbone or `preprocessor` belongs to another
+        task.
+        """
         if not isinstance(backbone, Backbone):
             raise invalid("backbone", backbone, "a Backbone", TypeError)
         loading.check_preprocessor_class(cls, preprocessor)
 
     def _finish_building(self) -> None:
-        """Build the head, as far as the task can, and attach the preprocessor."""
+        """Build the head if its size is known, and attach the preprocessor."""
         with self.distribution.scope():
             self.head = self.build_head()
         self.built = self.head is not None
@@ -157,7 +165,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             self.preprocessor.attach(self)
 
     def build_head(self) -> keras.layers.Layer | None:
-        """Return the layers after the backbone, built; None as long as their size is not known."""
+        """Build and return the layers after the backbone, or None if their size is unknown."""
         return self.head
 
     # -- description ---------------------------------------------------------------------------
@@ -174,7 +182,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return f"<{type(self).__name__}: {'; '.join(parts)}{more}>"
 
     def encoded(self, inputs: dict, training: bool | None = None) -> dict:
-        """Return the backbone's outputs for those inputs that it reads."""
+        """Return the outputs of the backbone, which ignores the inputs it does not use."""
         if self.record.predicts_tokens and self.backbone.predicts_in_order:
             return {"predictions": self.backbone.predictions(inputs, training)}
         given = backbone_inputs(inputs)
@@ -193,7 +201,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return self.logits_of(self.encoded(inputs, training), inputs, training)
 
     def logits_of(self, encoded: dict, inputs: dict, training: bool | None = None):
-        """Return the task's outputs, from those of its backbone."""
+        """Compute the outputs of the task from the outputs of the backbone."""
         raise NotImplementedError
 
     @classmethod
@@ -201,7 +209,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         """Return the record of the family's head for this task.
 
         Raises:
-            ValueError: If the family has no such head.
+            ValueError: If the family does not have a head for this task.
         """
         record = cls.record
         if record.default_head is not None and record.head not in family.heads:
@@ -210,7 +218,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def supports(cls, family: Family) -> bool:
-        """Return whether the family has the head that the task needs."""
+        """Return whether the family has a head for this task."""
         record, head = cls.record, family.heads.get(cls.record.head)
         if head is None:
             return record.head == "Model" or record.default_head is not None
@@ -218,12 +226,12 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def head_record(self) -> Head:
-        """Return the record of the head that the backbone's family has for this task."""
+        """The record of the head that the backbone's family has for this task."""
         return self.head_of(self.backbone.family)
 
     @classmethod
     def least_weights(cls, config: dict) -> int:
-        """Return how many numbers the large matrices of a configuration's head have."""
+        """Return the number of parameters in the large matrices of the head in a configuration."""
         hidden, layers = config["backbone"]["config"]["hidden_dim"], config.get("dense") or ()
         widths = [hidden, *(layer["units"] for layer in layers)]
         of_classes = (1 if config.get("head") else hidden) * (config.get("num_classes") or 0)
@@ -235,7 +243,7 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return TinyData({}, ["a b ab", "", "c d e a b", "p"])
 
     def tiny_questions(self) -> tuple:
-        """Return the arguments of `record.text_method` for as many texts as `tiny_data` has."""
+        """Return arguments of `record.text_method` for the same number of texts as `tiny_data`."""
         data = self.tiny_data()
         if data.questions is not None:
             return data.questions(self)
@@ -243,38 +251,39 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @classmethod
     def checkpoint_arguments(cls, checkpoint: Checkpoint, given: Mapping) -> dict:
-        """Return the arguments of the constructor: the given ones, else those in config.json."""
+        """Return the given arguments of the constructor, completed by values in config.json."""
         field = cls.head_of(checkpoint.family).dropout
         stored = {"dropout": checkpoint.config.get(field)} if field else {}
         return {**stored, **given}
 
     def head_misfit(self, config: dict, arguments: dict) -> str | None:
-        """Return why a checkpoint's head must not be loaded, or None."""
+        """Return the reason why a checkpoint's head must not be loaded, or None."""
         return None
 
     def kept_classes(self, config: dict) -> list[int | None] | None:
-        """Return the row that each label has in the head of a checkpoint with other labels.
+        """Return the row of each label in the head of a checkpoint that has other labels.
 
-        Of a new label it is None; None alone if no label is the checkpoint's, or all are.
+        The row of a new label is None. The result is None if the checkpoint has all of the labels
+        or does not have any of them.
         """
         return None
 
     def _warn_new_head(self) -> None:
-        """Log once that answers are those of a head with random weights."""
+        """Log once that the head has random weights."""
         first, self.new_head = self.new_head, None
         if first is None or len(first) != len(self.head.weights):
             return
         pairs = zip(first, self.head.weights, strict=True)
         if all(np.array_equal(value, whole_array(weight)) for value, weight in pairs):
             logger.warning(
-                "This %s answers from a head with random weights: the checkpoint has none, and it "
-                "was not trained yet. Its answers mean nothing before `fit`.",
+                "The head of this %s has random weights, because the checkpoint has none and it "
+                "was not trained. Its answers mean nothing before `fit`.",
                 type(self).__name__,
             )
 
     @property
     def _answers(self) -> Answers:
-        """Return the text side of the answers, with the settings of now and this task as runner."""
+        """The text side of the answers, with the current settings and this task as the runner."""
         raise NotImplementedError
 
     def _predict_texts(self, x, batch_size: int, predict: Callable):
@@ -298,8 +307,8 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             setattr(self, name, settings[name][0])
         if changed:
             logger.warning(
-                "The %s of this %s belong to its weights before this training, and are reset. Call "
-                "%s again.",
+                "The %s of this %s belonged to the weights before this training and were reset. "
+                "Call %s again.",
                 " and the ".join(changed),
                 type(self).__name__,
                 " and ".join(settings[name][1] for name in changed),
@@ -310,36 +319,38 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
     def export(
         self, path: str | os.PathLike[str], format: str | None = None, **options: Any
     ) -> None:
-        """Write the task as files that run without Keras.
+        """Export the task to files that run without Keras.
 
-        `classifier.export("served", format="onnx")` makes a folder that `ez.open_export` answers
-        with in a process without Keras. `classifier.export("served/1")` makes a version folder for
-        TensorFlow Serving, in which
+        `classifier.export("served", format="onnx")` writes a folder for `ez.open_export`, which
+        answers in a process without Keras. `classifier.export("served/1")` writes a version folder
+        for TensorFlow Serving. Its signature
         `tf.saved_model.load("served/1").signatures["serving_default"](text=tf.constant([...]))`
-        gives the answers of `classify`. A task that was quantized by Keras, `quantize("int8")`, is
-        exported with its int8 weights, as "tf_saved_model" and "onnx".
+        returns the answers of `classify`. A task that was quantized by Keras with
+        `quantize("int8")` keeps its int8 weights in the formats "tf_saved_model" and "onnx".
 
         Args:
-            path: String or path. The version folder of a "tf_saved_model", such as "served/1". Of
-                the other formats a folder for `ez.open_export`, or only the file of the model:
-                `....onnx`, `....tflite`, `....xml` of OpenVINO, whose weights are in a `.bin`
-                next to it. Both are written atomically.
-            format: String or None. None chooses the format by the path's suffix: `.onnx`,
-                `.tflite` or `.xml`, and otherwise "tf_saved_model". A "tf_saved_model", on
-                TensorFlow's backend, takes raw text and gives answers, and loads with TensorFlow
-                alone. Models in "onnx", "openvino" and "litert", on PyTorch's backend too, take
-                token ids and give the outputs of `predict`. A tokenizer.json is written next to the
-                file, with which the library `tokenizers` makes the ids. Defaults to None.
-            **options: of a "tf_saved_model" those of the task's `signatures`, such as `strategy` or
-                `null_threshold`. Of a folder `dtype="int8"`, which quantizes matrix products in
-                ONNX and LiteRT, and `texts=`, some typical inputs, on which the outputs in int8 are
-                compared with those in float32 (the `agreement` of the opened export). Otherwise
-                those of Keras's exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for
-                int8 weights in "litert".
+            path: String or path. For "tf_saved_model", the version folder, such as "served/1". For
+                the other formats, a folder for `ez.open_export` or the path of a single model file:
+                `....onnx`, `....tflite`, or `....xml` for OpenVINO, which stores the weights in a
+                `.bin` file next to it. Folders and files are written atomically.
+            format: String or None. One of "tf_saved_model", "onnx", "openvino" and "litert". A
+                "tf_saved_model" requires the TensorFlow backend, takes raw text, returns answers,
+                and only needs TensorFlow to run. The other formats also support the PyTorch
+                backend. They take token ids and return the outputs of `predict`. A tokenizer.json
+                is written next to the file, so that the library `tokenizers` can compute the token
+                ids. Defaults to None, which selects the format by the suffix of the path: `.onnx`,
+                `.tflite` or `.xml`, and "tf_saved_model" for other paths.
+            **options: Options of the format. A "tf_saved_model" takes the arguments of the task's
+                `signatures`, such as `strategy` or `null_threshold`. A folder takes `dtype="int8"`,
+                which quantizes matrix products in ONNX and LiteRT, and `texts`, a sample of typical
+                inputs. The int8 outputs of the sample are compared with the float32 outputs (see
+                `agreement` of the opened export). A single file takes the options of the Keras
+                exporter, such as `optimizations=[tf.lite.Optimize.DEFAULT]` for int8 weights in
+                "litert".
 
         Raises:
-            ValueError: If the backend or the task does not support the format, or a tokenizer.json
-                of another export lies next to the file.
+            ValueError: If the backend or the task does not support the format, or if the
+                tokenizer.json of another export exists next to the file.
             ImportError: If a package that the format needs is not installed.
 
         Source: `tasks/serving/export.py` describes the files.
@@ -356,29 +367,33 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         engine: Literal["litert", "openvino"] = "litert",
         texts: object = None,
     ) -> Self:
-        """Return a copy that answers faster on a CPU, by LiteRT or by OpenVINO.
+        """Return a copy that runs faster on a CPU, with LiteRT or OpenVINO.
 
-        Its answers are those of the weights of now. The conversion takes some seconds. What the
-        engine has no inputs for, such as `explain`, is computed with the backbone instead, and so
-        is all that is asked of a copy, a pickle or a saved file of the result. Of an
-        `EntityExtractor` the encoder is converted, and the layers behind it are computed as before.
+        The copy keeps the current weights, and later training does not change it. The conversion
+        takes a few seconds. Methods that the engine does not support, such as `explain`, use the
+        backbone instead. Copies, pickles and saved files of the result use the backbone, too. For
+        an `EntityExtractor`, only the encoder is converted.
 
         Args:
-            dtype: "int8" quantizes matrix products, which changes the answers a little; "float32"
-                keeps them, and is slower; "bfloat16", by OpenVINO, changes them less than int8,
-                and is float32 on processors without AVX512_BF16 or AMX.
-            engine: "litert" (package ai-edge-litert), on TensorFlow; "openvino" (the extra
-                encoder-zoo[openvino]), on TensorFlow and PyTorch.
-            texts: some hundred typical inputs, as for `predict`; needed for int8 by OpenVINO, which
-                takes the ranges of activations from them; LiteRT takes them from each row.
+            dtype: String. "int8" quantizes matrix products and changes the outputs slightly.
+                "float32" is slower and does not change the outputs. "bfloat16" requires OpenVINO
+                and changes the outputs less than "int8". It is computed in float32 on processors
+                without AVX512_BF16 or AMX. Defaults to "int8".
+            engine: String. "litert" requires the package ai-edge-litert and the TensorFlow backend.
+                "openvino" requires the extra encoder-zoo[openvino] and supports the TensorFlow and
+                PyTorch backends. Defaults to "litert".
+            texts: A few hundred typical inputs, as for `predict`. Required for "int8" with
+                OpenVINO, which measures the ranges of activations on these inputs. LiteRT computes
+                the ranges for each row. Defaults to None.
 
         Returns:
-            A task of this class that shares this one's backbone, for all but `fit` and `export`.
+            A task of the same class that shares the backbone of this task. It does not support
+            `fit` and `export`.
 
         Raises:
-            ValueError: If the engine does not support the backend, the task or `dtype`, the task
-                does not compute in float32, or `texts` is missing for int8 by OpenVINO or given
-                without it.
+            ValueError: If the engine does not support the backend, the task or `dtype`, if the task
+                does not compute in float32, or if `texts` is missing for "int8" with OpenVINO or
+                given for another combination.
             ImportError: If a package that the engine needs is not installed.
 
         Example:
@@ -416,39 +431,44 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         return answering
 
     def _check_answers_only(self, changes: bool | None) -> None:
-        """Raise an error before a result of `for_cpu` is trained or exported."""
+        """Raise a ValueError if a result of `for_cpu` is trained or exported."""
         if changes:
             raise ValueError(
-                "This is the result of for_cpu, which only answers. Call fit or export of the "
-                "model that it was made of, and for_cpu again. Write a file in int8 with "
+                "The result of for_cpu cannot be trained or exported. Call fit or export of the "
+                "original model, and then for_cpu again. Write a file in int8 with "
                 "`model.export('model.tflite', format='litert', "
                 "optimizations=[tf.lite.Optimize.DEFAULT])`."
             )
 
     def signatures(self, **options) -> dict[str, Callable]:
-        """Return the functions of an export, from raw text to answers.
+        """Return the functions of an export, which convert raw text to answers.
 
         Args:
-            **options: arguments of the task's text-level method, fixed in the export.
+            **options: Arguments of the task's text-level method. The export uses these values for
+                all texts.
 
         Returns:
-            For each signature a function of string tensors (N,), which runs in `tf.function`; its
-            results have the names and the values of the text-level method's, padded to tensors.
+            Dict of signature names to functions. Each function takes string tensors of shape (N,)
+            and runs in `tf.function`. Its results have the names and values of the text-level
+            method and are padded to tensors.
         """
         raise NotImplementedError
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the least and the largest number that each prepared input may hold.
+        """Return the smallest and the largest valid value of each prepared input.
 
-        A task whose preprocessor makes more than its backbone reads overrides this.
+        Tasks override this method if their preprocessor returns more inputs than the backbone
+        reads.
 
         Args:
-            length: L, of the examples.
+            length: Positive integer. Length L of the examples.
         """
         return self.backbone.input_ranges(length)
 
     def prepared_inputs(self) -> list[str]:
-        """Return the names of the model's inputs, each (B, ...) int32 in an export."""
+        """Return the names of the model's inputs, which are int32 tensors of shape (B, ...) in an
+        export.
+        """
         segments = ["segment_ids"] if self.backbone.family.uses_segments else []
         return ["token_ids", "padding_mask", *segments]
 
@@ -459,56 +479,60 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
 
     @property
     def served_tokenizers(self) -> list[Tokenizer]:
-        """Return all tokenizers that `signatures` uses, where a task has others beside its own."""
+        """Return all tokenizers of `signatures`, for tasks that have more than one tokenizer."""
         return [self.served_tokenizer]
 
     # -- presets -----------------------------------------------------------------------------------
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
-        """Load backbone, tokenizer and, if the checkpoint has one for this task, the head.
+        """Load a pretrained backbone, its tokenizer and, if the checkpoint has one, the head of
+        this task.
 
-        Logs one line for new and one for unused weights.
+        One log line lists new weights, and one lists unused weights.
 
         Args:
-            source: a name of `list_presets()`, a folder in the Hugging Face format, of KerasHub or
-                of Google's BERT code, `hf://organisation/name[@revision]`, or `kaggle://...`.
-            **arguments: of the task (`labels=[...]`), its preprocessor (`sequence_length=128`)
-                or the backbone (`dropout=0.0`, `dtype="mixed_bfloat16"`); `added_tokens`, words or
-                markers to add to the vocabulary, see `BertTokenizer`, for which the embedding gets
-                new rows, the mean of the others; `preprocessor=`, one of the same preset, or None
-                for a task that takes prepared inputs only; and how much to check: `verify`,
-                `max_bytes`, `allow_nonfinite`, see `presets.opening.Safeguards`.
+            source: String or path. A name of `list_presets()`, a folder in the format of Hugging
+                Face, KerasHub or Google's BERT code, `hf://organisation/name[@revision]`, or
+                `kaggle://...`.
+            **arguments: Keyword arguments of the task (`labels=[...]`), of its preprocessor
+                (`sequence_length=128`) and of the backbone (`dropout=0.0`,
+                `dtype="mixed_bfloat16"`). `added_tokens` adds words or markers to the vocabulary
+                (see `BertTokenizer`). Their new embeddings are the mean of the other embeddings.
+                `preprocessor` replaces the preprocessor by another one of the same preset, or by
+                None for a task that only accepts prepared inputs. `verify`, `max_bytes` and
+                `allow_nonfinite` configure the checks of the files (see
+                `presets.opening.Safeguards`).
 
         Raises:
-            ValueError: If the preset does not exist or its files do not fit together.
+            ValueError: If the preset does not exist or its files do not match.
             TypeError: If an argument is unknown.
         """
         return loading.load_task(cls, source, **arguments)
 
     @classmethod
     def from_keras_hub(cls, model: keras.Model, **arguments: Any) -> Self:
-        """Make a task from one of KerasHub's in memory: weights, tokenizer, classes, dtype policy.
+        """Convert a KerasHub model in memory: weights, tokenizer, classes and dtype policy.
 
-        The head is taken over where it is one for this task; otherwise it is new, so that a
-        classifier of KerasHub becomes a token classifier here, which KerasHub does not have.
-
-        KerasHub's tokenizers case-fold instead of lower-casing, so that a few texts, such as those
-        with "ß", have other ids there.
+        The head is converted if it matches this task. Otherwise the task gets a new head, so a
+        KerasHub text classifier can become a token classifier, a task that KerasHub does not have.
+        KerasHub's tokenizers apply case folding instead of lowercasing. The token ids of a few
+        texts, such as texts with "ß", are therefore different.
 
         Args:
-            model: a task of `keras_hub.models`, or a backbone, of a family that is here too. Of
-                one without a preprocessor a task is made that takes prepared inputs only.
-            **arguments: as for `from_preset`, such as `labels=[...]`, which KerasHub does not
-                know.
+            model: A task of `keras_hub.models`, or a backbone, of a family that this package
+                supports. A model without a preprocessor is converted to a task that only accepts
+                prepared inputs.
+            **arguments: Keyword arguments as for `from_preset`, such as `labels=[...]`, which
+                KerasHub models do not store.
 
         Returns:
-            A task that shares no weights with the model. Its outputs are logits, also where
-            those of KerasHub's classifier go through a softmax or sigmoid.
+            A task that does not share weights with the model. Its outputs are logits, even if the
+            KerasHub classifier applies a softmax or sigmoid.
 
         Raises:
-            TypeError: If the model is not a model of KerasHub for this task.
-            ValueError: If the model is quantized, and as for `from_preset`.
+            TypeError: If `model` is not a KerasHub model for this task.
+            ValueError: If the model is quantized, or under the conditions of `from_preset`.
 
         Example:
             >>> import keras_hub
@@ -529,26 +553,31 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         format: str = "huggingface",
         **options: Unpack[SaveOptions],
     ) -> None:
-        """Save backbone, head, tokenizer and settings as a folder that other libraries open too.
+        """Save the backbone, head, tokenizer and settings to a folder that other libraries can
+        load.
 
-        In the Hugging Face format transformers opens it with the class of the same task, in
-        KerasHub's format KerasHub does, with the same outputs. The folder is replaced atomically:
-        on failure it is unchanged. Low-rank updates are merged into the weights. What is frozen
-        and how the model is compiled is not kept: `.save("model.keras")` keeps both.
+        A folder in the Hugging Face format can be loaded by the transformers class of the same
+        task, and a folder in the KerasHub format by KerasHub. Both compute the same outputs. The
+        folder is replaced atomically, so an error does not change it. Low-rank updates are merged
+        into the weights. Frozen layers and the arguments of `compile` are not saved. Use
+        `.save("model.keras")` to keep them.
 
         Args:
-            directory: folder to write or to replace; files of other kinds in it are kept.
-            dtype: "float32", "float16" or "bfloat16"; None stores every weight in its own.
-            format: "huggingface", or "keras_hub" for a folder that the task's class in
-                `keras_hub.models` opens. KerasHub pads every batch to `sequence_length`, and has
-                other ids for texts that it case-folds, such as "ß" to "ss". It keeps no labels:
-                this package reads them back from `encoder_zoo.json` in the folder.
-            **options: `shard_bytes`, the largest weights file in the Hugging Face format; what is
-                more is split.
+            directory: String or path. Folder to write or replace. Unrelated files in the folder are
+                kept.
+            dtype: String or None. Data type of the saved weights: "float32", "float16" or
+                "bfloat16". Defaults to None, which keeps the data type of each weight.
+            format: String. "huggingface", or "keras_hub" for a folder that the corresponding class
+                of `keras_hub.models` can load. KerasHub pads every batch to `sequence_length` and
+                computes other token ids for texts that change under case folding, such as "ß" to
+                "ss". The KerasHub format does not store labels. This package saves them in
+                `encoder_zoo.json` in the same folder. Defaults to "huggingface".
+            **options: `shard_bytes`, the maximum size of a weights file in the Hugging Face format.
+                Larger weights are split into several files.
 
         Raises:
-            ValueError: If the weights are quantized, or KerasHub does not have such a task or would
-                compute other outputs.
+            ValueError: If the weights are quantized, or if KerasHub does not have this task or
+                would compute different outputs.
             OSError: If the disk is full.
         """
         saving.save_task(self, directory, dtype, format, **options)
@@ -562,23 +591,27 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         commit_message: CommitMessage = "Upload with encoder_zoo",
         **options: Any,
     ) -> str:
-        """Save the task to a repository of the Hugging Face hub, which is made if there is none.
+        """Upload the task to a repository of the Hugging Face hub. Missing repositories are
+        created.
 
-        All files come in one commit. They replace those of an earlier preset there; other files,
-        and a model card that a user wrote, are kept. `HF_ENDPOINT` and `HF_TOKEN` apply.
+        All files are uploaded in one commit and replace the files of an earlier preset. Other files
+        and a model card written by a user are kept. The environment variables `HF_ENDPOINT` and
+        `HF_TOKEN` apply.
 
         Args:
-            repository: 'user/name' or 'organisation/name'.
-            private: whether a new repository is private; None is the owner's default.
-            token: that may write there; None is that of `HF_TOKEN` or of `hf auth login`.
-            commit_message: of the commit.
-            **options: those of `save_to_preset`, such as `dtype="bfloat16"`.
+            repository: String. Name of the repository, 'user/name' or 'organisation/name'.
+            private: Boolean or None. Whether a new repository is private. Defaults to None, which
+                uses the default of the owner.
+            token: String or None. Access token with write permission. Defaults to None, which uses
+                `HF_TOKEN` or the token of `hf auth login`.
+            commit_message: String. Message of the commit. Defaults to "Upload with encoder_zoo".
+            **options: Options of `save_to_preset`, such as `dtype="bfloat16"`.
 
         Returns:
-            The address of the commit, for `from_preset`: "hf://user/name@1a2b...".
+            The address of the commit for `from_preset`, such as "hf://user/name@1a2b...".
 
         Raises:
-            ValueError: If the hub does not accept the model, and as for `save_to_preset`.
+            ValueError: If the hub rejects the model, or under the conditions of `save_to_preset`.
         """
         return pushing.push(self, repository, private, token, commit_message, **options)
 
@@ -589,14 +622,13 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
         layers: Sequence[str] | None = None,
         alpha: PositiveFloat | None = None,
     ) -> None:
-        """Freeze the backbone and train low-rank updates of some of its layers, and the head with
-        its pooler.
+        """Freeze the backbone, and train low-rank updates of its layers, the head and the pooler.
 
         Args:
-            rank, layers, alpha: see `Backbone.enable_lora`.
+            rank, layers, alpha: See `Backbone.enable_lora`.
 
         Raises:
-            ValueError: If a layer is unknown, or the backbone has low-rank updates already.
+            ValueError: If a layer is unknown, or if the backbone already has low-rank updates.
 
         Source: Hu et al. 2022, LoRA, sections 4.2 and 7.1.
         """
@@ -611,37 +643,42 @@ class Task(TextModel, metaclass=NamesVariablesAlike):
             self.backbone.pooler_dense.trainable = True
 
     def save_adapters(self, folder: str | os.PathLike[str]) -> None:
-        """Save only the low-rank updates, the head and its pooler, as peft's files.
+        """Save only the low-rank updates, the head and its pooler, in the format of peft.
 
-        `peft.PeftModel.from_pretrained` opens them on the model that this one began from, as
-        `load_adapters` does.
+        `load_adapters` and `peft.PeftModel.from_pretrained` load the files into the model that was
+        the starting point of the training.
+
+        Args:
+            folder: String or path. Folder to write.
 
         Raises:
-            ValueError: If the model has no low-rank updates, or peft does not support them or the
-                task.
+            ValueError: If the model does not have low-rank updates, or if peft does not support the
+                updates or the task.
         """
         adapters.save_adapters(self, folder)
 
     def load_adapters(self, folder: str | os.PathLike[str]) -> None:
-        """Load low-rank updates, and the weights saved with them, from peft's files.
+        """Load low-rank updates, and the weights saved with them, from files of peft.
 
-        They replace updates that the model has, as another active adapter does in peft: weights
-        that the files do not hold are again as before `enable_lora` and `load_adapters`. After an
-        error the model is unchanged.
+        The files replace the current updates of the model, like the active adapter of peft. Weights
+        that are missing in the files are reset to their values before `enable_lora` and
+        `load_adapters`. If an error occurs, the model is not changed.
 
         Args:
-            folder: Folder with `adapter_config.json` and `adapter_model.safetensors`.
+            folder: String or path. Folder with `adapter_config.json` and
+                `adapter_model.safetensors`.
 
         Raises:
-            ValueError: If the adapters are not plain LoRA or do not fit this model, or the model is
-                a copy with the updates of other adapters, which does not know the weights before
-                them.
+            ValueError: If the adapters are not plain LoRA or do not match this model, or if the
+                model is a copy with other adapters, which does not store the weights before these
+                adapters.
         """
         adapters.load_adapters(self, folder)
 
 
 class TokenEncoder(Task):
-    """Encoder that returns token vectors (B, L, D), for exports of tasks with unsupported layers.
+    """Encoder that returns token embeddings (B, L, D), for exports of tasks with unsupported
+    layers.
 
     Args:
         backbone: A `Backbone`.

@@ -106,7 +106,7 @@ class ClassifierPresetArguments(TaskPresetArguments, total=False):
 
 
 def _mean_of_label_weights(x, y, y_pred, sample_weight) -> tuple:
-    """Return labels, outputs and weights (B,), also of weights of single labels (B, C)."""
+    """Return labels, outputs and weights (B,), after averaging weights of single labels (B, C)."""
     if sample_weight is not None and len(sample_weight.shape) == 2:
         sample_weight = ops.mean(sample_weight, axis=-1)
     return y, y_pred, sample_weight
@@ -139,7 +139,7 @@ class OneLabel(ClassObjective):
         elif not self.several and len(wanted) == 1 < len(seen):
             [only] = wanted
             share = np.mean(np.concatenate([*map(_indices, parts)]) == only)
-            if share**last < UNLIKELY:  # by chance, of shuffled texts
+            if share**last < UNLIKELY:  # the probability for shuffled texts
                 logger.warning(
                     "validation_split holds out the last %d of %d texts, and all of them are %r. "
                     "Shuffle texts and labels before `fit`.",
@@ -174,7 +174,7 @@ OBJECTIVES = {
     ),
     "multi_label_classification": SeveralLabels(
         functools.partial(LabelCrossentropy, from_logits=True),
-        # Of rare labels the accuracy is high without finding any.
+        # The accuracy of rare labels is high even if no label is found.
         lambda: [
             keras.metrics.BinaryAccuracy(threshold=0.0, name="accuracy"),
             ClassScore("f1", "macro", "sigmoid"),
@@ -187,7 +187,7 @@ OBJECTIVES = {
     ),
 }
 
-Text = str | tuple[str, str]  # one, or one pair
+Text = str | tuple[str, str]  # a text or a pair
 
 
 class Explanation(Attributions):
@@ -204,45 +204,54 @@ Label = Annotated[
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SequenceClassifier(ScoresClasses, LabelledTask):
-    """Classifies texts or pairs of texts, or maps them to numbers.
+    """Classify texts or pairs of texts, or predict numbers from them (regression).
 
     Args:
-        backbone: any `Backbone`; for BERT one with a pooler.
-        preprocessor: a `SequenceClassifierPreprocessor`, for raw text.
-        num_classes: C; with `labels` their number.
-        labels: names of the classes, saved with the preset; integers become strings. Where one
-            of the names is an integer, integers in `y` are names and not class indices.
-            Without `labels` and `num_classes`, the first `fit` learns them from its `y`.
-        problem_type: "single_label_classification" (one class for each text),
-            "multi_label_classification" (any number of classes) or "regression" (numbers).
-        dropout: before the output layer, in training; None is the backbone's.
-        window_pooling: of a preprocessor with a `window_length`: the logits of a text are the
-            "mean" or the "max" of those of its windows, in training and in answers.
-        head: a Keras layer instead of the family's head, from its features (B, D) to logits (B, C):
-            `head=keras.Sequential([...])`. It is saved in `.keras` files; a preset holds its
-            weights, which `from_preset(folder, head=...)` loads into an equal layer.
-        temperature: by which logits are divided before they become scores; `calibrate` sets it.
-        thresholds: {label: least score}, see `tune_thresholds`; None: 0.5 of several labels a text,
-            and the best class of two.
-        abstain_below: Least score of an answer. Texts whose best class has a lower score are
-            answered with the label None. Defaults to None, which answers every text.
+        backbone: A `Backbone`. BERT needs a backbone with a pooler.
+        preprocessor: A `SequenceClassifierPreprocessor` for raw text, or None. Defaults to None.
+        num_classes: Positive integer or None. Number of classes C. It must equal the number of
+            `labels` if both are given. Defaults to None.
+        labels: List of strings or None. Names of the classes, which are saved with the preset.
+            Integers are converted to strings. If a name is an integer, integers in `y` are names
+            and not class indices. Without `labels` and `num_classes`, the first `fit` learns the
+            labels from its `y`. Defaults to None.
+        problem_type: String. "single_label_classification" (one class for each text),
+            "multi_label_classification" (any number of classes) or "regression". Defaults to
+            "single_label_classification".
+        dropout: Float between 0 and 1, or None. Dropout rate before the output layer. Defaults to
+            None, which uses the rate of the backbone.
+        window_pooling: String, "mean" or "max". How the logits of the windows of a text are pooled
+            in training and in answers, if the preprocessor has a `window_length`.
+        head: Keras layer or None. Custom head that maps the features (B, D) to logits (B, C), such
+            as `keras.Sequential([...])`. It is saved in `.keras` files. A preset only stores its
+            weights, which `from_preset(folder, head=...)` loads into an equal layer. Defaults to
+            None, which uses the head of the family.
+        temperature: Positive float. The logits are divided by this value to compute scores.
+            `calibrate` sets it. Defaults to 1.0.
+        thresholds: Dict of labels to minimum scores, or None (see `tune_thresholds`). Defaults to
+            None, which means 0.5 for each label of a multi-label classifier, and the best class for
+            a binary classifier.
+        abstain_below: Float between 0 and 1, or None. Minimum score of an answer. The answer has
+            the label None if the best class has a lower score. Defaults to None, which answers
+            every text.
 
-    `fit` takes as y for every text a class, by name or by number, or a row of probabilities of the
-    classes, such as 0s and a 1. For "multi_label_classification" a list of names, or a row of 0s
-    and 1s; for "regression" a number or a row of them. Errors name the row and its label.
+    `y` of `fit` contains one class per text, by name or index, or one row of class probabilities,
+    such as a one-hot vector. For "multi_label_classification", it contains a list of names or a row
+    of 0s and 1s per text. For "regression", it contains a number or a row of numbers per text.
+    Error messages name the row and its label.
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict. The outputs of the preprocessor.
 
     Returns:
-        (B, C) float logits, or the numbers themselves for regression.
+        Float tensor of shape (B, C). The logits, or the predicted values for regression.
 
     Raises:
-        ValueError: If `labels` and `num_classes` disagree, or there is one class that is not a
-            number.
+        ValueError: If `labels` and `num_classes` disagree, or if there is only one class and the
+            task is neither a regression nor a multi-label classifier.
 
-    Source: Devlin et al. 2019, section 4.1; Liu et al. 2019's code for RoBERTa's head, which has
-    a tanh layer of its own instead of the pooler.
+    Source: Devlin et al. 2019, section 4.1. The head of RoBERTa, which has a tanh layer instead of
+    the pooler, follows the code of Liu et al. 2019.
 
     Example:
         >>> import numpy as np
@@ -311,19 +320,20 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[ClassifierPresetArguments]
     ) -> Self:
-        """Load a classifier, or an encoder for which a new head is made; see `Task.from_preset`.
+        """Load a classifier, or an encoder with a new head. See `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `labels=["bad", "good"]`, `num_classes`, `head`, `problem_type`,
-                `window_pooling`, `temperature`, `thresholds`, `abstain_below`; of the preprocessor
-                `sequence_length`, `window_length`, `doc_stride`, `text_columns`; `dropout`, `dtype`
-                and others of the backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
-                `allow_nonfinite` of the checks.
+            source: String or path. A name of `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **arguments: Keyword arguments of the classifier: `labels=["bad", "good"]`,
+                `num_classes`, `head`, `problem_type`, `window_pooling`, `temperature`,
+                `thresholds`, `abstain_below`. Arguments of the preprocessor: `sequence_length`,
+                `window_length`, `doc_stride`, `text_columns`. Arguments of the backbone, such as
+                `dropout` and `dtype`. `added_tokens` for the tokenizer. Checks of the files:
+                `verify`, `max_bytes`, `allow_nonfinite`.
 
         Raises:
-            ValueError: If the preset does not exist or its files do not fit together.
+            ValueError: If the preset does not exist or its files do not match.
             TypeError: If an argument is unknown.
         """
         return super().from_preset(source, **arguments)
@@ -366,7 +376,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         if is_dataset(x):
             y = labels_of_dataset(x, self.preprocessor)
         learned = learn_classes(y, self._is_multi_label())
-        if not is_dataset(x):  # before the head is built for them: it could not learn others
+        if not is_dataset(x):  # errors must be raised before the head is built for these labels
             check_one_each(x, y)
         if is_prepared(x) and not isinstance(learned, int):
             raise invalid(
@@ -397,20 +407,22 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> np.ndarray:
-        """Return the probabilities of the classes of each text.
+        """Compute the class probabilities of each text.
 
         Args:
-            texts: as for `predict`.
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for a
-                row of NaN; "error", the default, for an error that names the first of them.
+            texts: Texts, as for `predict`.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns a
+                row of NaN. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            (N, C) float32, the classes in the order of `labels`: a row adds up to 1, or with
-            several labels a text each has its own probability.
+            Float32 array of shape (N, C), with the classes in the order of `labels`. Each row sums
+            to 1. For a multi-label classifier, each value is an independent probability.
 
         Raises:
-            ValueError: If the classifier predicts numbers.
+            ValueError: If the classifier is a regression.
         """
         return self._answers.predict_proba(texts, batch_size, missing)
 
@@ -460,32 +472,37 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
-        """Return the labels of each text with their probabilities.
+        """Predict the labels of each text and their probabilities.
 
         Args:
-            texts: as for `predict`; or a single text, or a tuple of two for a single pair.
-            batch_size: default 32.
-            top_k: also return the next best labels, so many in all.
-            threshold: the least score of a label that is given, with several labels a text, or
-                {label: least score}; None: those of `tune_thresholds`, else 0.5. Of two classes
-                the least score at which the second, such as "spam" of `labels=["ham", "spam"]`, is
-                given.
-            abstain_below: Least score of an answer, such as 0.9. Texts whose best class has a lower
-                score get `{"label": None, "score"}`: a person may look at them. Defaults to the
-                model's own setting.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: Texts, as for `predict`, or a single text, or a tuple of two texts for a single
+                pair.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
+            top_k: Positive integer or None. Number of labels to return for each text, the best
+                first. Defaults to None.
+            threshold: Float between 0 and 1, dict of labels to floats, or None. Minimum score of a
+                returned label for a multi-label classifier. For a binary classifier, the minimum
+                score of the second label, such as "spam" in `labels=["ham", "spam"]`. Defaults to
+                None, which uses the thresholds of `tune_thresholds`, or 0.5.
+            abstain_below: Float between 0 and 1, or None. Minimum score of an answer, such as 0.9.
+                The answer is `{"label": None, "score"}` if the best class has a lower score, so
+                that a person can check the text. Defaults to None, which uses the setting of the
+                model.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            For every text `{"label", "score"}` with the best label, or the `top_k` best as a list
-            of such, the best first. With several labels a text: a list of those with a score of
-            at least the threshold, or the `top_k` best. For regression `{"score"}`. A label is its
-            name, or its number where the classifier has no names; scores are probabilities. For a
-            single text or pair its answer alone.
+            `{"label", "score"}` with the best label of each text, or a list of the `top_k` best
+            labels, the best first. A multi-label classifier returns a list of the labels whose
+            score reaches the threshold, or of the `top_k` best labels. A regression returns
+            `{"score"}`. A label is its name, or its class index if the classifier has no names.
+            Scores are probabilities. For a single text or pair, only its answer is returned.
 
         Raises:
-            ValueError: If `threshold` is given for a classifier of one of several classes, or with
-                `top_k`.
+            ValueError: If `threshold` is given together with `top_k`, or for a classifier that
+                picks one of more than two classes.
 
         Example:
             >>> from encoder_zoo import SequenceClassifier
@@ -525,7 +542,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
     @property
     def class_names(self) -> Sequence:
-        """Return the labels, or the class indices if they have no names."""
+        """The labels, or the class indices if the classes have no names."""
         return self.labels or range(self.num_classes)
 
     def _is_multi_label(self) -> bool:
@@ -534,7 +551,7 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
     # -- logits of texts -----------------------------------------------------------------------
 
     def _logits_in_graph(self, texts: tuple) -> array_ops.Tensor:
-        """Return the logits of texts (N, C), or pairs of them, inside `tf.function`."""
+        """Compute the logits (N, C) of texts or pairs inside `tf.function`."""
         if not self.preprocessor.pools_windows:
             examples, index = self.preprocessor.encode(texts), None
         else:
@@ -549,13 +566,15 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         return self(self.preprocessor.pad(examples), training=False)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return `classify` of all classes for exports: of "text", and as "pairs" of "first",
-        "second".
+        """Return the signatures of an export, which run `classify` for all classes.
+
+        The default signature takes "text", and the signature "pairs" takes "first" and "second".
 
         Returns:
-            Functions whose results are "label" (N, C) strings, the best first, and "score" (N, C);
-            for regression "score" alone. A class without a name is called by its number. Of a
-            model with `abstain_below` also "abstains" (N,), whether the best score is lower.
+            Dict of names to functions. Their results are "label", strings of shape (N, C) with the
+            best label first, and "score" of shape (N, C). A regression only returns "score". A
+            class without a name is represented by its index. A model with `abstain_below` also
+            returns "abstains" of shape (N,), which is True if the best score is lower.
         """
         answer = self._answers.trace_classes(self._logits_in_graph)
         return {
@@ -591,29 +610,33 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Return how much each word speaks for a label of its text, or against it.
+        """Compute how much each word contributes to the score of a label.
 
         `ez.display.explanation` draws the answer.
 
         Args:
-            texts: as for `classify`.
-            label: a class, by name or number; None: of each text that with the highest score.
-            method: "integrated_gradients" adds up the gradients of the label's logit on the way
-                from the text with all its words masked to the text itself. The attributions of all
-                words are the difference of the logits at both ends, to 0.001; for this as many
-                gradients are computed as it takes, 14 or more. "gradient_x_input" is the gradient
-                at the text alone: quick, and without that sum.
-            batch_size: how many gradients are computed at once; default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: Texts, as for `classify`.
+            label: String, integer or None. Name or index of a class. Defaults to None, which means
+                the class with the highest score for each text.
+            method: String. "integrated_gradients" integrates the gradients of the label's logit
+                along the path from the text with all words masked to the original text. The
+                attributions of all words sum to the difference of the two logits, up to 0.001. The
+                number of gradients, at least 14, increases until this accuracy is reached.
+                "gradient_x_input" only computes the gradient at the original text. It is faster,
+                but the attributions do not have this sum. Defaults to "integrated_gradients".
+            batch_size: Positive integer or None. Number of gradients per batch. Defaults to None,
+                which means 32.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            For every text `{"label", "score", "texts", "words", "logit", "baseline"}`. "texts" are
-            the text, or both of a pair. A word is `{"part", "text", "start", "end",
-            "attribution"}`, in characters of the text with the number "part"; words behind the
-            longest input are not read and have none, and those of several windows are pooled as the
-            logits are. "baseline" is the logit of the masked text.
-            For a single text or pair its explanation alone.
+            `{"label", "score", "texts", "words", "logit", "baseline"}` for each text. "texts"
+            contains the text, or both texts of a pair. Each word is `{"part", "text", "start",
+            "end", "attribution"}`, where "start" and "end" are character offsets in the text with
+            the index "part". Words after the maximum length are not read and are not listed. The
+            attributions of several windows are pooled like the logits. "baseline" is the logit of
+            the masked text. For a single text or pair, only its explanation is returned.
 
         Raises:
             ValueError: If the label is not one of the classes.
@@ -635,5 +658,5 @@ class SequenceClassifier(ScoresClasses, LabelledTask):
 
 
 def _indices(labels: np.ndarray) -> np.ndarray:
-    """Return class indices (N,), also of rows of probabilities (N, C)."""
+    """Return class indices (N,) from class indices (N,) or probabilities (N, C)."""
     return labels.argmax(axis=1) if labels.ndim == 2 else labels

@@ -1,4 +1,4 @@
-"""Classification of texts by labels that are chosen with each call, by a model of NLI.
+"""Zero-shot classification of texts with an NLI model. Labels are passed with each call.
 
 Comment letters: N texts, M labels.
 """
@@ -45,25 +45,25 @@ TEMPLATE = "This text is about {}."
 
 
 class ZeroShotClassifier:
-    """Classify texts by labels that are chosen with each call, without training.
+    """Classify texts with labels that are passed with each call, without training.
 
         zero_shot = ez.ZeroShotClassifier.from_preset("deberta_v3_base_en_mnli_fever_anli")
         zero_shot.classify("The match went to extra time.", labels=["sports", "politics"])
 
-    A model of natural-language inference (NLI) reads each text with a sentence about each label,
-    "This text is about sports.", and says whether the second follows from the first.
+    A model of natural language inference (NLI) reads each text together with a sentence about each
+    label, such as "This text is about sports." It predicts whether the text entails the sentence.
 
     Args:
-        classifier: a `SequenceClassifier` of pairs, premise and hypothesis, with a preprocessor.
-            Its labels are entailment, neutral and contradiction, or entailment and not_entailment,
-            in any order and in capitals or not.
+        classifier: A `SequenceClassifier` with a preprocessor that was trained on pairs of a
+            premise and a hypothesis. Its labels are entailment, neutral and contradiction, or
+            entailment and not_entailment, in any order and capitalization.
 
     Attributes:
-        classifier: the same, to be trained further on pairs, `fit((premises, hypotheses), y)`, and
-            saved, `save_to_preset(folder)`.
+        classifier: The `SequenceClassifier`. It can be trained further on pairs with
+            `fit((premises, hypotheses), y)` and saved with `save_to_preset(folder)`.
 
     Raises:
-        ValueError: If the classes are not those of natural-language inference.
+        ValueError: If the classes are not the classes of natural language inference.
         TypeError: If `classifier` is not a SequenceClassifier.
 
     Source: Yin, Hay and Roth 2019, Benchmarking Zero-shot Text Classification, section 5.
@@ -98,13 +98,13 @@ class ZeroShotClassifier:
         """Load a classifier that was trained on NLI.
 
         Args:
-            source: see `SequenceClassifier.from_preset`.
-            **arguments: of `SequenceClassifier.from_preset`, such as `window_length` for long
-                texts; `labels=["contradiction", "neutral", "entailment"]` names the classes of a
-                checkpoint that does not.
+            source: String or path. See `SequenceClassifier.from_preset`.
+            **arguments: Keyword arguments of `SequenceClassifier.from_preset`, such as
+                `window_length` for long texts. `labels=["contradiction", "neutral", "entailment"]`
+                sets the names of the classes if the checkpoint does not have names.
 
         Raises:
-            ValueError: If the classes are not those of NLI, and as for
+            ValueError: If the classes are not the classes of NLI, or under the conditions of
                 `SequenceClassifier.from_preset`.
         """
         return cls(SequenceClassifier.from_preset(source, **arguments))
@@ -122,15 +122,15 @@ class ZeroShotClassifier:
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> np.ndarray:
-        """Return the scores of the labels for each text.
+        """Compute the scores of the labels for each text.
 
         Args:
-            texts: list, array, tensor or column of texts.
-            labels, hypothesis_template, multi_label, batch_size: see `classify`.
+            texts: List, array, tensor or column of texts.
+            labels, hypothesis_template, multi_label, batch_size: See `classify`.
 
         Returns:
-            (N, M) float32, in the order of the labels. A row adds up to 1, or with `multi_label`
-            each label has a probability of its own.
+            Float32 array of shape (N, M), with the labels in the given order. Each row sums to 1.
+            With `multi_label`, each value is an independent probability.
         """
         hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
         premises, count = np.asarray(as_column(texts)), len(hypotheses)
@@ -207,34 +207,40 @@ class ZeroShotClassifier:
         abstain_below: Probability | None = None,
         missing: Missing = "error",
     ):
-        """Return which of the labels fits each text.
+        """Select the labels that match each text.
 
-        The model reads N x M pairs, those of like length together.
+        The model reads N x M pairs. Each batch contains pairs of similar length.
 
         Args:
-            texts: a text, or a list, array, tensor or column of texts.
-            labels: the labels to choose from.
-            hypothesis_template: the sentence about a label, which goes where {} is.
-            multi_label: whether a text may have any number of the labels: then each is judged by
-                itself, and not against the others; `multi_label` of transformers' pipeline.
-            batch_size: of pairs, default 32.
-            top_k: return the best labels, so many, in place of the best one.
-            threshold: with `multi_label` the least score of a label that is given, or {label: least
-                score} as `tune_thresholds` returns it; default 0.5.
-            abstain_below: Least score of an answer, such as 0.9. Texts whose best class has a lower
-                score get `{"label": None, "score"}`: a person may look at them. Defaults to
-                None, which answers every text.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: A text, or a list, array, tensor or column of texts.
+            labels: List of strings. The candidate labels.
+            hypothesis_template: String. Sentence about a label, which replaces {}. Defaults to
+                "This text is about {}.".
+            multi_label: Boolean. Whether a text can have any number of labels. If True, each label
+                is scored independently, like `multi_label` of the transformers pipeline. Defaults
+                to False.
+            batch_size: Positive integer or None. Number of pairs per batch. Defaults to None, which
+                means 32.
+            top_k: Positive integer or None. Number of labels to return for each text. Defaults to
+                None, which returns the best label.
+            threshold: Float between 0 and 1, dict of labels to floats, or None. Minimum score of a
+                returned label with `multi_label`. `tune_thresholds` returns such a dict. Defaults
+                to None, which means 0.5.
+            abstain_below: Float between 0 and 1, or None. Minimum score of an answer, such as 0.9.
+                The answer is `{"label": None, "score"}` if the best class has a lower score, so
+                that a person can check the text. Defaults to None, which answers every text.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            For every text `{"label", "score"}` with the best label; with `multi_label` a list of
-            those with a score of at least the threshold; with `top_k` a list of the best. The best
-            come first. For a single text its answer alone.
+            `{"label", "score"}` with the best label of each text. With `multi_label`, a list of the
+            labels whose score reaches the threshold. With `top_k`, a list of the best labels. Lists
+            begin with the best label. For a single text, only its answer is returned.
 
         Raises:
-            ValueError: If the template or the labels are invalid, or `threshold` is given without
-                `multi_label` or with `top_k`.
+            ValueError: If the template or the labels are invalid, or if `threshold` is given
+                without `multi_label` or with `top_k`.
         """
         if threshold is not None and (not multi_label or top_k is not None):
             raise invalid(
@@ -252,7 +258,7 @@ class ZeroShotClassifier:
         if isinstance(texts, str | bytes):
             more = {"top_k": top_k, "threshold": threshold, "abstain_below": abstain_below}
             return self.classify([texts], labels, **options, **more)[0]
-        labels = validated_labels(labels)  # a list, also of a generator
+        labels = validated_labels(labels)  # converts a generator to a list
         scores = self.predict_proba(texts, labels, **options)
         order = np.argsort(-scores, axis=1, kind="stable")
         if multi_label and top_k is None:
@@ -273,27 +279,28 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Return for each label the least score at which it is given, by its F1 on some texts.
+        """Return the minimum score with the highest F1 for each label.
 
             thresholds = zero_shot.tune_thresholds(texts, [["sports"], [], ...], labels)
             zero_shot.classify(more, labels, multi_label=True, threshold=thresholds)
 
         Args:
-            texts: list, array, tensor or column of texts.
-            right: for each text a list of those labels that fit it, or a row of 0s and 1s.
-            labels, hypothesis_template, batch_size: see `classify`.
+            texts: List, array, tensor or column of texts.
+            right: List with the correct labels of each text, or with rows of 0s and 1s.
+            labels, hypothesis_template, batch_size: See `classify`.
 
         Returns:
-            {label: threshold}. A label that fits no text keeps 0.5, which is logged.
+            Dict of labels to thresholds. A label without texts keeps 0.5, and a log line names it.
 
         Raises:
-            ValueError: If a label is unknown, or the number of texts and of lists of labels differ.
+            ValueError: If a label is unknown, or if the numbers of texts and lists of labels
+                differ.
         """
         options = {"hypothesis_template": hypothesis_template, "batch_size": batch_size}
         return tuned_thresholds(self._scored_labels(texts, right, labels, **options))
 
     def _scored_labels(self, texts, right, labels: Sequence[str], **options) -> ScoredLabels:
-        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples."""
+        """Return the scores and labels of texts for `tune_thresholds` and `display.thresholds`."""
         labels = validated_labels(labels)
         scores = self.predict_proba(texts, labels, multi_label=True, **options)
         hot = np.asarray(multi_label_targets(right, labels, len(labels))) > 0
@@ -315,17 +322,19 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         multi_label: bool = False,
     ) -> None:
-        """Write a SavedModel that classifies text by fixed labels, with TensorFlow alone.
+        """Export a SavedModel that classifies text with fixed labels and only needs TensorFlow.
 
-        Its signature "serving_default" takes "text" (N,) and returns "label" (N, M) strings, the
-        best first, and "score" (N, M).
+        Its signature "serving_default" takes "text" of shape (N,). It returns "label", strings of
+        shape (N, M) with the best label first, and "score" of shape (N, M).
 
         Args:
-            path: the version folder, such as "served/1", written atomically; other files stay.
-            labels, hypothesis_template, multi_label: see `classify`.
+            path: String or path. The version folder, such as "served/1". It is written atomically,
+                and unrelated files are kept.
+            labels, hypothesis_template, multi_label: See `classify`.
 
         Raises:
-            ValueError: If Keras's backend is not TensorFlow, and as for `classify`.
+            ValueError: If the Keras backend is not TensorFlow, or under the conditions of
+                `classify`.
         """
         from encoder_zoo.tasks.serving.export import write_saved_model
 
@@ -353,10 +362,10 @@ class ZeroShotClassifier:
         hypothesis_template: str = TEMPLATE,
         multi_label: bool = False,
     ) -> Callable:
-        """Return the function of an export, from "text" (N,) to "label" and "score" (N, M).
+        """Return the function of an export, which maps "text" (N,) to "label" and "score" (N, M).
 
         Args:
-            labels, hypothesis_template, multi_label: see `classify`.
+            labels, hypothesis_template, multi_label: See `classify`.
         """
         labels = validated_labels(labels)
         hypotheses = hypotheses_of(labels, hypothesis_template, multi_label)
@@ -385,8 +394,9 @@ class NliClasses(NamedTuple):
     """Indices of two classes of an NLI model.
 
     Attributes:
-        entailment: of the class that the hypothesis follows from the premise.
-        contradiction: of the class that it cannot be true; of two classes that it does not follow.
+        entailment: Integer. Index of the class for a premise that entails the hypothesis.
+        contradiction: Integer. Index of the class for a premise that contradicts the hypothesis. In
+            models with two classes, the class for a premise that does not entail it.
     """
 
     entailment: int
@@ -394,14 +404,16 @@ class NliClasses(NamedTuple):
 
 
 def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> NliClasses:
-    """Return which classes are entailment and contradiction, whatever their order and capitals.
+    """Find the indices of the classes entailment and contradiction.
 
     Args:
-        labels: names of the classes; None if they have none.
-        num_classes: C; None if there is no head.
+        labels: List of strings or None. Names of the classes in any order and capitalization. None
+            if the classes have no names.
+        num_classes: Positive integer or None. Number of classes C. None if there is no head.
 
     Raises:
-        ValueError: If the classes have no names, or are not those of natural-language inference.
+        ValueError: If the classes have no names, or are not the classes of natural language
+            inference.
 
     Example:
         >>> find_nli_classes(["ENTAILMENT", "NEUTRAL", "CONTRADICTION"], 3)
@@ -430,14 +442,15 @@ def find_nli_classes(labels: Sequence[str] | None, num_classes: int | None) -> N
 
 
 def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
-    """Return the score of each label for each text, (N, M).
+    """Compute the score of each label for each text, with shape (N, M).
 
     Args:
-        logits: (N * M, C) of the NLI model, of all labels of a text one after the other.
-        classes: indices of entailment and contradiction.
-        count: M.
-        multi_label: whether each label is judged by itself, by entailment against contradiction;
-            else the entailments of all labels against each other.
+        logits: Float tensor of shape (N * M, C). Outputs of the NLI model for all labels of the
+            first text, then of the second text, and so on.
+        classes: `NliClasses`. Indices of entailment and contradiction.
+        count: Positive integer. Number of labels M.
+        multi_label: Boolean. If True, each label is scored by a softmax over its entailment and
+            contradiction. If False, by a softmax over the entailment of all labels.
 
     Source: Yin et al. 2019, section 5, and the zero-shot pipeline of transformers.
 
@@ -459,16 +472,16 @@ def label_scores(logits, classes: NliClasses, count: int, multi_label: bool):
 
 
 def hypotheses_of(labels: Sequence[str], hypothesis_template: str, multi_label: bool) -> list[str]:
-    """Return the sentence about each label.
+    """Create the sentence about each label.
 
     Args:
-        labels: two or more; with `multi_label` one or more.
-        hypothesis_template: with {} where the label goes.
-        multi_label: see `label_scores`.
+        labels: List of two or more strings. One string is enough with `multi_label`.
+        hypothesis_template: String that contains {}, which is replaced by the label.
+        multi_label: Boolean. See `label_scores`.
 
     Raises:
-        ValueError: If the template is not a sentence with one {}, the labels are not a list of
-            names, or a single label is given without `multi_label`.
+        ValueError: If the template is not a string with exactly one {}, if the labels are not a
+            list of non-empty strings, or if there is a single label without `multi_label`.
 
     Example:
         >>> hypotheses_of(["sports", "politics"], "This text is about {}.", False)

@@ -1,4 +1,4 @@
-"""The task of entities by their names, which are given with each question: GLiNER.
+"""Entity extraction with labels that are passed with each call (GLiNER).
 
 Comment letters: B batch, L tokens, W words, K widths of spans, C labels, N texts, P candidates.
 """
@@ -90,13 +90,14 @@ class EntityExtractorPresetArguments(TaskPresetArguments, total=False):
 
 
 class Spans(Objective):
-    """Objective of an `EntityExtractor`: whether each span of words is of each label."""
+    """Objective of an `EntityExtractor`: binary classification of each pair of a span and a
+    label."""
 
     def resolve_loss(self, loss):
         loss = super().resolve_loss(loss)
         if function_of(loss) is not None:
             raise ValueError(
-                f"{name_of(loss)} is a mean over spans, which would count the padding of texts "
+                f"{name_of(loss)} averages over spans, which would include the padding of texts "
                 "with fewer spans. Expected ez.SpanFocalLoss(), or a loss that returns the sum "
                 "over the spans of each text."
             )
@@ -105,46 +106,51 @@ class Spans(Objective):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class EntityExtractor(Task):
-    """Extract entities by their names, which are given with each question: GLiNER.
+    """Extract entities of any type, whose labels are passed with each call (GLiNER).
 
         model = ez.EntityExtractor.from_preset("hf://urchade/gliner_multi-v2.1")
         model.extract_entities("Zoë met Bob in Paris.", labels=["person", "city"])
 
     The model reads the labels and a text together, and compares every span of words with every
-    label. Entities may be of any kind, and with `nested=True` inside of each other.
+    label. With `nested=True`, entities can contain other entities.
 
-    `from_preset` opens folders of the package gliner whose models score spans; and any encoder,
-    which gets new layers behind it and needs `fit`. Presets are saved in gliner's form.
+    `from_preset` loads folders of the gliner package whose models score spans. It also loads any
+    encoder, which gets new layers and must be trained with `fit`. Presets are saved in the format
+    of gliner.
 
     Args:
-        backbone: any `Backbone`.
-        preprocessor: for raw text.
-        labels: default labels; without any, the first `fit` learns them from its spans. They are
-            saved with the preset.
-        thresholds: {label: score that its entities must be above}, see `tune_thresholds`; 0.5 of
-            all others.
-        max_width: the most words of an entity.
-        span_dim: width of the layers behind the backbone; None is the backbone's.
-        span_mode: how the vectors of words become those of spans, see `SpanHead`.
-        num_rnn_layers: of an LSTM that reads the words once more; 0 for none.
-        subtoken_pooling: how the vectors of a word's tokens become one.
-        embed_label_marker: whether a label has the vector of the marker before it, or else of its
-            first token.
-        dropout: of the layers behind the backbone, in training.
+        backbone: A `Backbone`.
+        preprocessor: An `EntityExtractorPreprocessor` for raw text, or None. Defaults to None.
+        labels: List of strings or None. Default labels, which are saved with the preset. If they
+            are missing, the first `fit` learns them from its spans. Defaults to None.
+        thresholds: Dict of labels to minimum scores, or None (see `tune_thresholds`). An entity
+            must have a higher score. Missing labels have the threshold 0.5. Defaults to None.
+        max_width: Positive integer. Maximum number of words in an entity. Defaults to 12.
+        span_dim: Positive integer or None. Width of the layers after the backbone. Defaults to
+            None, which uses the width of the backbone.
+        span_mode: String. How the embeddings of words are combined into the embedding of a span
+            (see `SpanHead`).
+        num_rnn_layers: Integer. Number of LSTM layers over the words. 0 means no LSTM.
+        subtoken_pooling: String. How the embeddings of a word's tokens are pooled.
+        embed_label_marker: Boolean. Whether the embedding of a label is the embedding of the marker
+            before it. If False, it is the embedding of the first token of the label.
+        dropout: Float between 0 and 1, or None. Dropout rate of the layers after the backbone.
 
-    `fit` takes x as texts, or `(texts, labels)` with a list of labels for each text; and y as for
-    `TokenClassifier`, spans that may overlap, `{"start", "end", "label"}` in characters. A text is
-    read with its own labels or, without these, with all labels of the data: those that it has no
-    span of are its negatives. Of more than 25 labels, it is read with those of its spans and with
-    others drawn at random. A span has all words that it shares a character with.
+    `x` of `fit` contains texts, or is `(texts, labels)` with a list of labels for each text. `y`
+    contains spans that may overlap, `{"start", "end", "label"}` with character offsets, as for
+    `TokenClassifier`. A text is read with its own labels, or with all labels of the data if `x`
+    does not contain labels. Labels without a span in the text are its negatives. If the data has
+    more than 25 labels, a text is read with the labels of its spans and a random sample of the
+    other labels. A span includes every word with which it shares a character.
 
     Call arguments:
-        inputs: the preprocessor's outputs. Of prepared inputs without "word_index" each token is a
-            word, and the first one the only label.
+        inputs: Dict. The outputs of the preprocessor. In prepared inputs without "word_index", each
+            token is a word, and the first token is the only label.
 
     Returns:
-        (B, W, K, C) float32 logits of the spans of K widths from each of W words, -1e9 where
-        there is none. `predict` of texts returns a list with (words, K, C) of each.
+        Float32 tensor of shape (B, W, K, C). The logits of the spans of K widths that begin at each
+        of W words. Logits of missing spans are -1e9. `predict` of texts returns a list with one
+        array of shape (words, K, C) per text.
 
     Source: Zaratiana et al. 2024, GLiNER: Generalist Model for Named Entity Recognition using
     Bidirectional Transformer.
@@ -232,21 +238,22 @@ class EntityExtractor(Task):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[EntityExtractorPresetArguments]
     ) -> Self:
-        """Load a model of gliner, or an encoder with new layers; see `Task.from_preset`.
+        """Load a gliner model, or an encoder with new layers. See `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `labels=["person", "city"]`, `thresholds`, `max_width`; of a new head
-                `span_dim`, `span_mode`, `num_rnn_layers`, `subtoken_pooling`,
-                `embed_label_marker`; of the preprocessor `sequence_length`, `max_words`,
-                `doc_stride`, `label_marker`, `separator`; `dropout`, `dtype` and others of the
-                backbone; `added_tokens` of the tokenizer; `verify`, `max_bytes`,
-                `allow_nonfinite` of the checks.
+            source: String or path. A name of `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **arguments: Keyword arguments of the extractor: `labels=["person", "city"]`,
+                `thresholds`, `max_width`. Arguments of a new head: `span_dim`, `span_mode`,
+                `num_rnn_layers`, `subtoken_pooling`, `embed_label_marker`. Arguments of the
+                preprocessor: `sequence_length`, `max_words`, `doc_stride`, `label_marker`,
+                `separator`. Arguments of the backbone, such as `dropout` and `dtype`.
+                `added_tokens` for the tokenizer. Checks of the files: `verify`, `max_bytes`,
+                `allow_nonfinite`.
 
         Raises:
-            ValueError: As for `Task.from_preset`, or if the model scores single words instead of
-                spans.
+            ValueError: If the model scores single words instead of spans, or under the conditions
+                of `Task.from_preset`.
         """
         return super().from_preset(source, **arguments)
 
@@ -335,31 +342,37 @@ class EntityExtractor(Task):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Return the entities in texts.
+        """Extract the entities of texts.
 
-        Texts of any length are read in windows that overlap, see `EntityExtractorPreprocessor`.
+        Texts of any length are read in overlapping windows (see `EntityExtractorPreprocessor`).
 
         Args:
-            texts: a text or a list of texts; or spaCy's `Doc`s.
-            labels: names of what to look for, such as ["person", "court"]; or {name: description},
-                where the model reads the descriptions; or one of both for each text. None: those
-                of the last `fit`.
-            threshold: the score that an entity must be above; a number, or {label: number} with
-                0.5 for all others. None: those of `tune_thresholds`, else 0.5.
-            nested: whether entities may be inside of each other; else no two share a word.
-            multi_label: whether the same words may be an entity of several labels.
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: A text, a list of texts, or spaCy's `Doc` objects.
+            labels: List of names to look for, such as ["person", "court"], or a dict of names to
+                descriptions, which the model reads instead of the names. A list of lists or dicts
+                gives each text its own labels. Defaults to None, which uses the labels of the last
+                `fit`.
+            threshold: Float between 0 and 1, dict of labels to floats, or None. Entities must have
+                a higher score. Labels that are missing in the dict have the threshold 0.5. Defaults
+                to None, which uses the thresholds of `tune_thresholds`, or 0.5.
+            nested: Boolean. Whether an entity can contain another entity. If False, entities do not
+                share words. Defaults to False.
+            multi_label: Boolean. Whether the same words can be an entity of several labels.
+                Defaults to False.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            For every text a list of `{"label", "text", "start", "end", "score"}`, in their order;
-            start and end count the characters of the caller's string. For a single text its list
-            alone.
+            List of `{"label", "text", "start", "end", "score"}` for each text, in the order of the
+            text. "start" and "end" are character offsets in the string. For a single text, only its
+            list is returned.
 
         Raises:
-            ValueError: If there are no labels, a label occurs more than once, or the labels leave
-                no room for a text.
+            ValueError: If there are no labels, if a label occurs more than once, or if the labels
+                are too long to leave space for a text.
         """
         check_preprocessor(self, texts)
         options = (threshold, nested, multi_label, batch_size, missing)
@@ -372,16 +385,18 @@ class EntityExtractor(Task):
         nested: bool = False,
         multi_label: bool = False,
     ) -> dict[str, Callable]:
-        """Return `extract_entities` of "text" and "labels" for exports.
+        """Return the signature of an export, which runs `extract_entities` on "text" and "labels".
 
         Args:
-            threshold, nested, multi_label: as for `extract_entities`; thresholds are those of now.
+            threshold, nested, multi_label: See `extract_entities`. The export keeps the current
+                thresholds.
 
         Returns:
-            A function of "text" (N,) and "labels" (N, C), or (1, C) for all texts; where a text has
-            fewer labels, the last are "". Its results are "count" (N,), the number of entities of
-            every text, and "label", "text", "start", "end" and "score", (N, G) with G the most
-            entities of a text; after a text's last entity they are "" and 0.
+            Dict with one function of "text" (N,) and "labels" (N, C), or (1, C) for all texts.
+            Shorter lists of labels are padded with "". Its results are "count" of shape (N,), the
+            number of entities in each text, and "label", "text", "start", "end" and "score" of
+            shape (N, G), where G is the maximum number of entities in a text. Rows are padded with
+            "" and 0.
         """
 
         run = functools.partial(self, training=False)
@@ -399,16 +414,16 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, Any]:
-        """Compute precision, recall and F1 of `extract_entities`, and of every label.
+        """Compute the precision, recall and F1 of `extract_entities` in total and for every label.
 
-        The metric of `evaluate` counts all spans above the threshold; this one those that are
-        chosen.
+        The metric of `evaluate` counts all spans above the threshold. `evaluate_entities` only
+        counts the spans that `extract_entities` returns.
 
         Args:
-            x: texts.
-            y: their spans, as for `fit`.
-            labels, threshold, nested, multi_label, batch_size: as for `extract_entities`; labels
-                None: the task's, or else those of the spans.
+            x: List of texts.
+            y: Spans of the texts, as for `fit`.
+            labels, threshold, nested, multi_label, batch_size: See `extract_entities`. `labels`
+            defaults to the labels of the task, or to the labels of the spans.
 
         Returns:
             `{"precision", "recall", "f1", "per_type": {label: {..., "support"}}}`.
@@ -427,17 +442,18 @@ class EntityExtractor(Task):
         multi_label: bool = False,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Set for each label the score that its entities must be above, by its F1 on some texts.
+        """Set the threshold of each label to the value with the highest F1 on held-out texts.
 
-        The answers use them from now on, unless they are asked with a `threshold`; other labels
-        keep theirs. They are saved with the preset, and the next `fit` removes them.
+        All later answers use the thresholds unless a `threshold` is passed. Other labels keep their
+        thresholds. They are saved with the preset, and the next `fit` removes them.
 
         Args:
-            x, y: texts that it was not trained on and their spans, as for `evaluate_entities`.
-            labels, nested, multi_label, batch_size: as there.
+            x, y: Texts and their spans, as for `evaluate_entities`. They must not be part of the
+                training data.
+            labels, nested, multi_label, batch_size: See `evaluate_entities`.
 
         Returns:
-            {label: threshold}. A label that no text has keeps 0.5, which is logged.
+            Dict of labels to thresholds. A label without spans keeps 0.5, and a log line names it.
 
         Example:
             >>> from encoder_zoo import EntityExtractor
@@ -452,16 +468,16 @@ class EntityExtractor(Task):
         return found
 
     def _scored_labels(self, x, y=None, labels=None, **options) -> ScoredLabels:
-        """Return what `tune_thresholds` and `display.thresholds` count, of the same examples.
+        """Return scores and labels of texts for `tune_thresholds` and `display.thresholds`.
 
         Args:
-            x, y, labels: as for `evaluate_entities`.
-            **options: of `extract_entities`.
+            x, y, labels: See `evaluate_entities`.
+            **options: Arguments of `extract_entities`.
         """
         x, true, labels = self._true_entities(x, y, labels)
         check_not_empty(x)
         check_weights_finite(self)
-        # Spans are chosen by score, so that those of one threshold are those above it of all.
+        # Spans are selected by score, so the spans of a threshold are the selected spans above it.
         found = self.extract_entities(x, labels, threshold=0.0, **options)
         names, _ = label_sets(labels, None, len(x))
         least = self._answers.least_scores(None, names)
@@ -472,7 +488,7 @@ class EntityExtractor(Task):
         return scored_entities(true, found, list(least), list(least.values()))
 
     def _true_entities(self, x, y, labels) -> tuple:
-        """Return texts, their entities (label, start, end), and the labels to look for."""
+        """Return the texts, their entities (label, start, end), and the labels to look for."""
         check_inputs(self, x, y)
         x, y = self.batch_maker.separate(x, y)
         texts = as_column(plain(x))
@@ -482,7 +498,7 @@ class EntityExtractor(Task):
         names = sorted({span["label"] for row in rows for span in row})
         *bounds, _ = token_labels.located_spans(rows, texts, names)
         bounds = (np.asarray(bound.flat_values).tolist() for bound in bounds)
-        places = zip(*bounds, strict=True)  # without blanks at the edges
+        places = zip(*bounds, strict=True)  # without whitespace at the edges
         true = [{(span["label"], *next(places)) for span in row} for row in rows]
         return x, true, (self.labels or names) if labels is None else labels
 
@@ -497,5 +513,5 @@ class EntityExtractor(Task):
 
 
 def _triples(rows: Iterable[Iterable[Mapping]]) -> list[set[tuple[str, int, int]]]:
-    """Return the entities of texts as (label, start, end)."""
+    """Convert the entities of texts to triples (label, start, end)."""
     return [{(e["label"], e["start"], e["end"]) for e in row} for row in rows]

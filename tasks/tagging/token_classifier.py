@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-MANY_CUT = 0.01  # share of spans inside of words, from which on answers are made of tokens
-FIRST_BATCHES = 32  # of a dataset, whose spans are looked at
-TRANSITIONS_RATE = 100.0  # learning rate of scores of pairs of tags, over that of the others
+MANY_CUT = 0.01  # from this share of spans that cut a word, answers consist of tokens
+FIRST_BATCHES = 32  # number of batches of a dataset whose spans are checked
+TRANSITIONS_RATE = 100.0  # learning rate of the scores of pairs of tags, relative to other weights
 
 
 class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
@@ -88,49 +88,61 @@ class TokenClassifierPresetArguments(TaskPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class TokenClassifier(LabelledTask):
-    """Tags words: names of persons and places, parts of speech.
+    """Classify tokens or words, for named entity recognition or part-of-speech tagging.
 
     Args:
-        backbone: any `Backbone`; no pooler is needed.
-        preprocessor: a `TokenClassifierPreprocessor`, for raw text.
-        num_classes: C; with `labels` their number.
-        labels: names of the tags, saved with the preset. Without `labels` and `num_classes`, the
-            first `fit` learns them from its data. Where one of the names is an integer, integers
-            in `y` are names and not the tags' numbers.
-        dropout: before the output layer, in training; None is the backbone's.
-        strategy: default of `extract_entities` and exports. None: "simple", until `fit` sets it to
-            "first", or "average" if all tokens are labelled; "simple" if 1% of the spans or more
-            begin or end inside of a word, where `fit` labels all tokens. With a strategy other than
-            "first", `fit` also labels all tokens. It is saved with the preset.
-        valid_tags: whether answers and exports have only sequences of tags that can be, such as no
-            I-PER after B-LOC: the most probable of these. None: no, until `fit` sets it to whether
-            the tags that it learns are such sequences (IOB2 and IOBES, also called BIO and BILOU,
-            but not IOB1). It is saved with the preset.
-        head: a Keras layer instead of the family's head, from the vectors of tokens (B, L, D) to
-            logits (B, L, C). It is saved in `.keras` files; a preset holds its weights, which
-            `from_preset(folder, head=...)` loads into an equal layer.
-        split_symbols: whether answers cut the words of texts at symbols, so that the stop of
-            "London." is a word of its own. True cuts at all of them, as spans are learned; "outer"
-            not at one between letters, such as the hyphen of "Rhein-Main", as words are learned;
-            False keeps the words of the vocabulary. `fit` sets it, and it is saved with the preset.
-        temperature: by which logits are divided before they become scores; `calibrate` sets it.
-        thresholds: {type of entity: least score}, see `tune_thresholds`; None: all are answered.
-        crf: whether to learn scores of pairs of tags beside the logits, a linear-chain conditional
-            random field: answers are the tags of the most probable sequence, and scores their
-            probabilities in it. transformers has no such model, and finds no head in its presets.
+        backbone: A `Backbone`. It does not need a pooler.
+        preprocessor: A `TokenClassifierPreprocessor` for raw text, or None. Defaults to None.
+        num_classes: Positive integer or None. Number of tags C. It must equal the number of
+            `labels` if both are given. Defaults to None.
+        labels: List of strings or None. Names of the tags, which are saved with the preset. If a
+            name is an integer, integers in `y` are names and not indices of tags. Without `labels`
+            and `num_classes`, the first `fit` learns the labels from its data. Defaults to None.
+        dropout: Float between 0 and 1, or None. Dropout rate before the output layer. Defaults to
+            None, which uses the rate of the backbone.
+        strategy: String or None. Default strategy of `extract_entities` and exports, which is saved
+            with the preset. If it is not "first", `fit` labels all tokens. None means "simple"
+            until `fit` chooses a strategy: "first", or "average" if all tokens are labelled. If at
+            least 1% of the spans begin or end inside a word, `fit` labels all tokens and chooses
+            "simple". Defaults to None.
+        valid_tags: Boolean or None. Whether answers and exports only contain valid sequences of
+            tags, such as no I-PER after B-LOC. The most probable valid sequence is returned. None
+            means False until `fit` sets it to True if the tags of the training data are valid
+            sequences (IOB2 and IOBES, also called BIO and BILOU, but not IOB1). It is saved with
+            the preset. Defaults to None.
+        head: Keras layer or None. Custom head that maps the token embeddings (B, L, D) to logits
+            (B, L, C). It is saved in `.keras` files. A preset only stores its weights, which
+            `from_preset(folder, head=...)` loads into an equal layer. Defaults to None, which uses
+            the head of the family.
+        split_symbols: Boolean or "outer". Whether answers split the words of texts at symbols, so
+            that the period in "London." is a separate word. True splits at all symbols, as in
+            training on spans. "outer" does not split at symbols between letters, such as the hyphen
+            in "Rhein-Main", as in training on words. False keeps the words of the vocabulary. `fit`
+            sets it, and it is saved with the preset. Defaults to False.
+        temperature: Positive float. The logits are divided by this value to compute scores.
+            `calibrate` sets it. Defaults to 1.0.
+        thresholds: Dict of entity types to minimum scores, or None (see `tune_thresholds`).
+            Defaults to None, which returns all entities.
+        crf: Boolean. Whether to add a linear-chain conditional random field, which learns scores
+            for pairs of tags. Answers are the tags of the most probable sequence, and scores are
+            the probabilities of these tags given all sequences. transformers does not have such a
+            model and does not find a head in its presets. Defaults to False.
 
-    `fit` and `evaluate` take as x texts, or lists of words; texts with their spans, as spaCy's
-    `Doc` or `(text, {"entities"})` or Prodigy's `{"text", "spans"}`; or a `tf.data.Dataset`, see
-    `Task.fit`, whose elements may hold words and tags as vectors or ragged batches. They take as y
-    for every text a list of `{"start", "end", "label"}`, or of tuples of these, or of spaCy's
-    `Span`s, in characters, not overlapping; for every list of words, or `Doc`, a list of as many
-    tags, names or numbers. Their errors name the example: "Example 3 has 7 words but 6 tags."
+    `x` of `fit` and `evaluate` contains texts, lists of words, or texts with their spans. The
+    latter are spaCy's `Doc`, `(text, {"entities"})`, or Prodigy's `{"text", "spans"}`. `x` can also
+    be a `tf.data.Dataset` (see `Task.fit`), whose elements can contain words and tags as vectors or
+    ragged batches.
+
+    `y` contains a list of non-overlapping spans for each text. A span is `{"start", "end",
+    "label"}` with character offsets, a tuple of these values, or a spaCy `Span`. For a list of
+    words or a `Doc`, `y` contains one tag per word, by name or index. Error messages name the
+    example, such as "Example 3 has 7 words but 6 tags."
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict. The outputs of the preprocessor.
 
     Returns:
-        (B, L, C) float32 logits.
+        Float32 tensor of shape (B, L, C). The logits.
 
     Raises:
         ValueError: If `labels` and `num_classes` disagree.
@@ -171,7 +183,7 @@ class TokenClassifier(LabelledTask):
         learns_soft_labels=True,
     )
     _logged_notation: str | None = None
-    if not TYPE_CHECKING:  # so that editors do not offer it
+    if not TYPE_CHECKING:  # editors must not suggest this name
         classification_report = ForeignName("evaluate_entities(x, y)")
 
     @validate_arguments
@@ -211,16 +223,17 @@ class TokenClassifier(LabelledTask):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[TokenClassifierPresetArguments]
     ) -> Self:
-        """Load a token classifier, or an encoder with a new head; see `Task.from_preset`.
+        """Load a token classifier, or an encoder with a new head. See `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `labels=["O", "B-PER", "I-PER"]`, `num_classes`, `head`, `strategy`,
-                `valid_tags`, `split_symbols`, `temperature`, `thresholds`, `crf`; of the
-                preprocessor `sequence_length`, `doc_stride`, `label_all_tokens`; `dropout`,
-                `dtype` and others of the backbone; `added_tokens` of the tokenizer; `verify`,
-                `max_bytes`, `allow_nonfinite` of the checks.
+            source: String or path. A name of `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **arguments: Keyword arguments of the token classifier: `labels=["O", "B-PER",
+                "I-PER"]`, `num_classes`, `head`, `strategy`, `valid_tags`, `split_symbols`,
+                `temperature`, `thresholds`, `crf`. Arguments of the preprocessor:
+                `sequence_length`, `doc_stride`, `label_all_tokens`. Arguments of the backbone, such
+                as `dropout` and `dtype`. `added_tokens` for the tokenizer. Checks of the files:
+                `verify`, `max_bytes`, `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -238,7 +251,7 @@ class TokenClassifier(LabelledTask):
     @property
     def head_record(self) -> Head:
         record = super().head_record
-        # Under names of its own: who does not know the transitions must not take the logits alone.
+        # Different weight names prevent readers without a CRF from using only the logits.
         return dataclasses.replace(record, output=CRF, has_crf=True) if self.crf else record
 
     def learning_rate_shares(self) -> dict[int, float]:
@@ -257,7 +270,7 @@ class TokenClassifier(LabelledTask):
 
     @property
     def objective(self) -> ClassObjective:
-        # Over labelled tokens: examples have different numbers of them.
+        # The loss is a mean over labelled tokens because their number differs between examples.
         loss = functools.partial(
             keras.losses.SparseCategoricalCrossentropy,
             from_logits=True,
@@ -303,23 +316,23 @@ class TokenClassifier(LabelledTask):
         return self.preprocessor.label_all_tokens != labelled_all
 
     def _set_resolution(self, x, y) -> None:
-        """Set whether all tokens are labelled, and the strategy, such that the answers have the
-        resolution of what is learned."""
+        """Set `label_all_tokens` and the strategy, so that answers can represent the training
+        spans."""
         prepares = self.preprocessor
         share = self._share_of_cut_spans(x, y) if token_labels.has_spans(x) else 0.0
         if share >= MANY_CUT and self.strategy in (None, "simple", "none"):
             if self.strategy is None or not prepares.label_all_tokens:
                 logger.warning(
-                    "%.3g%% of the spans begin or end inside of a word of the tokenizer. All "
-                    "tokens are labelled, and answers are made of tokens (strategy='simple').",
+                    "%.3g%% of the spans begin or end inside a word of the tokenizer. All "
+                    "tokens are labelled, and answers consist of tokens (strategy='simple').",
                     100 * share,
                 )
             self.strategy, prepares.label_all_tokens = self.strategy or "simple", True
         elif share and self.strategy != "simple":
             logger.warning(
-                "%.3g%% of the spans begin or end inside of a word of the tokenizer. Answers are "
-                "made of whole words and cannot be the same. from_preset(..., strategy='simple', "
-                "label_all_tokens=True) makes them of tokens.",
+                "%.3g%% of the spans begin or end inside a word of the tokenizer. Answers "
+                "consist of whole words and cannot match these spans. Use from_preset(..., "
+                "strategy='simple', label_all_tokens=True) for answers that consist of tokens.",
                 100 * share,
             )
         if self.strategy is None:
@@ -327,11 +340,12 @@ class TokenClassifier(LabelledTask):
         if self.strategy != "first" and not prepares.label_all_tokens:
             prepares.label_all_tokens = True
             logger.warning(
-                "All tokens are labelled, as the answers of strategy=%r need them.", self.strategy
+                "All tokens are labelled because strategy=%r requires it.", self.strategy
             )
 
     def _share_of_cut_spans(self, x, y) -> float:
-        """Return the share of spans inside of words; of a dataset in its first batches."""
+        """Return the share of spans that begin or end inside a word, in the first batches of a
+        dataset."""
         if not hasattr(x, "element_spec"):
             return self.preprocessor.share_of_cut_spans(x, y)
         seen = self.preprocessor.batched(x, BATCH_SIZE).take(FIRST_BATCHES)
@@ -340,7 +354,7 @@ class TokenClassifier(LabelledTask):
         return float(np.mean(shares)) if shares else 0.0
 
     def _are_valid(self, x, y) -> bool | None:
-        """Return whether the tags of `fit` are sequences that can be; None if that is not known."""
+        """Return whether the tags of `fit` are valid sequences, or None if this is unknown."""
         if token_labels.has_spans(x):
             return True
         if y is None:
@@ -392,31 +406,35 @@ class TokenClassifier(LabelledTask):
         threshold: Probability | Thresholds | None = None,
         missing: Missing = "error",
     ):
-        """Return the entities in texts.
+        """Extract the entities of texts.
 
         Args:
-            texts: a text or a list of texts; or lists of words; or spaCy's `Doc`s, as texts.
-            strategy: how tokens become entities. "simple": each token has its tag, and neighbours
-                of one entity are joined. "first", "average", "max": a word has the tag of its
-                first token, of its tokens' mean, or of its most probable token. "none": every
-                tagged token by itself. None: the task's, which `fit` sets; "simple" before the
-                first `fit`. Words are those of the vocabulary, cut at symbols as they were learned:
-                see `split_symbols`.
-            batch_size: default 32.
-            threshold: leaves out the entities with a lower score; a number, or {type: number}.
-                None: those of `tune_thresholds`, if there are any.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: A text, a list of texts, lists of words, or spaCy's `Doc` objects, which are read
+                as texts.
+            strategy: String or None. How to combine tokens into entities. "simple" tags each token
+                and joins neighbours of the same entity. "first", "average" and "max" tag each word
+                by its first token, by the mean of its tokens, or by its most probable token. "none"
+                returns every tagged token. The words are the words of the vocabulary, split at
+                symbols according to `split_symbols`. Defaults to None, which uses the strategy of
+                the task. `fit` sets this strategy, and it is "simple" before.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
+            threshold: Float between 0 and 1, dict of entity types to floats, or None. Minimum score
+                of a returned entity. Defaults to None, which uses the thresholds of
+                `tune_thresholds`, if any.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            For every text a list of `{"label", "text", "start", "end", "score"}`; start and end
-            count the characters of the caller's string, or of the words with one space between
-            them. For a single text its list alone.
+            List of `{"label", "text", "start", "end", "score"}` for each text. "start" and "end"
+            are character offsets in the string, or in the words joined by single spaces. For a
+            single text, only its list is returned.
 
         Raises:
             ValueError: If `strategy` is unknown.
 
-        Source: the strategies are those of transformers' `TokenClassificationPipeline`.
+        Source: The strategies of transformers' `TokenClassificationPipeline`.
         """
         check_preprocessor(self, texts)
         return self._answers.extract_entities(texts, strategy, batch_size, threshold, missing)
@@ -427,15 +445,15 @@ class TokenClassifier(LabelledTask):
         strategy: Strategy | None = None,
         threshold: Probability | Thresholds | None = None,
     ) -> dict[str, Callable]:
-        """Return `extract_entities` of "text" for exports.
+        """Return the signature of an export, which runs `extract_entities` on "text".
 
         Args:
-            strategy, threshold: as for `extract_entities`.
+            strategy, threshold: See `extract_entities`.
 
         Returns:
-            A function whose results are "count" (N,), the number of entities of every text, and
-            "label", "text", "start", "end" and "score", (N, G) with G the most entities of a
-            text; after a text's last entity they are "" and 0.
+            Dict with one function. Its results are "count" of shape (N,), the number of entities in
+            each text, and "label", "text", "start", "end" and "score" of shape (N, G), where G is
+            the maximum number of entities in a text. Rows are padded with "" and 0.
         """
         token_logits = functools.partial(self, training=False)
         run = functools.partial(token_outputs_in_graph, self, token_logits)
@@ -448,20 +466,24 @@ class TokenClassifier(LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[list[str]]:
-        """Return the tag of every word, as `seqeval.metrics` takes them: of its first token, or of
-        all its tokens if these were labelled.
+        """Predict the tag of every word, in the format of `seqeval.metrics`.
+
+        The tag of a word is the tag of its first token. If all tokens were labelled in training,
+        all tokens of the word determine its tag.
 
         Args:
-            words: lists of words, or spaCy's `Doc`s.
-            batch_size: default 32.
-            missing: What rows without words get, such as None. "none" is for an answer of None;
-                "error", the default, for an error that names the first of them.
+            words: Lists of words, or spaCy's `Doc` objects.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
+            missing: String. How to handle rows without words, such as None. "none" returns None for
+                the row. "error" raises an error that names the first such row. Defaults to "error".
 
         Returns:
-            For every list of words as many tags; a word without a token has the tag O.
+            List of tags for each list of words, one tag per word. A word without tokens has the tag
+            O.
 
         Raises:
-            ValueError: If `words` are texts and not lists of words.
+            ValueError: If `words` contains texts instead of lists of words.
         """
         check_preprocessor(self, words)
         return self._answers.predict_tags(words, batch_size, missing)
@@ -494,24 +516,27 @@ class TokenClassifier(LabelledTask):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Return the entities in texts, and which words speak for each of them.
+        """Extract entities, and compute how much each word contributes to them.
 
         `ez.display.explanation` draws the answer.
 
         Args:
-            texts: as for `extract_entities`.
-            strategy: as for `extract_entities`.
-            method: as for `SequenceClassifier.explain`.
-            batch_size: how many gradients are computed at once; default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: Texts, as for `extract_entities`.
+            strategy: String or None. See `extract_entities`.
+            method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
+            batch_size: Positive integer or None. Number of gradients per batch. Defaults to None,
+                which means 32.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            For every text a list of entities, as `extract_entities` gives them, each with "texts",
-            "words", "logit" and "baseline" as of `SequenceClassifier.explain`. The logit is the
-            mean, over the entity's tokens, of that of the best tag of its label; with the strategy
-            "first" over the first token of each word. Of a text in several windows the words are
-            those of the entity's window. For a single text its list alone.
+            List of entities for each text, as from `extract_entities`. Each entity also has
+            "texts", "words", "logit" and "baseline", as in `SequenceClassifier.explain`. "logit" is
+            the mean over the entity's tokens of the logit of the best tag for its label. With the
+            strategy "first", it is the mean over the first tokens of the words. If a text is split
+            into several windows, the words come from the window of the entity. For a single text,
+            only its list is returned.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
@@ -524,18 +549,19 @@ class TokenClassifier(LabelledTask):
     def evaluate_entities(
         self, x: object, y: object, scheme: str | None = None, batch_size: PositiveInt | None = None
     ) -> dict[str, Any]:
-        """Compute entity precision, recall and F1 over whole texts, however long, and of every
-        type.
+        """Compute the precision, recall and F1 of entities in total and for every entity type.
 
-        The metric of `evaluate` finds the same sequences of tags, but sees one window at a time and
-        no thresholds. `evaluate_entities` scores the results of `predict_tags` and
-        `extract_entities`.
+        `evaluate_entities` evaluates the results of `predict_tags` and `extract_entities` on whole
+        texts of any length. The metric of `evaluate` finds the same sequences of tags, but
+        evaluates each window separately and ignores thresholds.
 
         Args:
-            x: lists of words, or texts.
-            y: tags of the words, or spans of the texts, as for `fit`.
-            scheme: for tags: None, or "IOB1", "IOB2", "IOBES" to count well-formed entities only.
-            batch_size: default 32.
+            x: Lists of words, or texts.
+            y: Tags of the words, or spans of the texts, as for `fit`.
+            scheme: String or None. Tagging scheme for tags: "IOB1", "IOB2" or "IOBES" only count
+                well-formed entities. Defaults to None.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
 
         Returns:
             `{"precision", "recall", "f1", "per_type": {type: {..., "support"}}}`.
@@ -555,15 +581,15 @@ class TokenClassifier(LabelledTask):
         return entity_metrics.score_entities(true, found)
 
     def _true_tags(self, x, y) -> list[list[str]]:
-        """Return the tags of words by name, checked."""
+        """Check the tags of words and return their names."""
         tags = token_labels.check_labels(x, y, self.labels, self.num_classes)
         return [[self.tag_names[tag] for tag in row] for row in tags.to_list()]
 
     def _held_out_logits(self, x, y, batch_size) -> tuple[np.ndarray, np.ndarray]:
         if self.crf:
             raise ValueError(
-                "calibrate divides the logits of each tag by itself, and with crf=True scores are "
-                "those of whole sequences. Use tune_thresholds."
+                "calibrate does not support crf=True, whose scores depend on whole sequences. Use "
+                "tune_thresholds."
             )
         tokens, logits = self._answers.find_logits(x, batch_size)
         labels, labelled, _ = self.preprocessor.labels_of(x, tokens, y)
@@ -579,8 +605,8 @@ class TokenClassifier(LabelledTask):
         return entity_metrics.scored_entities(self._true_entities(x, y), found, names, least)
 
     def _true_entities(self, x, y) -> list[set[tuple[str, int, int]]]:
-        """Return the entities (type, start, end) of texts, or of words with a space between them,
-        in characters."""
+        """Return the entities (type, start, end) with character offsets in texts or joined
+        words."""
         if not is_words(x):
             spans = token_labels.check_labels(x, y, self.labels, self.num_classes)
             names = parse_tags(self.tag_names).type_names
@@ -596,17 +622,17 @@ class TokenClassifier(LabelledTask):
 
     @property
     def tag_names(self) -> list[str]:
-        """Return the labels; LABEL_0, LABEL_1 and so on if they have no names."""
+        """The labels, or LABEL_0, LABEL_1 and so on if the tags have no names."""
         return self.labels or default_labels(self.num_classes)
 
 
 def labels_in_data(x, y) -> list[str] | int:
-    """Return the tags that occur in the data of `fit` by name, or their number."""
+    """Return the names of the tags in the data of `fit`, or their number."""
     if y is None:
         return token_labels.learn_labels(token_labels.labels_of_dataset(x))
     learned = token_labels.learn_labels(y)
     if not isinstance(x, dict):
-        # Errors in them must be raised before the head is built for them.
+        # Errors in the tags must be raised before the head is built for these tags.
         count, names = count_and_names(learned)
         token_labels.check_labels(x, y, names, count)
     return learned
