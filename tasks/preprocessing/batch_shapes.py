@@ -1,7 +1,7 @@
-"""Few shapes of batches, for compilers that make a program for each: filled, padded, packed.
+"""Batches with few different shapes, for compilers that compile a program for each shape.
 
-A batch with fewer examples is filled with copies of its last one, and an input `REAL_ROWS` says
-which rows are examples. Losses and metrics leave the others out: see `training.graphs`.
+A batch with fewer examples is filled with copies of its last example. The input `REAL_ROWS` marks
+the rows that are examples. Losses and metrics ignore the other rows (see `training.graphs`).
 
 Comment letters: N examples, B rows of a batch.
 """
@@ -21,11 +21,11 @@ from encoder_zoo.encoders.inputs import CANDIDATE
 
 REAL_ROWS = "real_rows"  # (B,) bool
 ABSENT = float("-inf")  # the score that marks a column without a text
-PACKED_TOKENS = "packed_tokens"  # (S, L) int32, see `encode_packed`; no row for each example
+PACKED_TOKENS = "packed_tokens"  # (S, L) int32, without one row per example, see `encode_packed`
 
 
 def pack_batch(x: dict, y=None, sample_weight=None):
-    """Return a batch as Keras takes it: inputs alone, with labels, or with labels and weights.
+    """Return a batch in the format of Keras: `x`, `(x, y)` or `(x, y, sample_weight)`.
 
     Example:
         >>> pack_batch({"a": 1}), pack_batch({"a": 1}, 2)
@@ -37,14 +37,16 @@ def pack_batch(x: dict, y=None, sample_weight=None):
 
 
 def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | None):
-    """Return a collated batch, filled up to a number of rows or the next multiple of a number.
+    """Collate examples, and fill the batch to a number of rows or a multiple of a number.
 
     Args:
-        collate: called with `(examples, seed)`.
-        examples: encoded, at least one.
-        seed: (2,) int.
-        rows: of the batch; if there are more examples, a multiple of 8 that holds them.
-        multiple: of which the rows are one; None: the batch is not filled.
+        collate: Function that makes a batch of examples, called with `(examples, seed)`.
+        examples: Dict. One or more encoded examples.
+        seed: Integer tensor of shape (2,).
+        rows: Positive integer. Number of rows of the batch. If there are more examples, it is
+            rounded up to a multiple of 8.
+        multiple: Positive integer or None. Factor of the number of rows. If None, the batch is not
+            filled.
     """
     if multiple is None:
         return collate(examples, seed)
@@ -56,11 +58,11 @@ def filled_batch(collate: Callable, examples: dict, seed, rows, multiple: int | 
 
 
 def fill(examples: dict, rows) -> dict:
-    """Return encoded examples with copies of the last up to a number of rows.
+    """Append copies of the last example to encoded examples up to a number of rows.
 
     Args:
-        examples: tensors and ragged tensors of N examples, at least one.
-        rows: B; if there are more examples, all are returned.
+        examples: Dict of tensors and ragged tensors with one or more examples.
+        rows: Positive integer. Number of rows B. If there are more examples, all are returned.
 
     Example:
         >>> import tensorflow as tf
@@ -74,16 +76,16 @@ def fill(examples: dict, rows) -> dict:
 
 
 def count_examples(examples: dict):
-    """Return N, int32."""
+    """Return the number of examples N, int32."""
     return array_ops.size(examples["token_ids"].row_lengths(), array_ops.int32)
 
 
 def mark(batch, count):
-    """Return a collated batch with the input `REAL_ROWS`: which rows are among the first `count`.
+    """Add the input `REAL_ROWS` to a collated batch, which marks the first `count` rows.
 
     Args:
-        batch: `x`, `(x, y)` or `(x, y, sample_weight)`, of B rows.
-        count: of rows that are examples.
+        batch: `x`, `(x, y)` or `(x, y, sample_weight)` with B rows.
+        count: Integer. Number of rows that are examples.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     real = array_ops.range(array_ops.shape(x["token_ids"])[0]) < count
@@ -91,7 +93,7 @@ def mark(batch, count):
 
 
 def real_examples(*batch):
-    """Return a batch without the rows that only fill it."""
+    """Remove the rows of a batch that are only filling."""
     marks = batch[0].get(REAL_ROWS) if isinstance(batch[0], dict) else None
     if marks is not None:
         inputs = {name: v for name, v in batch[0].items() if name != PACKED_TOKENS}
@@ -103,17 +105,19 @@ def real_examples(*batch):
 
 
 def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
-    """Return the examples to pack into each sequence, so that little of it is padding.
+    """Assign examples to sequences, so that the sequences contain little padding.
 
-    Every example goes, in turn, where it leaves the least room. With the longest first this is
-    the best-fit heuristic for bin packing.
+    Every example is assigned to the sequence where it leaves the least free space. With the longest
+    examples first, this is the best-fit heuristic for bin packing.
 
     Args:
-        lengths: (N,) int, tokens of every example, the longest first, none above the capacity.
-        capacity: tokens of a sequence.
+        lengths: Integer array of shape (N,). Number of tokens of every example in descending order.
+            Each is at most the capacity.
+        capacity: Positive integer. Number of tokens of a sequence.
 
     Returns:
-        Ragged (R, None) int64: the examples in each sequence, every one exactly once.
+        Ragged int64 tensor of shape (R, None). The indices of the examples in each sequence. Every
+        example occurs exactly once.
 
     Source: Krell et al. 2021, Efficient Sequence Packing without Cross-contamination, section 3.
 
@@ -144,15 +148,15 @@ def pack_examples(lengths: np.ndarray, capacity: int) -> array_ops.RaggedTensor:
 def packed_epoch_order(
     lengths: array_ops.Tensor, plan: array_ops.RaggedTensor, seed: array_ops.Tensor
 ) -> array_ops.RaggedTensor:
-    """Return a random order of packed sequences, with a random choice of the examples in each.
+    """Return a random order of packed sequences, with randomly chosen examples in each sequence.
 
     Args:
-        lengths: (N,) int, tokens of every example.
-        plan: ragged (R, None), from `pack_examples` of the sorted lengths.
-        seed: (2,) int; the same seed gives the same order.
+        lengths: Integer tensor of shape (N,). Number of tokens of every example.
+        plan: Ragged tensor of shape (R, None), from `pack_examples` with the sorted lengths.
+        seed: Integer tensor of shape (2,). The same seed gives the same order.
 
     Returns:
-        Ragged (R, None) int64, every example exactly once.
+        Ragged int64 tensor of shape (R, None). Every example occurs exactly once.
     """
     order = array_ops.random.experimental.stateless_shuffle(
         array_ops.range(array_ops.size(lengths, array_ops.int64)), seed
@@ -166,25 +170,26 @@ def packed_epoch_order(
     return array_ops.gather(plan.with_values(array_ops.gather(order, plan.values)), examples)
 
 
-SAMPLE = 1000  # lengths that tell how many sequences are needed
-SPARE = 1.1  # sequences of a batch, relative to those that it needs on average
-WORTHWHILE = 0.75  # sequences, relative to B, up to which batches are packed
+SAMPLE = 1000  # number of lengths from which the number of sequences is estimated
+SPARE = 1.1  # sequences of a batch, relative to the average number that it needs
+WORTHWHILE = 0.75  # maximum number of sequences for packing, relative to B
 
 
 def choose_sequence_counts(
     lengths: np.ndarray, length: int, batch_size: int
 ) -> tuple[int, ...] | None:
-    """Return the numbers of packed sequences S that a batch may have: three at most.
+    """Return up to three possible numbers S of packed sequences in a batch.
 
-    The first is enough for most batches, the next twice that, the last is B.
+    The first number is sufficient for most batches, the second is twice the first, and the last is
+    B.
 
     Args:
-        lengths: (N,) int, tokens of the examples.
-        length: L.
-        batch_size: B.
+        lengths: Integer array of shape (N,). Number of tokens of the examples.
+        length: Positive integer. Length L.
+        batch_size: Positive integer. Batch size B.
 
     Returns:
-        The numbers, ascending, or None if packing hardly saves any padding.
+        Tuple of ascending integers, or None if packing saves very little padding.
 
     Example:
         >>> choose_sequence_counts(np.array([5, 7, 9, 20]), 32, 16)
@@ -199,13 +204,14 @@ def choose_sequence_counts(
 
 
 def with_packed_tokens(batch, counts: tuple[int, ...]):
-    """Return a collated batch with the input `PACKED_TOKENS`, of as few sequences as it fits into.
+    """Add the input `PACKED_TOKENS` to a batch, with the smallest sufficient number of sequences.
 
-    Examples that only fill the batch are left out.
+    Examples that only fill the batch are not packed.
 
     Args:
         batch: `x`, `(x, y)` or `(x, y, sample_weight)`.
-        counts: numbers of packed sequences, ascending; the last is B or more.
+        counts: Tuple of ascending integers. Possible numbers of packed sequences. The last is at
+            least B.
 
     Example:
         >>> x = {"token_ids": np.array([[2, 3, 0], [2, 0, 0]])}
@@ -233,18 +239,21 @@ Bucketed = Annotated[
     Rule(lambda v: type(v) is bool or isinstance(v, tuple), "True, False or a tuple of lengths"),
 ]
 LENGTHS = tuple(2**i for i in range(3, 14))  # 8 to 8,192
-SHORTEST = 32  # tokens of the longest text, below which lengths are as for it
-THREE_LENGTHS_UP_TO = 128  # tokens, up to which there are three lengths
+SHORTEST = 32  # minimum length of the longest text in the choice of lengths
+THREE_LENGTHS_UP_TO = 128  # maximum length of the longest text for three lengths
 
 
 def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Return the lengths that batches are padded to: powers of two, in short texts three.
+    """Return the lengths to which batches are padded: powers of two, and only three for short
+    texts.
 
-    Three cost some padding, and each further one a program, which takes seconds to compile.
+    Fewer lengths cost some padding, but every additional length needs a program, which takes
+    seconds to compile.
 
     Args:
-        longest: tokens of the longest example.
-        known: lengths that there are programs for, which stay.
+        longest: Positive integer. Number of tokens of the longest example.
+        known: Tuple of integers or None. Lengths with compiled programs, which are kept. Defaults
+            to None.
 
     Example:
         >>> choose_lengths(59), choose_lengths(300), choose_lengths(59, known=(8, 16, 32))
@@ -257,7 +266,7 @@ def choose_lengths(longest: int, known: tuple[int, ...] | None = None) -> tuple[
 
 
 def take_examples(examples: Mapping, indices) -> dict:
-    """Return the examples of some rows.
+    """Return the examples at the given indices.
 
     Example:
         >>> import tensorflow as tf
@@ -270,7 +279,7 @@ def take_examples(examples: Mapping, indices) -> dict:
 def batches_by_length(examples: Mapping, batch_size: int) -> Iterator[np.ndarray]:
     """Yield the indices of the examples of each batch, the longest examples first.
 
-    A batch that does not fit into memory then fails at once.
+    A batch that does not fit into memory therefore fails immediately.
 
     Example:
         >>> from encoder_zoo.common.ragged_array import RaggedArray
@@ -286,12 +295,13 @@ def batches_by_length(examples: Mapping, batch_size: int) -> Iterator[np.ndarray
 def with_candidates(
     examples: dict, firsts: array_ops.Tensor, others: array_ops.RaggedTensor
 ) -> dict:
-    """Return the examples of rows with further texts, of examples of one text each.
+    """Combine examples of single texts into rows with one first text and further texts.
 
     Args:
-        examples: encoded, of all texts.
-        firsts: (N,), the first text of each row.
-        others: ragged (N, None), the further ones, whose examples are "candidate_...".
+        examples: Dict. Encoded examples of all texts.
+        firsts: Integer tensor of shape (N,). Index of the first text of each row.
+        others: Ragged integer tensor of shape (N, None). Indices of the further texts, whose
+            examples are named "candidate_...".
     """
     further = take_examples(examples, others)
     renamed = {CANDIDATE + name: values for name, values in further.items()}
@@ -299,11 +309,12 @@ def with_candidates(
 
 
 def with_candidate_ranges(ranges: dict, names: Iterable[str] | None = None) -> dict:
-    """Return the least and largest values of inputs, and those of further texts.
+    """Add the ranges of the inputs of further texts to the ranges of inputs.
 
     Args:
-        ranges: of the inputs of one text, see `Task.input_ranges`.
-        names: of those that the further texts have too; None: all.
+        ranges: Dict. Ranges of the inputs of one text (see `Task.input_ranges`).
+        names: Names of the inputs that further texts also have. Defaults to None, which means all
+            inputs.
 
     Example:
         >>> with_candidate_ranges({"token_ids": (0, 9), "segment_ids": (0, 1)}, ["token_ids"])
@@ -320,18 +331,19 @@ def pad_candidates(
     pad_token_id: int,
     bucketed: Bucketed,
 ) -> dict[str, array_ops.Tensor]:
-    """Return the model's inputs of rows with further texts, all padded to one length.
+    """Pad rows with further texts to the model's inputs, with one length for all texts.
 
     Args:
-        pad: the preprocessor's, of examples of one text each.
-        examples: encoded; "token_ids" and "first_length" of the first text of each row, and under
-            "candidate_..." those of the others, ragged (N, None, ...).
-        pad_token_id: fills the columns of texts that a row does not have.
-        bucketed: see `Preprocessor.collate`.
+        pad: Function of the preprocessor that pads examples of single texts.
+        examples: Dict. Encoded examples: "token_ids" and "first_length" of the first text of each
+            row, and the same names with the prefix "candidate_" for the other texts, ragged (N,
+            None, ...).
+        pad_token_id: Integer. Token id of the columns without a text.
+        bucketed: See `Preprocessor.collate`.
 
     Returns:
-        Inputs (N, L), and under "candidate_..." (N, K - 1, L). A column without a text has a mask
-        of one token.
+        Dict of inputs (N, L), and inputs (N, K - 1, L) with the prefix "candidate_". The padding
+        mask of a column without a text has one token.
     """
     others = examples[CANDIDATE + "token_ids"]
     both = {
@@ -345,7 +357,7 @@ def pad_candidates(
         inputs[name] = values[:count]
         ragged = others.with_values(values[count:])
         inputs[CANDIDATE + name] = ragged.to_tensor(array_ops.cast(empty, values.dtype))
-    # The first token of every column is there: attention to no token at all is not a number.
+    # The first token of every column is unmasked, because attention without tokens returns NaN.
     first = array_ops.range(array_ops.shape(inputs["token_ids"])[1]) == 0
     inputs[CANDIDATE + "padding_mask"] |= first
     return inputs

@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches
 
 
-# In place of a seed, for evaluation: random choices are those of a text, in batches of any size.
+# Replaces the seed in evaluation. Random choices then depend on the text and not on the batch.
 NOT_RANDOM = -1
 
-# Examples are sorted by length inside megabatches, as in transformers: large enough to leave
-# hardly any padding, small enough to keep the order random.
-MEGABATCH = 50  # batches
+# Examples are sorted by length inside megabatches, as in transformers. They are large enough for
+# little padding and small enough for a random order.
+MEGABATCH = 50  # number of batches
 
 
 def array_batches(
     collate: Callable, examples: dict, order: np.ndarray, batch_size: int
 ) -> ArrayBatches:
-    """Return one pass over encoded examples in an order.
+    """Return one pass over encoded examples in a given order.
 
     Args:
-        collate: makes a batch of some examples, called with `(examples, seed)`.
-        examples: encoded, with N examples.
-        order: (N,) int.
-        batch_size: B.
+        collate: Function that makes a batch of examples, called with `(examples, seed)`.
+        examples: Dict. Encoded examples, N of them.
+        order: Integer array of shape (N,).
+        batch_size: Positive integer. Batch size B.
     """
-    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # a class of Keras
+    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # imports Keras
 
     def make(number: int):
         rows = order[number * batch_size : (number + 1) * batch_size]
@@ -63,16 +63,18 @@ def epochs_of_arrays(
     numbers: tuple,
     mixed: bool = False,
 ) -> ArrayBatches:
-    """Return the batches of all epochs without the first that are done.
+    """Return the batches of all epochs that are not done.
 
     Args:
-        collate, examples: as for `array_batches`.
-        packing: the plan of `pack_examples`, or nothing.
-        plan: how the examples are read.
-        numbers: the seed, the batches of a pass, of those that are done and of all.
-        mixed: see `epoch_order`, where batches are shuffled and grouped by length.
+        collate, examples: See `array_batches`.
+        packing: Tuple. The plan of `pack_examples`, or empty.
+        plan: `Plan`. How the examples are read.
+        numbers: Tuple of integers: the seed, and the numbers of batches in a pass, of batches that
+            are done, and of all batches.
+        mixed: Boolean. See `epoch_order`. It applies if batches are shuffled and grouped by length.
+            Defaults to False.
     """
-    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # a class of Keras
+    from encoder_zoo.tasks.preprocessing.array_batches import ArrayBatches  # imports Keras
 
     seed, steps, done, total = numbers
     lengths, size = array_ops.cast(example_lengths(examples), array_ops.int32), plan.batch_size
@@ -93,9 +95,9 @@ def epochs_of_arrays(
 
 
 def example_lengths(examples: dict) -> array_ops.Tensor:
-    """Return the tokens of every example, (N,) int64, those of all its texts added up.
+    """Return the number of tokens of every example (N,), int64, summed over its texts.
 
-    Prepared examples have one length, with their padding.
+    Prepared examples have one length, which includes their padding.
 
     Example:
         >>> import tensorflow as tf
@@ -122,20 +124,23 @@ def epoch_order(
     group_lengths: bool = True,
     mixed: bool = False,
 ) -> array_ops.Tensor:
-    """Return a random order in which neighbours have like lengths, for batches of little padding.
+    """Return a random order that places examples of similar length next to each other.
+
+    Batches in this order need little padding.
 
     Args:
-        lengths: (N,) int, tokens of every example.
-        batch_size: B.
-        seed: (2,) int; the same seed gives the same order.
-        group_lengths: whether neighbours have like lengths.
-        mixed: whether, in place of that, every batch has short and long examples, and about as
-            many tokens as the others.
+        lengths: Integer tensor of shape (N,). Number of tokens of every example.
+        batch_size: Positive integer. Batch size B.
+        seed: Integer tensor of shape (2,). The same seed gives the same order.
+        group_lengths: Boolean. Whether neighbours have similar lengths. Defaults to True.
+        mixed: Boolean. Whether every batch instead has short and long examples and approximately
+            the same number of tokens. Defaults to False.
 
     Returns:
-        (N,) int64, every example exactly once. Shuffled, then sorted by length inside megabatches
-        of `MEGABATCH` batches, then the batches shuffled. A last, smaller batch has examples of any
-        length: sorted with the others, it would always have the longest.
+        Int64 tensor of shape (N,) that contains every example exactly once. The examples are
+        shuffled and sorted by length inside megabatches of `MEGABATCH` batches, and then the
+        batches are shuffled. A smaller last batch has examples of any length. If they were sorted,
+        it would always contain the longest examples.
     """
     count = array_ops.size(lengths, array_ops.int64)
     full = count // batch_size * batch_size
@@ -149,7 +154,7 @@ def epoch_order(
     order = array_ops.gather(order, array_ops.argsort(key, stable=True))
     if mixed:
         ranks = array_ops.range(full) - megabatch * batch_size * MEGABATCH
-        # In the megabatch of each example.
+        # Deal the sorted examples of each megabatch to its batches in turn.
         batches = array_ops.minimum(full // batch_size - megabatch * MEGABATCH, MEGABATCH)
         order = array_ops.gather(
             order, array_ops.argsort(megabatch * MEGABATCH + ranks % batches, stable=True)
@@ -169,15 +174,15 @@ def order_of_epoch(
     group_lengths: bool,
     mixed: bool = False,
 ) -> array_ops.Tensor | array_ops.RaggedTensor:
-    """Return the order of the examples, or of packed sequences of them, in an epoch.
+    """Return the order of the examples, or of packed sequences of examples, in an epoch.
 
     Args:
-        lengths: (N,) int32, tokens of every example.
-        packing: the plan of `pack_examples`, or nothing.
-        batch_size: B.
-        seed: (2,) int, of the epoch.
-        shuffle, group_lengths: see `Plan`.
-        mixed: see `epoch_order`.
+        lengths: Int32 tensor of shape (N,). Number of tokens of every example.
+        packing: Tuple. The plan of `pack_examples`, or empty.
+        batch_size: Positive integer. Batch size B.
+        seed: Integer tensor of shape (2,). Seed of the epoch.
+        shuffle, group_lengths: See `Plan`.
+        mixed: See `epoch_order`. Defaults to False.
     """
     if packing:
         return packed_epoch_order(lengths, *packing, seed)
@@ -187,11 +192,12 @@ def order_of_epoch(
 
 
 def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return sorted examples in the order of batches that take turns, with about as many tokens.
+    """Distribute sorted examples over batches in turn, so that batches have similar numbers of
+    tokens.
 
     Args:
-        order: (N,) int, sorted by length.
-        batch_size: B.
+        order: Integer array of shape (N,), sorted by length.
+        batch_size: Positive integer. Batch size B.
 
     Example:
         >>> round_robin(np.arange(6), 2).tolist()
@@ -201,24 +207,25 @@ def round_robin(order: np.ndarray, batch_size: int) -> np.ndarray:
     return order[np.argsort(np.arange(len(order)) % steps, kind="stable")]
 
 
-# Batches that are padded ahead of the one that the model works on.
+# Number of batches that are padded in advance.
 AHEAD = 4
-# Examples of a batch inside an exported graph.
+# Number of examples in a batch inside an exported graph.
 GRAPH_BATCH = 32
-BATCH_SIZE = 32  # by default
+BATCH_SIZE = 32  # the default
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How data are read.
+    """How data is read.
 
     Attributes:
-        batch_size: B.
-        epochs: numbers of the epochs of a `fit`.
-        shuffle: whether examples are shuffled.
-        steps_per_epoch: batches of an epoch, of as many passes as that needs; None is one pass.
-        group_lengths: whether the examples of a shuffled batch have like lengths, which saves
-            padding; else they are drawn at random.
+        batch_size: Positive integer. Batch size B.
+        epochs: Range. Indices of the epochs of a `fit`.
+        shuffle: Boolean. Whether examples are shuffled.
+        steps_per_epoch: Positive integer or None. Number of batches in an epoch, which can take
+            several passes. None means one pass.
+        group_lengths: Boolean. Whether the examples of a shuffled batch have similar lengths, which
+            saves padding. If False, they are drawn at random.
     """
 
     batch_size: int = BATCH_SIZE
@@ -233,8 +240,8 @@ class Batches:
     """One pass over prepared batches.
 
     Attributes:
-        dataset: of results of the preprocessor's `collate`.
-        order: (N,) index of the example at each position.
+        dataset: Dataset of the results of the preprocessor's `collate`.
+        order: Integer array of shape (N,). Index of the example at each position.
     """
 
     dataset: tf.data.Dataset
@@ -242,7 +249,7 @@ class Batches:
 
 
 def bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops.Tensor:
-    """Return the smallest of some lengths that is not below a length. A longer one stays.
+    """Return the smallest of `lengths` that is at least `length`, or `length` if it is longer.
 
     Example:
         >>> import tensorflow as tf
@@ -257,14 +264,15 @@ def bucket_length(length: array_ops.Tensor, lengths: Sequence[int]) -> array_ops
 
 
 class LengthGroupedBatcher:
-    """Make batches of encoded examples, in graphs that are traced once.
+    """Create batches of encoded examples, in graphs that are only traced once.
 
     Args:
-        collate: makes a batch of some examples, called with `(examples, seed)`.
-        multiple: if given, every batch is filled up to `batch_size` rows, or the next multiple of
-            this number: see `filling`.
-        sequence_counts: if given, on JAX, the texts of a batch are packed into so many sequences:
-            see `choose_sequence_counts`. Batches then have about equally many tokens.
+        collate: Function that makes a batch of examples, called with `(examples, seed)`.
+        multiple: Positive integer or None. If given, every batch is filled to `batch_size` rows or
+            to the next multiple of this value (see `filling`).
+        sequence_counts: Tuple of integers or None. If given, on JAX, the texts of a batch are
+            packed into one of these numbers of sequences (see `choose_sequence_counts`). Batches
+            then have approximately the same number of tokens.
     """
 
     def __init__(
@@ -277,21 +285,23 @@ class LengthGroupedBatcher:
         self._multiple = multiple
         self._sequence_counts = sequence_counts
         self._ordered = ShapePolymorphicFunction(self._in_order)
-        self._training = {  # by whether examples are shuffled, and grouped by length
+        self._training = {  # keys: whether to shuffle examples, and to group them by length
             order: ShapePolymorphicFunction(functools.partial(self._epochs, *order))
             for order in ((True, True), (True, False), (False, False))
         }
 
     def ordered(self, examples: dict, batch_size: int) -> Batches:
-        """Return one pass over the examples, the longest first, so that a batch that does not fit
-        into memory fails at once; where batches are packed, with long and short texts in each.
+        """Return one pass over the examples, the longest first.
+
+        A batch that does not fit into memory therefore fails immediately. If batches are packed,
+        each batch has long and short texts.
 
         Args:
-            examples: encoded examples, tensors with N examples; "token_ids" is ragged.
-            batch_size: B.
+            examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
+            batch_size: Positive integer. Batch size B.
 
         Returns:
-            The batches, with the index of the example at each position.
+            `Batches`, with the index of the example at each position.
         """
         order = np.argsort(-example_lengths(examples).numpy(), kind="stable")
         if self._sequence_counts:
@@ -304,20 +314,22 @@ class LengthGroupedBatcher:
     def training(
         self, examples: dict, plan: Plan, capacity: int | None = None
     ) -> tuple[int, Callable[[int, int], tf.data.Dataset]]:
-        """Return batches of several epochs in one dataset, each epoch in an order of its own.
+        """Return batches of several epochs in one dataset. Each epoch has its own order.
 
-        The order depends on seed and epoch alone, so training that continues at a later
-        epoch gets the same batches.
+        The order only depends on the seed and the epoch, so training that resumes at a later epoch
+        gets the same batches.
 
         Args:
-            examples: encoded examples, tensors with N examples; "token_ids" is ragged.
-            plan: how they are read.
-            capacity: pack examples into sequences of so many tokens; `batch_size` counts these
-                sequences, and the collated "token_ids" are ragged (B, None, None).
+            examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
+            plan: `Plan`. How the examples are read.
+            capacity: Positive integer or None. If given, examples are packed into sequences of this
+                number of tokens. `batch_size` counts these sequences, and the collated "token_ids"
+                are ragged (B, None, None). Defaults to None.
 
         Returns:
-            The number of batches in one pass, and `batches(seed, done)`: those of all epochs but
-            the first that are done, which are never made. The seed is of order and masking.
+            The number of batches in one pass, and a function `batches(seed, done)`. It returns the
+            batches of all epochs and skips the first `done` batches without creating them. The seed
+            determines order and masking.
         """
         lengths = example_lengths(examples).numpy()
         packing = () if capacity is None else (pack_examples(np.sort(lengths)[::-1], capacity),)
@@ -337,7 +349,7 @@ class LengthGroupedBatcher:
         return steps, batches
 
     def _filling(self, rows) -> Callable:
-        """Return `collate`, followed by filling and packing where batches need them."""
+        """Return `collate`, followed by filling and packing if batches need them."""
 
         def collate(examples, seed):
             batch = filled_batch(self._collate, examples, seed, rows, self._multiple)
@@ -381,7 +393,7 @@ class LengthGroupedBatcher:
         def make(indices, seed):
             return self._filling(batch_size)(take_examples(examples, indices), seed)
 
-        # Not tuned: padding is soon done, and the end of a tuned pipeline can take half a second.
+        # No tuning, because padding is fast and ending a tuned pipeline can take half a second.
         options = tf.data.Options()
         options.autotune.enabled = False
         batches = plan.map(make, num_parallel_calls=AHEAD, deterministic=True).prefetch(AHEAD)
@@ -394,17 +406,19 @@ def grouped_batches(
     seed: int | array_ops.Tensor,
     group_lengths: bool = True,
 ) -> tf.data.Dataset:
-    """Return batches of raw inputs of like length, from a dataset of megabatches of them.
+    """Return batches of raw inputs of similar length, from a dataset of megabatches.
 
     Args:
-        megabatches: `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors, of
-            `megabatch_size(batch_size)` raw examples each, the last of a pass perhaps of fewer.
-        batch_size: B.
-        seed: of the order inside the megabatches.
-        group_lengths: whether batches are of like length; else they are drawn at random.
+        megabatches: Dataset of `x`, `(x, y)` or `(x, y, sample_weight)`, tensors or ragged tensors.
+            Each has `megabatch_size(batch_size)` raw examples, except the last of a pass.
+        batch_size: Positive integer. Batch size B.
+        seed: Integer. Seed of the order inside the megabatches.
+        group_lengths: Boolean. Whether the examples of a batch have similar lengths. If False, they
+            are drawn at random. Defaults to True.
 
     Returns:
-        Batches with the structure of the megabatches, every example exactly once.
+        Dataset of batches with the structure of the megabatches. It contains every example exactly
+        once.
     """
 
     def cut(number, megabatch):
@@ -414,7 +428,7 @@ def grouped_batches(
 
         def batch_at(start):
             chosen = order[start : start + batch_size]
-            # No labels beside weights are None.
+            # Missing labels are None if weights are given.
             return array_ops.nest.map_structure(
                 lambda values: None if values is None else array_ops.gather(values, chosen),
                 megabatch,
@@ -428,15 +442,15 @@ def grouped_batches(
 
 
 def megabatch_size(batch_size: int) -> int:
-    """Return the number of examples among which batches of like length are made."""
+    """Return the number of examples that are grouped by length together."""
     return batch_size * MEGABATCH
 
 
 def text_sizes(x) -> array_ops.Tensor:
-    """Return the bytes of N raw inputs, (N,) int32, an estimate of their numbers of tokens.
+    """Return the number of bytes of N raw inputs (N,), int32, as an estimate of their token counts.
 
     Args:
-        x: tensors or ragged tensors of texts or words, in any structure.
+        x: Tensors or ragged tensors of texts or words, in any structure.
 
     Example:
         >>> import tensorflow as tf
@@ -461,19 +475,20 @@ def in_graph_batches(
     lengths: array_ops.Tensor,
     width: int,
 ) -> array_ops.RaggedTensor:
-    """Call a function of batches inside `tf.function` for all examples, the longest first.
+    """Apply a function to batches of all examples inside `tf.function`, the longest first.
 
-    Like `LengthGroupedBatcher.ordered` followed by `predict`: batches need little padding, and
-    memory is that of one batch, however many examples there are.
+    This corresponds to `LengthGroupedBatcher.ordered` followed by `predict`. Batches need little
+    padding, and the memory does not grow with the number of examples.
 
     Args:
-        function: of some examples, to float32 (T, width), the values of one after the other.
-        examples: encoded, tensors with N examples; "token_ids" is ragged.
-        lengths: (N,) int64, the number of values for every example.
-        width: of a value.
+        function: Function that takes examples and returns float32 (T, width), the concatenated
+            values of the examples.
+        examples: Dict. Encoded examples, tensors with N examples. "token_ids" is ragged.
+        lengths: Int64 tensor of shape (N,). Number of values of every example.
+        width: Positive integer. Width of a value.
 
     Returns:
-        Ragged (N, None, width), in the order of the examples.
+        Ragged tensor of shape (N, None, width), in the order of the examples.
     """
     order = array_ops.argsort(
         examples["token_ids"].row_lengths(), direction="DESCENDING", stable=True

@@ -1,6 +1,6 @@
-"""Columns and tables of pandas, polars, Arrow and datasets: as plain lists, and what they hold.
+"""Conversion of columns and tables of pandas, polars, Arrow and datasets to plain lists.
 
-None of these is imported: the kind of a value is found by its attributes.
+These packages are not imported. The type of a value is detected by its attributes.
 """
 
 from __future__ import annotations
@@ -19,74 +19,76 @@ logger = logging.getLogger("encoder_zoo")
 
 
 def is_doc(value: object) -> bool:
-    """Return whether this is a `Doc`, or a `Span` of one, which is a text in tokens."""
+    """Return whether a value is a `Doc` of spaCy, or a `Span`, which is a tokenized text, too."""
     return hasattr(value, "ents") and hasattr(value, "text") and hasattr(value, "__iter__")
 
 
 def are_documents(values: object) -> bool:
-    """Return whether this is a list of documents."""
+    """Return whether a value is a list of documents."""
     return isinstance(values, list | tuple) and len(values) > 0 and is_doc(values[0])
 
 
 def text_of(value):
-    """Return the text of a document; anything else unchanged."""
+    """Return the text of a document. Other values are returned unchanged."""
     return value.text if is_doc(value) else value
 
 
 def doc_words(value):
-    """Return the words of a document, one for each of its tokens; anything else unchanged."""
+    """Return the words of a document, one per token. Other values are returned unchanged."""
     return [token.text for token in value] if is_doc(value) else value
 
 
 def is_span(value: object) -> bool:
-    """Return whether this is a `Span`."""
+    """Return whether a value is a `Span`."""
     return hasattr(value, "start_char") and hasattr(value, "end_char")
 
 
 def spans_in(document, spans) -> list[tuple[int, int, str]]:
-    """Return spans as (start, end, label), in characters of a document's text.
+    """Convert spans to (start, end, label) with character offsets in a document's text.
 
     Args:
-        document: a `Doc`, or a `Span` of the same.
-        spans: `Span`s, such as `document.ents`.
+        document: A `Doc`, or a `Span` of the same document.
+        spans: `Span` objects, such as `document.ents`.
     """
     begin = getattr(document, "start_char", 0)
     return [(span.start_char - begin, span.end_char - begin, span.label_) for span in spans]
 
 
 def reference_of(value):
-    """Return the annotated document of an `Example`; anything else unchanged."""
+    """Return the annotated document of an `Example`. Other values are returned unchanged."""
     return value.reference if hasattr(value, "reference") and hasattr(value, "predicted") else value
 
 
 def unformatted(values):
-    """Return a dataset of Hugging Face, or a column of one, whose values are Python's; of one with
-    another format, such as PyTorch's, they are tensors. Anything else unchanged.
+    """Return a Hugging Face dataset or column whose values are Python objects.
+
+    In other formats, such as PyTorch's, the values are tensors. Other values are returned
+    unchanged.
     """
-    source = getattr(values, "source", None)  # of a column
+    source = getattr(values, "source", None)  # set for columns
     if source is not None and hasattr(values, "column_name"):
         plain_source = unformatted(source)
         return values if plain_source is source else plain_source[values.column_name]
     given = getattr(values, "format", None) if hasattr(values, "with_format") else None
-    # A transform of the user's own may make the values.
+    # A user-defined transform may compute the values.
     changed = isinstance(given, dict) and given.get("type") != "custom"
     return values.with_format(None) if changed else values
 
 
 def materialize(values):
-    """Compute what is lazy, and fill what is sparse; return anything else unchanged.
+    """Compute lazy values and convert sparse values to dense arrays.
 
     Args:
-        values: Any. A LazyFrame of polars becomes a table, a sparse matrix of SciPy an array, and
-            a view of a dict's keys or values a list.
+        values: Any. A LazyFrame of polars becomes a table, a sparse matrix of SciPy an array, and a
+            view of a dict's keys or values a list. Other values are returned unchanged.
 
     Example:
         >>> materialize({1: "good", 2: "bad"}.values())
         ['good', 'bad']
     """
-    if hasattr(values, "lazy") and hasattr(values, "collect"):  # of polars
+    if hasattr(values, "lazy") and hasattr(values, "collect"):  # polars
         return values.collect()
-    if hasattr(values, "nnz") and hasattr(values, "toarray"):  # of SciPy
+    if hasattr(values, "nnz") and hasattr(values, "toarray"):  # SciPy
         return values.toarray()
     return list(values) if isinstance(values, KeysView | ValuesView) else values
 
@@ -95,11 +97,12 @@ ROWS = (list, tuple, np.ndarray)  # types of a row in a list of rows
 
 
 def plain(values):
-    """Return a column as a list, a table as {name: list}; lists, arrays and tensors unchanged.
+    """Convert a column to a list and a table to a dict of names to lists.
 
     Args:
-        values: anything; of a tuple, such as the two columns of a pair, every item. A list of
-            spaCy's documents becomes that of their texts.
+        values: Any. The items of a tuple, such as the two columns of a pair, are converted
+            separately. A list of spaCy documents becomes a list of their texts. Lists, arrays and
+            tensors are returned unchanged.
 
     Example:
         >>> import pandas as pd
@@ -113,7 +116,7 @@ def plain(values):
     if isinstance(values, tuple):
         return tuple(map(plain, values))
     if isinstance(values, np.ma.MaskedArray):
-        return values.tolist()  # None in the place of what is masked
+        return values.tolist()  # masked values become None
     if isinstance(values, list) and are_documents(values):
         return [document.text for document in values]
     if isinstance(values, str | bytes | list | dict | np.ndarray) or array_ops.is_tensor(values):
@@ -126,19 +129,19 @@ def plain(values):
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"The table has several columns {twice[0]!r}. Rename them.")
         return {name: plain(values[name]) for name in names}
-    for method in ("to_pylist", "to_list"):  # of Arrow; of pandas and polars
+    for method in ("to_pylist", "to_list"):  # Arrow, and pandas and polars
         if hasattr(values, method):
             return getattr(values, method)()
     return list(values) if isinstance(values, Sequence) else values
 
 
 def named_column(values: object, classes: Sequence[str] | None = None):
-    """Return a column as a list; numbers of classes as names, where their dataset has these.
+    """Convert a column to a list, and class indices to names if their dataset has names.
 
     Args:
-        values: of any kind; that of a dataset of Hugging Face has `features`.
-        classes: names of the classes of a task. A dataset that has as many under other names is
-            read by its numbers.
+        values: A column of any type. The column of a Hugging Face dataset has `features`.
+        classes: List of strings or None. Names of the classes of a task. A dataset with the same
+            number of classes but other names is read by its indices. Defaults to None.
     """
     feature = getattr(values, "features", None)
     feature = getattr(feature, "feature", feature)
@@ -147,7 +150,7 @@ def named_column(values: object, classes: Sequence[str] | None = None):
         return values
     if classes is not None and not set(names) <= set(classes) and len(names) == len(classes):
         logger.warning(
-            "The dataset calls its classes %s, the model %s. They are taken by their numbers.",
+            "The dataset names its classes %s, and the model %s. They are matched by index.",
             ", ".join(map(str, names)),
             ", ".join(classes),
         )
@@ -157,20 +160,21 @@ def named_column(values: object, classes: Sequence[str] | None = None):
         if isinstance(value, list | tuple | np.ndarray):
             return [name_of(item) for item in value]
         is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        # -1 is what a dataset has for a label that it hides.
+        # Datasets use -1 for hidden labels.
         return (None if value == -1 else names[value]) if is_number else value
 
     return [name_of(value) for value in values]
 
 
 def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, several: bool) -> tuple:
-    """Return texts and labels, of rows that hold both too.
+    """Return texts and labels, also if each row contains both.
 
     Args:
-        x: texts; or rows, if y is None.
-        y: labels, or None.
-        classes: names of the classes of a task; None if they are not known.
-        several: whether a text may have several labels.
+        x: Texts, or rows if `y` is None.
+        y: Labels, or None.
+        classes: List of strings or None. Names of the classes of a task, or None if they are
+            unknown.
+        several: Boolean. Whether a text can have several labels.
 
     Example:
         >>> texts_and_labels([{"text": "Hm", "label": "up"}], None, None, False)
@@ -182,14 +186,14 @@ def texts_and_labels(x: object, y: object, classes: Sequence[str] | None, severa
 
 
 def table_columns(values) -> list | None:
-    """Return the names of a table's columns; None for anything else.
+    """Return the names of a table's columns, or None for other values.
 
     Example:
         >>> import pandas as pd
         >>> table_columns(pd.DataFrame({"text": ["good"]})), table_columns(["good"])
         (['text'], None)
     """
-    for attribute in ("column_names", "columns"):  # of Arrow and datasets; of pandas and polars
+    for attribute in ("column_names", "columns"):  # Arrow and datasets, pandas and polars
         names = getattr(values, attribute, None)
         if names is not None:
             return list(names)
@@ -197,7 +201,7 @@ def table_columns(values) -> list | None:
 
 
 def categories(values) -> list | None:
-    """Return the categories of a categorical column, in their order; None for another column.
+    """Return the ordered categories of a categorical column, or None for other columns.
 
     Example:
         >>> import pandas as pd
@@ -205,11 +209,14 @@ def categories(values) -> list | None:
         ['good', 'bad']
     """
     names = getattr(getattr(values, "dtype", None), "categories", None)
-    return plain(names) if hasattr(names, "__len__") else None  # polars's Categorical has no order
+    return (
+        plain(names) if hasattr(names, "__len__") else None
+    )  # the Categorical type of polars has no order
 
 
 def single_column(values):
-    """Return an array or tensor with one entry in each row, (n, 1), as (n,); others unchanged.
+    """Convert an array or tensor of shape (n, 1) to shape (n,). Other values are returned
+    unchanged.
 
     Example:
         >>> single_column(np.array([["good"], ["bad"]])).tolist(), single_column([["good"]])
@@ -227,18 +234,18 @@ LABEL_NAME = re.compile(
     r"|answers?|entities|spans|gold",
     re.IGNORECASE,
 )
-# Of columns whose texts may be repeated: a query stands beside each of its documents.
+# Names of columns with repeated texts, such as a query for each of its documents.
 QUERY_NAME = re.compile(r"q|quer(y|ies)|questions?|anchors?|premises?", re.IGNORECASE)
-LOOKED_AT = 1000  # rows
-REPEATED = 10  # times that each value of a column occurs that is taken for labels
+LOOKED_AT = 1000  # maximum number of rows that are checked
+REPEATED = 10  # rows per distinct value from which a column is taken for labels
 
 
 def other_content(name: str, values) -> str | None:
-    """Return what a column holds in place of texts, in words; None if it may be texts.
+    """Describe the content of a column that does not contain texts. None if it may contain texts.
 
     Args:
-        name: of the column.
-        values: a list or an array; of a tensor, or the specification of one, nothing is known.
+        name: String. Name of the column.
+        values: A list or an array. The content of tensors and specifications is unknown.
 
     Example:
         >>> other_content("stars", [5, 4]), other_content("second", ["Yes.", "No."])
@@ -273,15 +280,16 @@ def _is_short(value: str) -> bool:
 
 
 def check_text_columns(table: Mapping, kinds: Sequence[str], by_name: str | None) -> None:
-    """Raise a ValueError for a column of a table that seems to hold no texts.
+    """Raise a ValueError if a column of a table does not seem to contain texts.
 
     Args:
-        table: {name: column}, columns of texts or of lists of texts.
-        kinds: what each of them is taken for.
-        by_name: the argument that names the columns of texts, in words; None: there is none.
+        table: Dict of names to columns. The columns contain texts or lists of texts.
+        kinds: List of strings. Content of each column in words.
+        by_name: String or None. Description of the argument that names the columns of texts, if
+            any.
 
     Raises:
-        ValueError: If a column that would be read as texts holds other values.
+        ValueError: If a column that would be read as texts contains other values.
 
     Example:
         >>> table = {"q": ["a b", "c d", "e f"], "d": ["g h", "i j", "k l"], "source": ["web"] * 3}
@@ -312,16 +320,16 @@ def _holds_lists(values) -> bool:
 
 
 def _is_known(values) -> bool:
-    """Return whether values can be looked at: not those of tensors, nor of specifications."""
+    """Return whether values can be inspected, unlike tensors and specifications."""
     return hasattr(values, "__len__") and not array_ops.is_tensor(values)
 
 
 def log_columns(found: Mapping[str, str], y) -> None:
-    """Log what the columns of a table are taken for.
+    """Log the interpretation of a table's columns.
 
     Args:
-        found: {name of a column: what it is taken for}.
-        y: a column of labels, or anything else.
+        found: Dict of column names to descriptions of their content.
+        y: A column of labels, or any other value.
     """
     shown = [f"{kind} {name!r}" for name, kind in found.items()]
     label = getattr(y, "name", None) or getattr(y, "column_name", None)
@@ -330,7 +338,8 @@ def log_columns(found: Mapping[str, str], y) -> None:
 
 
 def columns_advice(x) -> str:
-    """Return the end of an error for a table without labels: its columns and the line to type.
+    """Return the end of an error message for a table without labels: its columns and an example
+    call.
 
     Example:
         >>> columns_advice({"text": ["a b", "c d"], "label": ["up", "down"]})

@@ -1,7 +1,7 @@
-"""Labels that are missing, and labels that may not be what they seem.
+"""Checks for missing and suspicious labels.
 
-Every task's labels come here as they were given, before anything turns them into an array or a
-string: `np.asarray(["good", float("nan")])` has a label "nan".
+The labels of every task are checked in their original form, before they are converted to arrays or
+strings. For example, `np.asarray(["good", float("nan")])` contains a label "nan".
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from encoder_zoo.tasks.preprocessing.preprocessor import as_numbers
 
 logger = logging.getLogger("encoder_zoo")
 
-# The fields of an annotation that must have a value; the first tuple of which one is there counts.
+# Fields of an annotation that must have a value. The first tuple with an existing field is used.
 FIELDS = (("answer_start", "text"), ("start", "end", "label"), ("entities",), ("spans",))
-MISSING_CODE = -1  # of a missing value, in the codes of pandas and in columns of `datasets`
-MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # of missing values, as texts
-MAX_LOGGED = 5  # labels in a line
+MISSING_CODE = -1  # missing value in the codes of pandas and in columns of `datasets`
+MARKS = ("nan", "none", "null", "na", "<na>", "n/a", "#n/a", "nat")  # names of missing values
+MAX_LOGGED = 5  # maximum number of labels in a log line
 
 
 class LabelValues(Protocol):
-    """The labels of a task, declared once by its preprocessor.
+    """The labels of a task, which its preprocessor declares once.
 
     Attributes:
-        name: of a label, for errors.
-        expected: description of y, for errors.
+        name: String. Name of a label in error messages.
+        expected: String. Description of y in error messages.
     """
 
     @property
@@ -46,12 +46,12 @@ class LabelValues(Protocol):
 
 
 class Labels(NamedTuple):
-    """Labels that the preprocessor reads itself, in its `encode` or `encode_labels`.
+    """Labels that the preprocessor reads in its `encode` or `encode_labels`.
 
     Attributes:
-        expected, name: as of `LabelValues`.
-        none_is_answer: Boolean. Whether the label of a row may be None.
-        are_in: Function of inputs that returns whether these hold their labels.
+        expected, name: See `LabelValues`.
+        none_is_answer: Boolean. Whether the label of a row can be None.
+        are_in: Function that takes inputs and returns whether they contain their labels.
     """
 
     expected: str
@@ -60,17 +60,17 @@ class Labels(NamedTuple):
     are_in: Callable[[object], bool] = lambda x: False
 
     def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
-        """Return labels as they are given, as a tensor."""
+        """Convert labels to a tensor without changing their values."""
         return array_ops.convert_to_tensor(y)
 
 
 class Numbers(NamedTuple):
-    """One number for each text.
+    """One number per text.
 
     Attributes:
-        name: of a number, for errors.
-        of: the thing that it belongs to, for errors.
-        finite: whether infinite ones are refused.
+        name: String. Name of a number in error messages.
+        of: String. Name of an example in error messages.
+        finite: Boolean. Whether infinite numbers are rejected.
 
     Example:
         >>> Numbers().read([0.5, float("inf")])
@@ -87,14 +87,14 @@ class Numbers(NamedTuple):
         return f"one {self.name} for each {self.of}, a number"
 
     def read(self, y, counts: array_ops.Tensor | None = None) -> array_ops.Tensor:
-        """Return numbers as float32 (N,), checked.
+        """Check numbers and convert them to float32 (N,).
 
         Args:
-            y: (N,) or (N, 1).
-            counts: not used.
+            y: Numbers of shape (N,) or (N, 1).
+            counts: Not used.
 
         Raises:
-            ValueError: If `y` does not have one finite number for each text.
+            ValueError: If `y` does not contain one finite number per text.
         """
         values = as_numbers(check_given(y), "y", f"{self.name}s, numbers")
         if len(values.shape) == 2 and values.shape[1] == 1:
@@ -110,12 +110,12 @@ class Numbers(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The index of one of the things that each example has.
+    """The index of one of the candidates of each example.
 
     Attributes:
-        among: one of these things, for errors.
-        of: an example, for errors.
-        name: of an index, for errors.
+        among: String. Name of a candidate in error messages.
+        of: String. Name of an example in error messages.
+        name: String. Name of an index in error messages.
 
     Example:
         >>> import tensorflow as tf
@@ -133,14 +133,14 @@ class Index(NamedTuple):
         return f"the index of the right {self.among} of each {self.of}"
 
     def read(self, y, counts: array_ops.Tensor) -> array_ops.Tensor:
-        """Return indices, (N,) int32, checked.
+        """Check indices and convert them to int32 (N,).
 
         Args:
-            y: (N,) or (N, 1) integers.
-            counts: (N,) int64, the number of things that each example has.
+            y: Integers of shape (N,) or (N, 1).
+            counts: Int64 tensor of shape (N,). Number of candidates of each example.
 
         Raises:
-            ValueError: If `y` does not have one index of a choice for each question.
+            ValueError: If `y` does not contain one valid index per example.
         """
         check_no_iterator(y, "y")
         labels = array_ops.convert_to_tensor(plain(check_given(y)))
@@ -166,16 +166,17 @@ class Index(NamedTuple):
 
 
 def check_given(y, x=None, none_is_answer: bool = False):
-    """Return labels, materialized, or raise an error for the first row that has none.
+    """Check that no label is missing, and return the labels.
 
     Args:
-        y: labels of any task in any container, or None for none at all; inside of a graph a tensor.
-        x: the inputs that they belong to.
-        none_is_answer: of questions: whether a row may be None, and texts are not looked at.
+        y: Labels of any task in any container, or None without labels. A tensor inside a graph.
+        x: Inputs of the labels. Defaults to None.
+        none_is_answer: Boolean. Whether the label of a row can be None, as for questions. If True,
+            blank texts are not checked. Defaults to False.
 
     Raises:
         ValueError: If a label is missing.
-        tf.errors.InvalidArgumentError: If a label is missing inside of `tf.data`.
+        tf.errors.InvalidArgumentError: If a label is missing inside `tf.data`.
 
     Example:
         >>> check_given(["good", None, "bad"])
@@ -188,7 +189,7 @@ def check_given(y, x=None, none_is_answer: bool = False):
     if isinstance(y, set | frozenset):
         raise invalid("y", y, "a list: a set has no order, so its labels belong to no rows")
     if y is None or isinstance(y, str | bytes | Iterator) or hasattr(y, "element_spec"):
-        return y  # which tasks refuse, or read in graphs
+        return y  # tasks reject these labels or read them in graphs
     rows = _rows(y)
     missing = {
         row: found
@@ -207,11 +208,11 @@ def check_given(y, x=None, none_is_answer: bool = False):
 
 
 def check_given_in_dataset(y: np.ndarray | list, single: bool) -> None:
-    """Raise an error for the first missing label that was read from a dataset.
+    """Raise an error for the first missing label of a dataset.
 
     Args:
-        y: of all elements.
-        single: whether the dataset is of single examples, not of batches.
+        y: Labels of all elements.
+        single: Boolean. Whether the elements of the dataset are single examples, not batches.
 
     Raises:
         ValueError: If a label is missing.
@@ -235,7 +236,7 @@ def _is_symbolic(y) -> bool:
 
 
 def _given_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
-    """Return labels inside of a graph, which fails for one that is NaN or blank."""
+    """Return labels inside a graph, which fails if a label is NaN or blank."""
     of_texts = y.dtype == array_ops.string
     rank = array_ops.TensorShape(y.shape).rank
     of_lists = isinstance(y, array_ops.RaggedTensor)
@@ -255,7 +256,7 @@ def _given_in_graph(y: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def _rows(y) -> list | np.ndarray:
-    """Return the labels of each row; an array of numbers as it is."""
+    """Return a list with the labels of each row. Arrays of numbers are returned unchanged."""
     if isinstance(y, array_ops.RaggedTensor):
         return y.to_list()
     if not isinstance(y, list | np.ndarray):
@@ -271,12 +272,12 @@ def _rows(y) -> list | np.ndarray:
     if isinstance(y, np.ndarray):
         y = y[None] if y.ndim == 0 else y
         numbers = y.dtype.kind not in "OSUVT" and not isinstance(y, np.ma.MaskedArray)
-        return y if numbers else y.tolist()  # of what is masked None
+        return y if numbers else y.tolist()  # masked values become None
     return list(y) if isinstance(y, Iterable) else []
 
 
 def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
-    """Yield rows that may have a missing value; of arrays of numbers, those that do."""
+    """Yield rows that may have a missing value. For arrays of numbers, yield the missing values."""
     if isinstance(rows, list):
         yield from enumerate(rows)
     elif rows.dtype.kind in "fcmM":
@@ -286,7 +287,7 @@ def _suspects(rows: list | np.ndarray) -> Iterator[tuple[int, object]]:
 
 
 def _find(value, blanks: bool) -> tuple[tuple, object] | None:
-    """Return the path to the first missing value in a row's labels, and this value."""
+    """Return the first missing value in the labels of a row and the path to this value."""
     if isinstance(value, str | bytes):
         return ((), value) if blanks and is_blank(value) else None
     if isinstance(value, dict):
@@ -306,7 +307,7 @@ def _find(value, blanks: bool) -> tuple[tuple, object] | None:
 
 
 def _cure(y, x, rows, missing: dict) -> str:
-    """Return code that leaves the rows out, in the words of the labels' library."""
+    """Return code that removes the rows, using the library of the labels."""
     columns = table_columns(y)
     name = getattr(y, "name", None) or getattr(y, "column_name", None)
     names = columns or ([name] if isinstance(name, str) else [])
@@ -318,7 +319,7 @@ def _cure(y, x, rows, missing: dict) -> str:
 
 
 def _steps_of_table(y, names: list, values: list) -> list[str]:
-    """Return code for the table that labels are a column of; none for other labels."""
+    """Return code for the table that contains the column of labels, or an empty list."""
     library, blank = type(y).__module__.partition(".")[0], any(map(is_blank, values))
     null = not all(map(is_blank, values))
     of_nulls, of_blanks = {
@@ -366,7 +367,7 @@ def _cure_of_rows(y, x, rows: list | np.ndarray, missing: dict) -> str:
     )
     if not blank_rows and of_values:
         there += [f"all({_condition(inner, 'label')} for label in labels)"] * bool(inner)
-    else:  # in annotations, which have many forms
+    else:  # annotations have many formats
         row, source = f"row, ({row})", f"enumerate({source})"
         there = [f"row not in {[*missing]}"]
     chosen = f"[{each} for {row} in {source} if {' and '.join(there)}]"
@@ -374,7 +375,7 @@ def _cure_of_rows(y, x, rows: list | np.ndarray, missing: dict) -> str:
 
 
 def _condition(missing: list, name: str) -> str:
-    """Return an expression that is true for a label that is none of the missing values."""
+    """Return an expression that is true if a label is not one of the missing values."""
     others = [v for v in missing if not is_blank(v) and v is not None]
     is_na = [type(value).__name__ == "NAType" for value in others]
     blanks = tuple(dict.fromkeys(value for value in missing if is_blank(value)))
@@ -388,7 +389,7 @@ def _condition(missing: list, name: str) -> str:
 
 
 def _iterable(values, name: str) -> str:
-    """Return an expression for the rows of a container, as Python values."""
+    """Return an expression that converts the rows of a container to Python values."""
     columns = table_columns(values) if not isinstance(values, dict) else None
     if columns is not None:
         return f"zip(*({name}[column] for column in {columns}))"
@@ -396,14 +397,14 @@ def _iterable(values, name: str) -> str:
         return f"zip(*{name}.values())"
     if array_ops.is_tensor(values) and not isinstance(values, np.ndarray | array_ops.RaggedTensor):
         return f"{name}.numpy().tolist()"
-    for method in ("to_pylist", "to_list", "tolist"):  # of Arrow; pandas; NumPy's masked arrays
+    for method in ("to_pylist", "to_list", "tolist"):  # Arrow, pandas, and NumPy's masked arrays
         if hasattr(values, method):
             return f"{name}.{method}()"
     return name
 
 
 def class_name(label: object) -> str:
-    """Return the name of a class that is given as a string or a number: of 1.0, as of 1, "1".
+    """Return the name of a class given as a string or number. Both 1.0 and 1 are named "1".
 
     Example:
         >>> [class_name(label) for label in ("up", b"up", 1.0, True)]
@@ -411,20 +412,21 @@ def class_name(label: object) -> str:
     """
     if isinstance(label, bytes):
         return label.decode()
-    if isinstance(label, str):  # also of an enumeration of strings, whose str is another
+    if isinstance(label, str):  # also a string enumeration, whose str() differs
         return str.__str__(label)
     is_whole = isinstance(label, float | np.floating) and float(label).is_integer()
     return str(int(label) if is_whole else label)
 
 
 def log_odd_labels(y) -> None:
-    """Log labels in memory that may not be what they seem: one line for each kind of them.
+    """Log suspicious labels in memory, with one line per kind.
 
-    Names of missing values, such as "nan"; -1 among codes; blanks at an end; names that differ only
-    by case or Unicode form; values of several types; floats and booleans in place of class indices.
+    Suspicious labels are names of missing values such as "nan", -1 among class indices, whitespace
+    at the ends of names, names that only differ by case or Unicode form, values of several types,
+    and floats or booleans instead of class indices.
 
     Args:
-        y: classes, lists of them, tags or spans, in any container.
+        y: Classes, lists of classes, tags or spans, in any container.
     """
     if y is None or _is_symbolic(y) or isinstance(y, str | bytes | Iterator):
         return
@@ -437,7 +439,9 @@ def log_odd_labels(y) -> None:
             if line:
                 logger.warning(line)
         return
-    first: dict[tuple[type, object], int] = {}  # the row of each, 1 and True and 1.0 apart
+    first: dict[
+        tuple[type, object], int
+    ] = {}  # first row of each label, with 1, True and 1.0 kept apart
     counts: collections.Counter = collections.Counter()
     for row, given in enumerate(rows if isinstance(rows, list) else rows.tolist()):
         for value in _names_in(given):
@@ -458,7 +462,7 @@ def log_odd_labels(y) -> None:
 
 
 def _names_in(value) -> Iterator:
-    """Yield the labels of a row: of spans their names, of rows of numbers none."""
+    """Yield the labels of a row: the names in spans, and nothing for rows of numbers."""
     if isinstance(value, dict):
         fields = value.get("entities", value.get("spans", [value.get("label")]))
         yield from (name for field in fields or () for name in _names_in(field))
@@ -496,7 +500,7 @@ def _marks(first: dict, counts: collections.Counter) -> str:
 
 
 def _missing_codes(first: dict, counts: Mapping) -> str:
-    """Return the line for -1 among codes from 0 on; of -1 and 1 it is a class like the other."""
+    """Return the line for -1 among class indices. In labels -1 and 1, -1 is a regular class."""
     numbers = {key[1] for key in first if key[0] in (int, float)}
     names = {key[1] for key in first if key[0] is str}
     code = next((key for key in first if key[1] in (MISSING_CODE, str(MISSING_CODE))), None)

@@ -1,9 +1,9 @@
-"""The raw inputs of a task, declared once: the columns of texts that an example has.
+"""The raw inputs of a task, declared once as the columns of texts of an example.
 
     inputs = Inputs(Text("questions", "question"), Texts("choices", "choice"))
 
-reads a tuple of columns, a list of rows, a list of dicts, and tables of pandas, polars, Arrow and
-datasets, in memory and inside of `tf.data`, with one wording for what is wrong with them.
+This reads a tuple of columns, a list of rows, a list of dicts, and tables of pandas, polars, Arrow
+and datasets, both in memory and inside `tf.data`. All of them share the same error messages.
 
 Comment letters: N examples, T texts of all their lists.
 """
@@ -27,20 +27,20 @@ from encoder_zoo.tasks.preprocessing.columns import ROWS, check_text_columns, pl
 
 ADVICE = "Expected some text: leave it out, or put a placeholder there."
 BY_NAME = "text_columns=[...], an argument of the preprocessor and of from_preset"
-MAX_SHOWN = 60  # characters of a value in an error
+MAX_SHOWN = 60  # maximum number of characters of a value in an error message
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A column with a text for each example.
+    """A column with one text per example.
 
     Attributes:
-        name: of the column, in a table and in errors.
-        one: of an entry; a table's column may be called so, too.
-        optional: whether inputs may lack it, and those after it.
-        filled: whether a text must have more than white space.
-        repeated: of the last column, whether there may be more of its kind. A list of equally many
-            texts for each example are several columns.
+        name: String. Name of the column in a table and in error messages.
+        one: String. Name of an entry. The column of a table can also have this name.
+        optional: Boolean. Whether inputs can omit this column and the columns after it.
+        filled: Boolean. Whether a text must contain more than whitespace.
+        repeated: Boolean. Whether the last column can be followed by more columns of the same kind.
+            A list with the same number of texts for each example is read as several columns.
     """
 
     name: str
@@ -51,16 +51,16 @@ class Text:
 
     @property
     def plural(self) -> str:
-        """Return what the column holds, in words."""
+        """The content of the column in words, for error messages."""
         return self.name
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor:
-        """Return the texts (N,) of a column, checked.
+        """Check a column and return its texts (N,).
 
         Args:
-            values: a list, array, tensor or column.
-            name: of the column, for errors.
-            owner: what the first column holds, for errors.
+            values: A list, array, tensor or column.
+            name: String. Name of the column in error messages.
+            owner: String. Content of the first column in error messages.
         """
         texts = as_column(values, name)
         return check_filled(texts, name) if self.filled else texts
@@ -68,7 +68,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Text):
-    """A column with a list of texts for each example, at least one, and none empty."""
+    """A column with a list of one or more texts per example, without empty texts."""
 
     @property
     def plural(self) -> str:
@@ -80,7 +80,7 @@ class Texts(Text):
 
 @dataclasses.dataclass(frozen=True)
 class TextOrTexts(Text):
-    """A column with a text for each example, or with a list of them for each."""
+    """A column with one text per example, or with a list of texts per example."""
 
     def read(self, values, name: str, owner: str) -> array_ops.Tensor | array_ops.RaggedTensor:
         if are_lists(values):
@@ -89,12 +89,14 @@ class TextOrTexts(Text):
 
 
 class Inputs:
-    """The columns of texts that a task reads, of any container.
+    """The columns of texts that a task reads from any container.
 
     Args:
-        *columns: in the order of a tuple's; optional ones last.
-        ignores_others: whether a table may have columns beside those that are found by name.
-        named: whether the preprocessor has the argument `text_columns`, for advice.
+        *columns: `Text` columns in the order of a tuple. Optional columns come last.
+        ignores_others: Boolean. Whether a table can have more columns than the columns found by
+            name.
+        named: Boolean. Whether the preprocessor has the argument `text_columns`, for advice in
+            error messages.
 
     Example:
         >>> inputs = Inputs(Text("queries", "query"), TextOrTexts("texts", "text", filled=True))
@@ -116,7 +118,7 @@ class Inputs:
         self._most = np.inf if columns[-1].repeated else len(columns)
 
     def __repr__(self) -> str:
-        """Return the forms of a tuple, such as "texts or (texts, second texts)"."""
+        """Return the possible forms of a tuple, such as "texts or (texts, second texts)"."""
         names = [column.plural for column in self._columns]
         forms = [names[:count] for count in range(self._least, len(names) + 1)]
         if self._columns[-1].repeated:
@@ -124,16 +126,18 @@ class Inputs:
         return " or ".join(f"({', '.join(form)})" if form[1:] else form[0] for form in forms)
 
     def read(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Return the columns of an input, checked: strings (N,), or ragged (N, None) of lists.
+        """Check an input and return its columns: strings (N,), or ragged strings (N, None) for
+        lists.
 
         Args:
-            x: a tuple of columns, a list of rows or of dicts, or a table; of a task that needs only
-                one column also that column.
-            names: of a table's columns, in the order declared; None: see `columns`.
+            x: A tuple of columns, a list of rows or dicts, or a table. Tasks that only need one
+                column also accept this column.
+            names: List of strings or None. Names of a table's columns, in the declared order.
+                Defaults to None (see `columns`).
 
         Raises:
-            ValueError: As for `columns`, or if a text is empty, or the columns have different
-                numbers of rows.
+            ValueError: Under the conditions of `columns`, or if a text is empty, or if the columns
+                have different numbers of rows.
         """
         found = self._found(x, names)
         owner = self._columns[0].one or self._columns[0].name
@@ -146,34 +150,36 @@ class Inputs:
                     kinds[i] = f"lists of {kinds[i]}"
             given = ", ".join(f"{n} {kind}" for n, kind in zip(counts, kinds, strict=True))
             raise ValueError(
-                f"x has {given}. Expected equally many {', '.join(kinds[:-1])} and {kinds[-1]}."
+                f"x has {given}. Expected the same number of {', '.join(kinds[:-1])} and "
+                f"{kinds[-1]}."
             )
         return read
 
     def columns(self, x, names: Sequence[str] | None = None) -> tuple:
-        """Return the columns of an input as they are, or their specifications in a dataset.
+        """Return the columns of an input without changes, or their specifications in a dataset.
 
-        A table's columns are found by their names, if it has those of all that are needed; else by
-        their order.
+        The columns of a table are found by name if the table has the names of all required columns.
+        Otherwise, they are found by their order.
 
         Args:
-            x, names: as of `read`.
+            x, names: See `read`.
 
         Raises:
-            ValueError: If a column is missing, cannot be chosen by its name, or does not hold
-                texts, or a row lacks a column.
+            ValueError: If a column is missing, cannot be found by its name, or does not contain
+                texts, or if a row has no value for a column.
         """
         return tuple(values for _, _, values in self._found(x, names))
 
     def names_in(self, table: Sequence[str], names: Sequence[str] | None = None) -> dict[str, str]:
-        """Return {name of a column of a table: what it is taken for}, in the order declared.
+        """Return a dict of the table's column names to the names of their content, in the declared
+        order.
 
         Args:
-            table: the names of its columns.
-            names: as of `read`.
+            table: List of strings. Names of the table's columns.
+            names: See `read`. Defaults to None.
 
         Raises:
-            ValueError: If a column is missing, or cannot be chosen by its name.
+            ValueError: If a column is missing, or cannot be found by its name.
 
         Example:
             >>> Inputs(Text("texts", "text")).names_in(["body"])
@@ -190,7 +196,7 @@ class Inputs:
         all_known = all(column in known for column in self._columns[: self._least])
         if all_known and (self._ignores_others or len(known) == len(table)):
             return {name: column.name for column, name in known.items()}
-        # Beside the names of all that is needed of several, another column may be anything.
+        # If several required columns are found by name, the meaning of other columns is unknown.
         in_order = self._least == 1 or not all_known
         if in_order and self._least <= len(table) <= self._most:
             found = self._in_order(table)
@@ -212,7 +218,7 @@ class Inputs:
     def _found(self, x, names: Sequence[str] | None) -> list[tuple[Text, str, object]]:
         """Return the declared column, the name and the values of each column of an input."""
         x = single_column(plain(x))
-        # Of texts alone, a dict further down is a row that is no text.
+        # In a list of texts, a dict after the first row is an invalid text.
         looked_at = x[:1] if self._least == 1 and isinstance(x, list) else x
         if isinstance(x, list) and any(isinstance(row, Mapping) for row in looked_at):
             x = self._table_of_rows(x, names)
@@ -235,7 +241,7 @@ class Inputs:
         return list(zip(columns, names, x, strict=True))
 
     def _tuple_of(self, x) -> tuple:
-        """Return the columns of a tuple, of rows, or of texts alone."""
+        """Return the columns of a tuple, of rows, or of a single column of texts."""
         if isinstance(x, tuple):
             return x
         if _holds_rows(x) and (self._least > 1 or len(x[0]) != 1):
@@ -251,7 +257,7 @@ class Inputs:
         )
 
     def _table_of_rows(self, rows: list, names: Sequence[str] | None) -> dict[str, list]:
-        """Return {name: values} of rows that are dicts, with those columns that are needed."""
+        """Convert rows that are dicts to a dict of names to values, with the required columns."""
         for i, row in enumerate(rows):
             if not isinstance(row, Mapping):
                 raise invalid(f"Row {i}", row, "a dict, as other rows are")
@@ -269,23 +275,23 @@ def _holds_rows(x) -> bool:
 
 
 def _transposed(rows, name: str) -> list[list]:
-    """Return the columns of rows that are equally long."""
+    """Convert rows of equal length to columns."""
     for i, row in enumerate(rows):
         if not isinstance(row, ROWS):
             raise invalid(f"Row {i} of {name}", row, "a list or tuple, as in row 0")
         if len(row) != len(rows[0]):
             raise ValueError(
-                f"Row {i} of {name} has {len(row)} entries, row 0 has {len(rows[0])}. Expected as "
-                "many in every row."
+                f"Row {i} of {name} has {len(row)} entries, row 0 has {len(rows[0])}. Expected the "
+                "same number in every row."
             )
     return [list(column) for column in zip(*rows, strict=True)]
 
 
 def are_lists(texts) -> bool:
-    """Return whether there is a list of texts for each example, and not one text.
+    """Return whether each example has a list of texts instead of a single text.
 
     Args:
-        texts: a column, or its specification in a dataset.
+        texts: A column, or its specification in a dataset.
 
     Example:
         >>> are_lists([["a", "b"], ["c"]]), are_lists(["a", "c"])
@@ -300,10 +306,10 @@ def are_lists(texts) -> bool:
 
 
 def as_column(x, name: str = "texts") -> array_ops.Tensor:
-    """Return a checked (N,) string tensor from a list, array, column or tensor of texts.
+    """Check a list, array, column or tensor of texts, and convert it to a string tensor (N,).
 
     Raises:
-        ValueError: If the texts are not a list, array or tensor.
+        ValueError: If the texts are not a list, array, column or tensor.
     """
     from encoder_zoo.encoders.tokenizers.text.text_input import as_text_tensor
 
@@ -314,10 +320,10 @@ def as_column(x, name: str = "texts") -> array_ops.Tensor:
 
 
 def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
-    """Return texts (N,), or raise an error for one without any character but white space.
+    """Check that texts (N,) contain more than whitespace, and return them.
 
     Raises:
-        ValueError: If a text is empty or only white space.
+        ValueError: If a text is empty or only contains whitespace.
 
     Example:
         >>> import tensorflow as tf
@@ -331,15 +337,15 @@ def check_filled(texts: array_ops.Tensor, name: str) -> array_ops.Tensor:
 
 
 def as_text_lists(lists, name: str, owner: str) -> array_ops.RaggedTensor:
-    """Return lists of texts as ragged strings (N, None), checked.
+    """Check lists of texts, and convert them to ragged strings (N, None).
 
     Args:
-        lists: a list, array, tensor or column of lists of texts.
-        name: of the lists, for errors.
-        owner: that each list belongs to, such as "question", for errors.
+        lists: A list, array, tensor or column of lists of texts.
+        name: String. Name of the lists in error messages.
+        owner: String. Name of an example in error messages, such as "question".
 
     Raises:
-        ValueError: If a row is not a list of texts, or is empty, or has an empty text.
+        ValueError: If a row is not a list of texts, is an empty list, or contains an empty text.
 
     Example:
         >>> as_text_lists([["a"], []], "choices", "question")

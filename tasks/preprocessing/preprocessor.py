@@ -1,4 +1,4 @@
-"""Base of the tasks' preprocessors: texts to examples of ids, examples to padded batches.
+"""Base class of the preprocessors, which encode texts as examples and pad examples to batches.
 
 Comment letters: B batch, L sequence.
 """
@@ -43,47 +43,48 @@ _counts = contextvars.ContextVar("counts", default=None)
 
 
 class HasBackbone(Protocol):
-    """The part of a task that a preprocessor reads: lengths and vocabulary are the backbone's."""
+    """The parts of a task that a preprocessor reads: the lengths and vocabulary of the backbone."""
 
     backbone: Backbone
 
 
 class Preprocessor(ConfigFromSignature):
-    """Base of the tasks' preprocessors.
+    """Base class of the preprocessors.
 
-    Works in two steps, so that texts are tokenized once and padded anew in every batch:
-    `encode` makes examples of different length, `collate` pads some of them into a batch.
-    Calling the preprocessor does both. All steps are TensorFlow ops, which run in `tf.data` and
-    travel inside a SavedModel; on JAX and PyTorch they are NumPy's, see `common.lazy`.
+    Preprocessing has two steps, so texts are only tokenized once, but padded for every batch.
+    `encode` converts texts to examples of variable length, and `collate` pads examples to a batch.
+    Calling the preprocessor runs both steps. All steps are TensorFlow ops, which run in `tf.data`
+    and are saved in a SavedModel. On JAX and PyTorch, NumPy replaces them (see `common.lazy`).
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: pad every batch to so many tokens and truncate longer texts; None pads to
-            the longest example of the batch and truncates to the model's longest.
+        tokenizer: A `Tokenizer` of this package.
+        sequence_length: Positive integer or None. Length to which every batch is padded and longer
+            texts are truncated. None pads to the longest example of the batch and truncates to the
+            maximum length of the model. Defaults to None.
     """
 
-    # Of the task that takes it; other tasks refuse it.
+    # Name of the task that accepts the preprocessor. Other tasks reject it.
     task_name: str | None = None
-    # The layout of presets that hold its arguments.
+    # The layout of presets that store the arguments of the preprocessor.
     folder: FolderFormat = TRANSFORMERS_FOLDER
-    # Whether the tokens of each text or pair are one example, in their order.
+    # Whether the tokens of each text or pair form one example in the original order.
     one_example_per_text = False
-    # Whether the answer to a text is pooled from those to several windows of it.
+    # Whether the answer to a text is pooled from the answers to its windows.
     pools_windows = False
-    # Advice for texts that are longer than what is read.
+    # Advice for texts that are truncated.
     truncation_advice = "Split them into shorter texts."
-    # Most tokens of a text that are read, where a preprocessor has such an argument.
+    # Maximum number of tokens that are read, if the preprocessor has such an argument.
     max_length: int | None = None
     # The columns of texts that the task reads.
     inputs: Inputs = Inputs(Text("texts"), Text("second texts", optional=True))
-    # Names of these columns in tables with others beside them, where it has such an argument.
+    # Names of these columns in tables with more columns, if it has such an argument.
     text_columns: Sequence[str] | None = None
-    # The labels of the task, such as `Numbers()`; None: it has none, or may do without.
+    # The labels of the task, such as `Numbers()`. None if labels are unsupported or optional.
     label_values: LabelValues | None = None
     fixed_settings = ("sequence_length", "max_length", "window_length", "doc_stride")
-    # Of the backbone, see `attach`.
+    # Set from the backbone, see `attach`.
     num_segments: int = 3
-    # Of the task, see `attach`.
+    # Set from the task, see `attach`.
     labels: list[str] | None = None
     num_classes: int | None = None
     problem_type: str | None = None
@@ -99,12 +100,13 @@ class Preprocessor(ConfigFromSignature):
 
     @classmethod
     def from_preset(cls, source: str | os.PathLike[str], **arguments: Any) -> Self:
-        """Return a preprocessor with the tokenizer, and the settings, of a preset.
+        """Create a preprocessor with the tokenizer and the settings of a preset.
 
         Args:
-            source: see `Task.from_preset`.
-            **arguments: of the preprocessor, such as `sequence_length=128`; `added_tokens` and how
-                much to check as for `Task.from_preset`.
+            source: String or path. See `Task.from_preset`.
+            **arguments: Keyword arguments of the preprocessor, such as `sequence_length=128`.
+                `added_tokens` and the arguments of the file checks are the same as in
+                `Task.from_preset`.
 
         Raises:
             TypeError: If an argument is unknown.
@@ -120,10 +122,13 @@ class Preprocessor(ConfigFromSignature):
         return loading.load_preprocessor(cls, source, **arguments)
 
     def attach(self, task: HasBackbone) -> None:
-        """Take labels and lengths from the task; a task calls this when it is built.
+        """Set the labels and lengths from the task. The task calls this method when it is built.
+
+        Args:
+            task: Task with a backbone.
 
         Raises:
-            ValueError: If the tokenizer or the sequence length does not fit the task's backbone.
+            ValueError: If the tokenizer or the sequence length does not match the task's backbone.
         """
         backbone = task.backbone
         if self.tokenizer.vocabulary_size > backbone.vocabulary_size:
@@ -144,61 +149,61 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def given_length(self) -> int | None:
-        """Return the most tokens of an example that were asked for; None if none were."""
+        """The requested maximum number of tokens in an example, or None."""
         return min(filter(None, (self.sequence_length, self.max_length)), default=None)
 
     @property
     def packed_length(self) -> int | None:
-        """Return the length of sequences that `fit` packs texts into; None without packing."""
+        """The length of the sequences into which `fit` packs texts, or None without packing."""
         return None
 
-    # TensorFlow's mark of what AutoGraph leaves as it is: in `dataset.map(preprocessor)` it would
-    # try to convert this package's code, and print what it cannot convert.
+    # This attribute disables AutoGraph. In `dataset.map(preprocessor)`, AutoGraph would try to
+    # convert the code of this package and print warnings about code that it cannot convert.
     autograph_info__: ClassVar[dict] = {}
 
     def __call__(self, x, y=None, sample_weight=None):
-        """Return texts as the model's `x`, `(x, y)` or `(x, y, sample_weight)`."""
+        """Convert texts to the model's inputs `x`, `(x, y)` or `(x, y, sample_weight)`."""
         return self.collate(self.encode(x, y, sample_weight))
 
     @validate_arguments
     def batched(self, dataset: tf.data.Dataset, batch_size: PositiveInt) -> tf.data.Dataset:
-        """Return a dataset of single raw inputs in batches; one of batches unchanged."""
+        """Batch a dataset of single raw inputs. A dataset of batches is returned unchanged."""
         x = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)[0]
         single = len(keras.tree.flatten(x)[0].shape) == 0
         return dataset.batch(batch_size) if single else dataset
 
     def separate(self, x, y) -> tuple:
-        """Return inputs and labels, of rows that hold both too."""
+        """Return inputs and labels, also if each row contains both."""
         return x, y
 
     def encode(
         self, x, y=None, sample_weight=None
     ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
-        """Return examples of token ids, not padded.
+        """Encode texts as examples of token ids, without padding.
 
         Args:
-            x: texts (list, array, tensor, column of pandas, polars, Arrow or datasets), or for
-                pairs a tuple of two such, a list of pairs or a table of two columns.
-            y: one label per text, or None.
-            sample_weight: one number per text, or None.
+            x: Texts: a list, array, tensor, or column of pandas, polars, Arrow or datasets. For
+                pairs, a tuple of two such columns, a list of pairs, or a table with two columns.
+            y: Labels, one per text, or None. Defaults to None.
+            sample_weight: Weights, one number per text, or None. Defaults to None.
 
         Returns:
-            Tensors with one row per example: "token_ids" (ragged), "first_length" (tokens in
-            segment 0) and, where given, "labels" and "sample_weight".
+            Dict of tensors with one row per example: "token_ids" (ragged), "first_length" (number
+                of tokens in segment 0) and, if given, "labels" and "sample_weight".
         """
         texts = self.texts_of(x)
-        # One more than is read, to count the texts that are cut. The truncation of a pair depends
-        # on the full lengths of both.
+        # Keep one more token than is read, to count the truncated texts. The truncation of a pair
+        # depends on the full lengths of both texts.
         wanted = self.max_sequence_length - 1 if len(texts) == 1 else None
         examples = self.pack([self.tokenizer.tokenize(text, wanted) for text in texts])
         return self.with_labels(examples, y, sample_weight)
 
     def texts_of(self, x) -> tuple[array_ops.Tensor | array_ops.RaggedTensor, ...]:
-        """Return the columns of texts of an input, checked, as `inputs` declares them."""
+        """Check an input and return its columns of texts, as declared by `inputs`."""
         return self.inputs.read(x, self.text_columns)
 
     def with_labels(self, examples: dict, y, sample_weight) -> dict:
-        """Return examples with their labels and weights, where these are given, checked."""
+        """Check the labels and weights, if given, and add them to the examples."""
         if y is not None:
             check_no_iterator(y, "y")
             examples["labels"] = self.encode_labels(y)
@@ -210,10 +215,10 @@ class Preprocessor(ConfigFromSignature):
     def pack(
         self, segments: list[array_ops.RaggedTensor]
     ) -> dict[str, array_ops.Tensor | array_ops.RaggedTensor]:
-        """Return examples of the tokens of one or two texts, with special tokens around them.
+        """Add special tokens to the tokens of one or two texts, and return examples.
 
         Args:
-            segments: one or two ragged (B, None) int32.
+            segments: List of one or two ragged int32 tensors of shape (B, None).
         """
         tokenizer, most, is_pair = self.tokenizer, self.max_sequence_length, len(segments) == 2
         lengths = sum(segment.row_lengths() for segment in segments)
@@ -228,32 +233,34 @@ class Preprocessor(ConfigFromSignature):
 
     @property
     def unread(self) -> str:
-        """Return what is not read of texts that are too long, in words."""
+        """Return a phrase that describes the part of long texts that is not read."""
         return "the beginning" if self.tokenizer.truncation_side == "left" else "the rest"
 
     def encode_unlabelled(self, x, sample_weight=None) -> dict:
-        """Return examples as `encode` with labels, but only marks the tokens that have one."""
+        """Encode examples as with labels, but only mark the tokens that have a label."""
         return self.encode(x, sample_weight=sample_weight)
 
     def encode_labels(self, y) -> array_ops.Tensor:
-        """Return labels as numbers: by `label_values`, where these are declared."""
+        """Convert labels to numbers with `label_values`, if it is declared."""
         if self.label_values is not None:
             return self.label_values.read(y)
         return array_ops.convert_to_tensor(y)
 
     def collate(self, examples: dict, seed=None, bucketed: Bucketed = False):
-        """Return a padded batch of encoded examples.
+        """Pad encoded examples to a batch.
 
         Args:
-            examples: from `encode`, all or some.
-            seed: (2,) int, for preprocessors that draw random numbers.
-            bucketed: Boolean, or tuple of ascending lengths. Round the length up to one of these
-                lengths, True to a power of two, for compilers that make a program for every shape.
-                Has no effect with a fixed `sequence_length`. Defaults to False.
+            examples: Dict. All or some of the examples of `encode`.
+            seed: Integer tensor of shape (2,), or None. Seed of preprocessors that draw random
+                numbers. Defaults to None.
+            bucketed: Boolean or tuple of ascending integers. Lengths to which the length of the
+                batch is rounded up, for compilers that compile a program for every shape. True
+                rounds up to a power of two. Has no effect with a fixed `sequence_length`. Defaults
+                to False.
 
         Returns:
-            `x`, `(x, y)` or `(x, y, sample_weight)`; x is `{"token_ids", "padding_mask"}` and,
-            for families with segments, "segment_ids", each (B, L).
+            `x`, `(x, y)` or `(x, y, sample_weight)`. x is `{"token_ids", "padding_mask"}` and, for
+            families with segments, "segment_ids". Each has the shape (B, L).
         """
         return pack_batch(
             self.pad(examples, bucketed), examples.get("labels"), examples.get("sample_weight")
@@ -261,7 +268,7 @@ class Preprocessor(ConfigFromSignature):
 
     @validate_arguments
     def pad(self, examples: dict, bucketed: Bucketed = False) -> dict[str, array_ops.Tensor]:
-        """Return the model's inputs (B, L) from encoded examples."""
+        """Pad encoded examples to the model's inputs (B, L)."""
         length = self.sequence_length
         if length is None and bucketed:
             longest = array_ops.cast(
@@ -283,10 +290,10 @@ class Preprocessor(ConfigFromSignature):
 
 
 def as_weights(sample_weight) -> array_ops.Tensor:
-    """Check sample weights, (B,) or (B, 1), and return them as float32, (B,).
+    """Check sample weights of shape (B,) or (B, 1), and convert them to float32 (B,).
 
     Raises:
-        ValueError: If the weights are not one number of 0 or more for each text.
+        ValueError: If the weights are not one non-negative number per text.
     """
     expected = "a number of 0 or more for each text"
     weights = as_numbers(sample_weight, "sample_weight", expected)
@@ -300,7 +307,7 @@ def as_weights(sample_weight) -> array_ops.Tensor:
 
 
 def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
-    """Return numbers as float32, in their shape.
+    """Convert numbers to a float32 tensor of the same shape.
 
     Raises:
         ValueError: If a value is not a number.
@@ -317,7 +324,7 @@ def as_numbers(values, name: str, expected: str) -> array_ops.Tensor:
 
 
 def as_valid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
-    """Return strings (N,) with U+FFFD for invalid UTF-8, inside a graph.
+    """Replace invalid UTF-8 in strings (N,) by U+FFFD, inside a graph.
 
     Example:
         >>> import tensorflow as tf
@@ -328,7 +335,7 @@ def as_valid_text(texts: array_ops.Tensor) -> array_ops.Tensor:
 
 
 def check_same_count(examples: dict) -> None:
-    """Raise a ValueError if labels or weights are not as many as the texts."""
+    """Raise a ValueError if the number of labels or weights differs from the number of texts."""
     count = examples["token_ids"].shape[0]
     for name in ("labels", "sample_weight"):
         given = examples[name].shape[0] if name in examples else count
@@ -339,14 +346,15 @@ def check_same_count(examples: dict) -> None:
 
 
 def count_truncated(is_cut: array_ops.Tensor, preprocessor: Preprocessor, what: str) -> None:
-    """Log how many texts, or pairs of texts, are longer than what a preprocessor reads of them.
+    """Log the number of texts or pairs that are longer than the maximum length of a preprocessor.
 
-    In graphs nothing is counted, but for those of datasets, see `reported_by_datasets`.
+    Texts in graphs are not counted, except for datasets (see `reported_by_datasets`).
 
     Args:
-        is_cut: (N,) bool.
-        preprocessor: that reads them; its `truncation_advice` is the line's last sentence.
-        what: such as "texts are longer than 512 tokens; the rest is not read."
+        is_cut: Boolean tensor of shape (N,). Whether each text is truncated.
+        preprocessor: The `Preprocessor`. Its `truncation_advice` is the last sentence of the log
+            line.
+        what: String, such as "texts are longer than 512 tokens; the rest is not read."
 
     Example:
         >>> import tensorflow as tf
@@ -379,10 +387,11 @@ def _log(cut: int, count: int, what: str, where: str = "") -> None:
 
 @contextlib.contextmanager
 def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
-    """Log one line of all texts that a preprocessor counts inside, at the end.
+    """Collect the counts of truncated texts inside the context, and log one line at its end.
 
     Args:
-        of_stream: the lines of the batches before, which are not logged again.
+        of_stream: Set of strings or None. Lines of earlier batches, which are not logged again.
+            Defaults to None.
     """
     if _counts.get() is not None:
         yield
@@ -393,7 +402,7 @@ def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
         yield
     finally:
         _counts.reset(token)
-    # The same line of two preprocessors, as of a student and its teacher, is one.
+    # Two preprocessors with the same line, such as a student and a teacher, log it only once.
     for cut, count, what in dict.fromkeys((*n, what) for (_, what), n in counts.items()):
         if of_stream is None:
             _log(cut, count, what)
@@ -404,7 +413,7 @@ def logged_once(of_stream: set[str] | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported_by_datasets() -> Iterator[None]:
-    """Have the pipeline that is traced inside log its first batch in which texts are cut."""
+    """Make the pipelines traced inside this context log their first batch with truncated texts."""
     logged = []
 
     def report(cut: np.ndarray, count: np.ndarray, what: bytes) -> list:

@@ -1,4 +1,4 @@
-"""Masked language modelling: pretraining, and filling in missing words.
+"""Masked language modelling, for pretraining and for predicting missing words.
 
 Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary.
 """
@@ -44,18 +44,20 @@ class MaskedLMHead(ConfigFromSignature, keras.layers.Layer):
     """The layers between the backbone and the projection onto the token embedding.
 
     Args:
-        vocabulary_size: V.
-        hidden: the layer that makes the token embedding's width of the backbone's; None: there is
-            none, and the widths are equal.
-        bias_axes: number of the bias's axes; those before the last have size 1.
-        tied: whether the projection is the token embedding's transpose; else it is a layer of the
-            head, without a bias.
+        vocabulary_size: Positive integer. Number of tokens V.
+        hidden: Keras layer or None. Layer that maps the width of the backbone to the width E of the
+            token embedding. None if the widths are equal and there is no such layer.
+        bias_axes: Positive integer. Number of axes of the bias. All axes before the last have size
+            1.
+        tied: Boolean. Whether the projection is the transposed token embedding. If False, it is a
+            layer of the head without a bias.
 
     Call arguments:
-        x: (B, M, D).
+        x: Float tensor of shape (B, M, D).
 
     Returns:
-        (B, M, E), to be multiplied by the token embedding's transpose; `bias` (V,) is then added.
+        Float tensor of shape (B, M, E). It is multiplied by the transposed token embedding, and
+        `bias` of shape (V,) is added to the product.
 
     Source: Devlin et al. 2019, released code, `get_masked_lm_output`.
 
@@ -110,16 +112,17 @@ def make_masked_lm_head(
     activation: str | None = None,
     layer_norm_epsilon: float | None = None,
 ) -> MaskedLMHead:
-    """Return a family's head, built.
+    """Create and build the masked language model head of a family.
 
     Args:
-        record: the family's of it.
-        backbone: whose tokens it fills in.
-        dtype: of the task.
-        activation, layer_norm_epsilon: instead of the family's.
+        record: `Head`. The family's record of this head.
+        backbone: A `Backbone`.
+        dtype: Keras dtype policy of the task.
+        activation, layer_norm_epsilon: Values that replace the values of the family. Default to
+            None.
 
     Raises:
-        ValueError: If the family's head has no layer that the arguments would change.
+        ValueError: If the family's head has no layer that uses the given values.
     """
     hidden = None
     if record.hidden:
@@ -139,13 +142,14 @@ def make_masked_lm_head(
 
 
 def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
-    """Return logits of all tokens, float32 (B, L, V), or at some positions (B, M, V).
+    """Compute the float32 logits of all tokens, with shape (B, L, V), or (B, M, V) at given
+    positions.
 
     Args:
-        backbone: with the token embedding.
-        head: of the task.
-        x: (B, L, D), the backbone's output.
-        positions: (B, M) int, or None.
+        backbone: `Backbone` that contains the token embedding.
+        head: `MaskedLMHead` of the task.
+        x: Float tensor of shape (B, L, D). The output of the backbone.
+        positions: Integer tensor of shape (B, M), or None. Defaults to None.
     """
     if positions is not None:
         x = take_positions(x, positions)  # (B, M, D)
@@ -153,24 +157,24 @@ def token_logits(backbone: Backbone, head: MaskedLMHead, x, positions=None):
 
 
 def project(backbone: Backbone, head: MaskedLMHead, x) -> keras.KerasTensor:
-    """Return logits of all tokens without their bias, (B, M, V), of the backbone's output."""
+    """Compute the logits (B, M, V) of all tokens without bias from the output of the backbone."""
     if not head.tied:
         return head.output_dense(head(x))
     return backbone.embeddings.token_embedding(head(x), reverse=True)
 
 
 def with_bias(head: MaskedLMHead, logits) -> keras.KerasTensor:
-    """Return logits (..., V) plus the head's bias, if it has one, float32."""
-    # The loss is taken in float32 also under mixed precision.
+    """Add the bias of the head, if any, to logits (..., V) and convert them to float32."""
+    # The loss is computed in float32, also with mixed precision.
     logits = ops.cast(logits, "float32")
     return logits + ops.cast(head.bias, "float32") if head.tied else logits
 
 
 def check_head_representable(task: keras.Model) -> None:
-    """Raise an error if the Hugging Face format has no field for a setting of a task's head.
+    """Check that the Hugging Face format can store the settings of a task's head.
 
     Args:
-        task: with a `MaskedLMHead`, and `head_activation` and `head_layer_norm_epsilon`.
+        task: Task with a `MaskedLMHead`, `head_activation` and `head_layer_norm_epsilon`.
 
     Raises:
         ValueError: If the Hugging Face format has no field for a setting of the head.
@@ -190,20 +194,21 @@ def check_head_representable(task: keras.Model) -> None:
 
 
 def masked_lm_loss() -> keras.losses.Loss:
-    """Return the cross-entropy over real predictions: examples have different numbers of them."""
+    """Return the cross-entropy over masked tokens without padding, whose number varies by
+    example."""
     return keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction="mean_with_sample_weight"
     )
 
 
 def token_metrics() -> list[keras.metrics.Metric]:
-    """Return loss and accuracy of one of several outputs."""
+    """Return the loss and accuracy metrics for one of several outputs."""
     loss = keras.metrics.SparseCategoricalCrossentropy("loss", from_logits=True)
     return [loss, keras.metrics.SparseCategoricalAccuracy("accuracy")]
 
 
 class _MaskedLMFolder(FolderFormat):
-    """Transformers' layout, for heads that it has."""
+    """The folder layout of transformers, for heads that this layout supports."""
 
     def config_fields(self, task: MaskedLM) -> dict[str, object]:
         check_head_representable(task)
@@ -211,7 +216,7 @@ class _MaskedLMFolder(FolderFormat):
 
 
 class MaskingPresetArguments(TaskPresetArguments, total=False):
-    """Keyword arguments that the preprocessors of pretraining share."""
+    """Keyword arguments that all pretraining preprocessors share."""
 
     mask_rate: float
     whole_words: bool
@@ -230,26 +235,30 @@ class MaskedLMPresetArguments(MaskingPresetArguments, total=False):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class MaskedLM(Task):
-    """Predicts masked tokens, the pretraining of BERT and RoBERTa; for XLNet, tokens in an order.
+    """Predict masked tokens, as in the pretraining of BERT and RoBERTa, or permuted tokens for
+    XLNet.
 
-    XLNet's tokens are not replaced: each is predicted by a stream of its own, from the tokens that
-    are not to be predicted and from those that come before it in a random order, the input
-    "prediction_order" (B, L), see `XLNetBackbone.predictions`. `fill_mask` predicts all masks at
+    XLNet does not replace tokens. A separate stream predicts each token from the tokens that are
+    not predicted and from the tokens before it in a random order. The input "prediction_order" (B,
+    L) contains this order (see `XLNetBackbone.predictions`). `fill_mask` predicts all masks at
     once.
 
     Args:
-        backbone: any `Backbone`.
-        preprocessor: a `MaskedLMPreprocessor`, for raw text.
-        head_activation: of the layer before the output projection; None is the family's, which is
-            mostly that of the backbone. KerasHub's heads have one of their own.
-        head_layer_norm_epsilon: likewise; None is the backbone's.
+        backbone: A `Backbone`.
+        preprocessor: A `MaskedLMPreprocessor` for raw text, or None. Defaults to None.
+        head_activation: String or None. Activation of the layer before the output projection. Heads
+            of KerasHub have their own activation. Defaults to None, which uses the activation of
+            the family's head. In most families, it is the activation of the backbone.
+        head_layer_norm_epsilon: Float or None. Epsilon of the layer normalization in the head.
+            Defaults to None, which uses the epsilon of the backbone.
 
     Call arguments:
-        inputs: the preprocessor's outputs; without "mask_positions" there are logits for every
-            position.
+        inputs: Dict. The outputs of the preprocessor. Without "mask_positions", the logits of every
+            position are computed.
 
     Returns:
-        (B, M, V) float32 logits at the masked positions, or (B, L, V).
+        Float32 tensor of shape (B, M, V) or (B, L, V). The logits at the masked positions, or at
+        every position.
 
     Source: Devlin et al. 2019, section 3.1.
 
@@ -308,16 +317,16 @@ class MaskedLM(Task):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[MaskedLMPresetArguments]
     ) -> Self:
-        """Load a masked language model; see `Task.from_preset`.
+        """Load a masked language model. See `Task.from_preset`.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `head_activation`, `head_layer_norm_epsilon`; of the preprocessor
-                `sequence_length`, `mask_rate`, `whole_words`, `dynamic`, `pack_texts`,
-                `across_documents`, `seed`; `dropout`, `dtype` and others of the backbone;
-                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
-                checks.
+            source: String or path. A name of `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **arguments: Keyword arguments of the model: `head_activation`,
+                `head_layer_norm_epsilon`. Arguments of the preprocessor: `sequence_length`,
+                `mask_rate`, `whole_words`, `dynamic`, `pack_texts`, `across_documents`, `seed`.
+                Arguments of the backbone, such as `dropout` and `dtype`. `added_tokens` for the
+                tokenizer. Checks of the files: `verify`, `max_bytes`, `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -334,8 +343,8 @@ class MaskedLM(Task):
         name = "predictions" if self._in_order else "sequence_output"
         if name not in encoded:
             raise ValueError(
-                f"A MaskedLM of {self.backbone.family.name} predicts by a stream of its own, which "
-                "Distillation does not run. Use another objective or family."
+                f"A MaskedLM of {self.backbone.family.name} predicts with a separate stream, which "
+                "Distillation does not support. Use another objective or family."
             )
         return token_logits(self.backbone, self.head, encoded[name], inputs.get("mask_positions"))
 
@@ -364,27 +373,31 @@ class MaskedLM(Task):
         missing: Missing = "error",
         targets: Sequence[str] | None = None,
     ) -> list[FilledMask] | list[list[FilledMask]]:
-        """Return the most probable tokens at the mask tokens of each text.
+        """Predict the most probable tokens at the mask tokens of each text.
 
         Args:
-            texts: a text or a list of texts; each holds the family's mask token (`[MASK]`,
-                `<mask>`) at least once.
-            top_k: how many tokens for each mask.
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
-            targets: List of strings or None. Words or tokens to choose among, each a single token
-                of the vocabulary. Scores stay probabilities among all tokens. Defaults to None,
+            texts: A text or a list of texts. Each text must contain the mask token of the family
+                (`[MASK]`, `<mask>`) at least once.
+            top_k: Positive integer. Number of tokens for each mask. Defaults to 5.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
+            targets: List of strings or None. Candidate words or tokens. Each must be a single token
+                of the vocabulary. Scores remain probabilities among all tokens. Defaults to None,
                 which means all tokens.
 
         Returns:
-            For each text the `top_k` best as `{"token", "text", "score"}`, the best first: the
-            token, the text with it filled in, its probability. For a text with several masks a
-            list of such lists, each with one mask filled in: a type checker takes it for one mask.
-            For a single text its list alone.
+            List of the `top_k` best tokens for each text, the best first. Each is `{"token",
+            "text", "score"}` with the token, the text in which the token replaces the mask, and the
+            probability of the token. A text with several masks has one such list for each mask, and
+            each text replaces only one mask. The type annotation only describes texts with one
+            mask. For a single text, only its list is returned.
 
         Raises:
-            ValueError: If a text holds no mask token, or if a target is not a single token.
+            ValueError: If a text does not contain a mask token, or if a target is not a single
+                token.
         """
         check_preprocessor(self, texts)
         return self._answers.fill_mask(texts, top_k, batch_size, missing, targets)
@@ -401,15 +414,16 @@ class MaskedLM(Task):
 
     @validate_arguments
     def signatures(self, top_k: PositiveInt = 5) -> dict[str, Callable]:
-        """Return `fill_mask` of "text" for exports.
+        """Return the signature of an export, which runs `fill_mask` on "text".
 
         Args:
-            top_k: as for `fill_mask`.
+            top_k: Positive integer. See `fill_mask`. Defaults to 5.
 
         Returns:
-            A function whose results are "count" (N,), the number of masks of every text, and
-            "token", "text" and "score", (N, M, top_k) with M the most masks of a text. Masks after
-            the model's longest are not counted.
+            Dict with one function. Its results are "count" of shape (N,), the number of masks in
+            each text, and "token", "text" and "score" of shape (N, M, top_k), where M is the
+            maximum number of masks in a text. Masks after the maximum length of the model are not
+            counted.
         """
 
         def run(examples, counts):
@@ -419,7 +433,7 @@ class MaskedLM(Task):
         return {"serving_default": self._answers.trace_masks(run, top_k)}
 
     def _mask_logits(self, examples: dict) -> array_ops.Tensor:
-        """Compute the logits (masks, V) in all examples."""
+        """Compute the logits (masks, V) of the masks in all examples."""
         inputs, real = self._answers.mask_inputs(examples)
         return array_ops.boolean_mask(self(inputs, training=False), real)
 

@@ -1,4 +1,4 @@
-"""Replaced-token detection: a small generator fills in masks, the backbone finds where.
+"""Replaced-token detection. A small generator fills in masks, and the backbone detects them.
 
 Comment letters: B batch, L sequence, D hidden, M masked positions, V vocabulary.
 """
@@ -52,7 +52,7 @@ class ReplacedTokensPresetArguments(MaskingPresetArguments, total=False):
 
 
 class _Folder(FolderFormat):
-    """Transformers' layout, without the generator, which only training uses."""
+    """The folder layout of transformers, without the generator, which is only used in training."""
 
     def weights(self, task: ReplacedTokenDetection) -> list[keras.Variable]:
         return task.generator.weights
@@ -60,12 +60,12 @@ class _Folder(FolderFormat):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class ReplacedTokenDetection(Task):
-    """Detects replaced tokens: ELECTRA's and DeBERTa-v3's pretraining.
+    """Detect replaced tokens, as in the pretraining of ELECTRA and DeBERTa-v3.
 
-    A generator, a small masked language model on the same embeddings, fills in the masks with
-    tokens drawn from its probabilities; the backbone, the discriminator, learns which tokens are
-    not the text's own, and the generator learns to fill in masks. After pretraining, the
-    discriminator is fine-tuned:
+    The generator is a small masked language model with the same embeddings. It replaces the masks
+    with tokens sampled from its predictions and is trained to predict the original tokens. The
+    backbone is the discriminator, which is trained to detect the replaced tokens. After
+    pretraining, the discriminator is fine-tuned:
 
         pretraining.fit(texts, epochs=10)
         pretraining.save_to_preset("my_electra")
@@ -73,28 +73,34 @@ class ReplacedTokenDetection(Task):
         SequenceClassifier.from_preset("my_electra", labels=labels).fit(...)
 
     Args:
-        backbone: an `ElectraBackbone` or a `DebertaV2Backbone`, the discriminator.
-        preprocessor: a `ReplacedTokenDetectionPreprocessor`, for raw text.
-        generator_size: width of the generator as a share of the backbone's: of its hidden layers,
-            its attention heads and its feed-forward nets. None is the family's: 1/4 for ELECTRA
-            (whose paper takes 1/3 for base models), 1 for DeBERTa-v3.
-        detection_weight: of the discriminator's loss; the generator's has 1.
-        generator_depth: share of the backbone's blocks that the generator has. None is the
-            family's: 1 for ELECTRA, 1/2 for DeBERTa-v3.
+        backbone: An `ElectraBackbone` or a `DebertaV2Backbone`. The discriminator.
+        preprocessor: A `ReplacedTokenDetectionPreprocessor` for raw text, or None. Defaults to
+            None.
+        generator_size: Float or None. Width of the generator as a fraction of the backbone's width.
+            It applies to the hidden layers, the attention heads and the feed-forward layers.
+            Defaults to None, which uses the value of the family: 1/4 for ELECTRA (the paper uses
+            1/3 for base models) and 1 for DeBERTa-v3.
+        detection_weight: Float. Weight of the discriminator's loss, relative to the generator's
+            loss.
+        generator_depth: Float or None. Number of blocks of the generator as a fraction of the
+            backbone's blocks. Defaults to None, which uses the value of the family: 1 for ELECTRA
+            and 1/2 for DeBERTa-v3.
 
     Call arguments:
-        inputs: the preprocessor's outputs; without "mask_positions" no token is replaced.
+        inputs: Dict. The outputs of the preprocessor. Without "mask_positions", no token is
+            replaced.
 
     Returns:
-        Without "mask_positions" (B, L) float32, the logit of each token's having been replaced.
-        With them `{"generator": (B, M, V) float32 logits, "detection": (B, L) float32 logits,
-        "token_ids": (B, L) int32}`, where the last are the tokens after the generator.
+        Without "mask_positions", a float32 tensor of shape (B, L) with the logit that each token
+        was replaced. With "mask_positions", `{"generator": (B, M, V) float32 logits, "detection":
+        (B, L) float32 logits, "token_ids": (B, L) int32}`. "token_ids" contains the tokens after
+        the replacement.
 
     Source: Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than
-    Generators, sections 2 and 3.2, appendix A. DeBERTa-v3's head and generator are those of He et
-    al. 2023, DeBERTaV3, section 3.1, and its released code; but both share their embeddings as
-    ELECTRA's do, and not as in section 3.3, where the discriminator's gradients do not change the
-    generator's.
+    Generators, sections 2 and 3.2, appendix A. The head and generator of DeBERTa-v3 follow He et
+    al. 2023, DeBERTaV3, section 3.1, and its released code. However, the embeddings are shared as
+    in ELECTRA. Section 3.3 of DeBERTaV3 stops the discriminator's gradients at the generator's
+    embeddings.
 
     Example:
         >>> import numpy as np
@@ -133,7 +139,7 @@ class ReplacedTokenDetection(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         if self.head_record.pair:
             raise ValueError(
-                f"The family {backbone.family.name!r} has no head that tells replaced tokens. "
+                f"The family {backbone.family.name!r} has no head for replaced-token detection. "
                 "Pretrain it with Pretraining or MaskedLM."
             )
         default = backbone.family.generator
@@ -152,12 +158,13 @@ class ReplacedTokenDetection(Task):
     def from_preset(
         cls, source: str | os.PathLike[str], **arguments: Unpack[ReplacedTokensPresetArguments]
     ) -> Self:
-        """Load a model that tells replaced tokens; see `Task.from_preset`.
+        """Load a model for replaced-token detection. See `Task.from_preset`.
 
         Args:
-            source: as for `MaskedLM`.
-            **arguments: `generator_size`, `generator_depth`, `detection_weight`, and those of
-                `MaskedLM` but for its head's.
+            source: String or path. See `MaskedLM.from_preset`.
+            **arguments: `generator_size`, `generator_depth`, `detection_weight`, and the keyword
+                arguments of `MaskedLM.from_preset`, except `head_activation` and
+                `head_layer_norm_epsilon`.
         """
         return super().from_preset(source, **arguments)
 
@@ -172,7 +179,7 @@ class ReplacedTokenDetection(Task):
         return {"generator": logits, "detection": detection, "token_ids": token_ids}
 
     def _detected(self, inputs, training):
-        """Return logits (B, L)."""
+        """Compute the detection logits (B, L)."""
         x = self.encoded(inputs, training)["sequence_output"]  # (B, L, D)
         first = None
         if self.head.first_norm is not None:
@@ -180,19 +187,19 @@ class ReplacedTokenDetection(Task):
         return ops.squeeze(self.head(x, training=training, first=first), -1)
 
     def _drawn(self, logits):
-        """Return tokens (B, M) drawn with the generator's probabilities, without a gradient."""
+        """Sample tokens (B, M) from the generator's predictions, without a gradient."""
         batch, count, size = ops.shape(logits)
         flat = ops.reshape(ops.stop_gradient(logits), (-1, size))
         drawn = keras.random.categorical(flat, 1, dtype="int32", seed=self.draws)
         return ops.reshape(drawn, (batch, count))
 
     def _filled_in(self, inputs, drawn):
-        """Return the tokens (B, L) of the text, with those that were drawn at the masks."""
+        """Return the tokens (B, L) of the texts, with the sampled tokens at the masks."""
         positions = ops.cast(inputs["mask_positions"], "int32")  # (B, M)
         own = ops.cast(inputs["token_ids"], "int32")
         masked = ops.cast(inputs["masked_token_ids"], "int32")
         own_there, masked_there = (ops.take_along_axis(x, positions, 1) for x in (own, masked))
-        # Examples with fewer masks than M are filled up with positions that are not masked.
+        # Examples with fewer than M masks are padded with positions that are not masked.
         new = ops.where(own_there != masked_there, drawn, own_there)
         examples = ops.arange(ops.shape(own)[0], dtype="int32")[:, None]
         indices = ops.stack([ops.broadcast_to(examples, ops.shape(positions)), positions], -1)
@@ -218,7 +225,7 @@ class ReplacedTokenDetection(Task):
 
     @property
     def objective(self) -> Objective:
-        """Return that of the generator; `compute_loss` adds the discriminator's loss."""
+        """The objective of the generator. `compute_loss` adds the loss of the discriminator."""
         return Objective(
             masked_lm_loss,
             _metrics,
@@ -230,17 +237,17 @@ class ReplacedTokenDetection(Task):
         )
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Return the sum of both losses, each over its own tokens of the whole batch.
+        """Compute the sum of both losses, each averaged over its own tokens in the whole batch.
 
-        Weights of texts, which the preprocessor makes weights of tokens, are those of both; weights
-        (B, M) are those of the masked tokens, the generator's alone.
+        The preprocessor converts weights of texts to weights of tokens, which apply to both losses.
+        Weights of shape (B, M) only apply to the masked tokens and the generator's loss.
         """
         masked, weights = weights_of_losses(sample_weight)
         loss = super().compute_loss(x, y, y_pred["generator"], masked, training)
         replaced, real = replaced_tokens(x, y_pred, weights)
         logits = y_pred["detection"]
         detection = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True), of_tokens=True)
-        # An axis of one, over which Keras's loss takes its mean.
+        # An axis of size 1, because the Keras loss averages over the last axis.
         detection = detection(replaced[..., None], logits[..., None], real)[0]
         return loss + self.detection_weight * detection
 
@@ -259,18 +266,21 @@ class ReplacedTokenDetection(Task):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ) -> list[ReplacedToken] | list[list[ReplacedToken]]:
-        """Return the probability of each token of each text that it has been replaced.
+        """Compute the probability that each token of a text was replaced.
 
         Args:
-            texts: a text or a list of texts. Of those longer than the model takes, the tokens
-                that it takes.
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            texts: A text or a list of texts. Texts are truncated to the maximum length of the
+                model.
+            batch_size: Positive integer or None. Number of texts per batch. Defaults to None, which
+                means 32.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            For each text `{"token", "start", "end", "score"}` of its tokens, in their order; start
-            and end count characters of the text. For a single text its list alone.
+            List of `{"token", "start", "end", "score"}` for each text, in the order of its tokens.
+            "start" and "end" are character offsets in the text. For a single text, only its list is
+            returned.
         """
         check_preprocessor(self, texts)
         return self._answers.detect(texts, batch_size, missing)
@@ -280,11 +290,12 @@ class ReplacedTokenDetection(Task):
         return DetectionAnswers(self.preprocessor, self)
 
     def signatures(self) -> dict[str, Callable]:
-        """Return `detect` of "text" for exports.
+        """Return the signature of an export, which runs `detect` on "text".
 
         Returns:
-            A function whose results are "count" (N,), the number of tokens of every text, and
-            "token", "start", "end" and "score", (N, T) with T the most tokens of a text.
+            Dict with one function. Its results are "count" of shape (N,), the number of tokens in
+            each text, and "token", "start", "end" and "score" of shape (N, T), where T is the
+            maximum number of tokens in a text.
         """
 
         def run(examples):
@@ -294,11 +305,11 @@ class ReplacedTokenDetection(Task):
 
 
 def weights_of_losses(sample_weight) -> tuple:
-    """Return the weights (B, M) of the generator's loss, and (B, L) of the detection's, or None.
+    """Return the weights of the generator's loss (B, M) and of the detection loss (B, L), or None.
 
     Args:
-        sample_weight: both, by these names, as the preprocessor makes them of the texts' weights;
-            (B, M), the generator's alone; or None.
+        sample_weight: Dict with both weights, as the preprocessor computes them from the weights of
+            texts. Or a tensor of shape (B, M) for the generator's loss only, or None.
 
     Raises:
         ValueError: If `sample_weight` does not have a weight for each token.
@@ -315,12 +326,14 @@ def weights_of_losses(sample_weight) -> tuple:
 
 
 def replaced_tokens(x: dict, y_pred: dict, weights=None) -> tuple:
-    """Return two (B, L) float32: 1 where a token was replaced, and the weight of each token.
+    """Return float32 labels (B, L), 1 for each replaced token, and the weights (B, L) of the
+    tokens.
 
     Args:
-        x: the model's inputs.
-        y_pred: its outputs.
-        weights: (B, L) of the texts of the tokens, or None.
+        x: Dict. Inputs of the model.
+        y_pred: Dict. Outputs of the model.
+        weights: Float tensor of shape (B, L) or None. Weights of the texts, repeated for their
+            tokens. Defaults to None.
     """
     token_ids = ops.cast(x["token_ids"], "int32")
     replaced = ops.cast(ops.cast(y_pred["token_ids"], "int32") != token_ids, "float32")
@@ -343,7 +356,7 @@ def _metrics() -> dict:
 
 
 def _tokens_of_both(x: dict, y, y_pred: dict, sample_weight) -> tuple:
-    """Return labels, outputs and weights of both outputs, each token as an example of its own."""
+    """Return labels, outputs and weights of both outputs, with one row per token."""
     masked, weights = weights_of_losses(sample_weight)
     replaced, real = replaced_tokens(x, y_pred, weights)
     scores = ops.sigmoid(y_pred["detection"])
@@ -355,15 +368,16 @@ def _tokens_of_both(x: dict, y, y_pred: dict, sample_weight) -> tuple:
 
 
 def generator_backbone(backbone: Backbone, size: float, depth: float) -> Backbone:
-    """Return a generator for a discriminator: smaller, on the same embeddings.
+    """Create a smaller generator for a discriminator, with the same embeddings.
 
     Args:
-        backbone: the discriminator.
-        size: share of its widths.
-        depth: share of its blocks; there is one at least.
+        backbone: A `Backbone`. The discriminator.
+        size: Float. Width as a fraction of the discriminator's width.
+        depth: Float. Number of blocks as a fraction of the discriminator's blocks. The generator
+            has at least one block.
 
     Raises:
-        ValueError: If `size` does not make a width that is a multiple of the heads.
+        ValueError: If the resulting width is not a multiple of the number of heads.
     """
     sizes = ("hidden_dim", "num_heads", "intermediate_dim")
     hidden_dim, num_heads, intermediate_dim = (

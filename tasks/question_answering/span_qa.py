@@ -68,7 +68,7 @@ class SpanQAPresetArguments(TaskPresetArguments, total=False):
 
 
 class SpanQAFolder(FolderFormat):
-    """Transformers' layout, whose config.json has the sizes of a beam."""
+    """The folder layout of transformers, with the sizes of a beam in config.json."""
 
     def arguments(self, checkpoint: Checkpoint, given: Mapping) -> dict[str, object]:
         record, config = SpanQA.head_of(checkpoint.family).beam, checkpoint.config
@@ -82,46 +82,50 @@ class SpanQAFolder(FolderFormat):
 
 @keras.saving.register_keras_serializable(package="encoder_zoo")
 class SpanQA(Task):
-    """Answers questions by the first and last token of a span of the context.
+    """Answer questions by a span of the context (extractive question answering).
 
     Args:
-        backbone: any `Backbone`; no pooler is needed.
-        preprocessor: a `SpanQAPreprocessor`, for raw text.
-        dropout: before the output layer, in training, in families whose head has one there; None
-            is the backbone's. BERT's and RoBERTa's have none.
-        null_threshold: default of `answer` and exports; `evaluate_answers` sets it, and it is saved
-            with the preset.
-        beam: (start_n_top, end_n_top) of XLNet's head with a beam: how many start positions are
-            tried, and how many end positions after each, at most 100. The end position depends on
-            the start position, and a third output says that there is no answer. None computes
-            both by themselves. `from_preset` reads it from the checkpoint, whose class is
+        backbone: A `Backbone`. It does not need a pooler.
+        preprocessor: A `SpanQAPreprocessor` for raw text, or None. Defaults to None.
+        dropout: Float between 0 and 1, or None. Dropout rate before the output layer, for families
+            whose head has dropout at this position. The heads of BERT and RoBERTa do not. Defaults
+            to None, which uses the rate of the backbone.
+        null_threshold: Float or None. Default of `answer` and exports. `evaluate_answers` sets it,
+            and it is saved with the preset. Defaults to None.
+        beam: Tuple `(start_n_top, end_n_top)` or None. Beam sizes of XLNet's head: the number of
+            start positions, and the number of end positions for each start position, at most 100.
+            In this head, the end position depends on the start position, and a third output
+            predicts whether there is no answer. None predicts both positions independently.
+            `from_preset` reads the sizes from the checkpoint. Its class is
             `XLNetForQuestionAnswering` with a beam and `XLNetForQuestionAnsweringSimple` without.
+            Defaults to None.
 
-    `fit` and `evaluate` take as x `(questions, contexts)`, or examples as `read_squad` gives them,
-    `[{"question", "context", "answers"}]`; or a `tf.data.Dataset` of either. They take as y for
-    every question `{"text", "answer_start"}` or a list of such, whose first is learned; None
-    or an empty list if there is no answer. y is not given with examples. `validation_data` is
-    `((questions, contexts), answers)`, examples, or a dataset. Errors name the example: "Example 3:
-    the answer 'cat' does not stand at character 7 ..."
+    `x` of `fit` and `evaluate` is `(questions, contexts)`, a list of examples `[{"question",
+    "context", "answers"}]` as from `read_squad`, or a `tf.data.Dataset` of either. `y` contains
+    `{"text", "answer_start"}` or a list of such answers for each question. `fit` learns the first
+    answer of a list. None or an empty list means that there is no answer. Do not pass `y` for
+    examples, which contain their answers. `validation_data` is `((questions, contexts), answers)`,
+    examples, or a dataset. Error messages name the example, such as "Example 3: the answer 'cat'
+    does not stand at character 7 ..."
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict. The outputs of the preprocessor.
 
     Returns:
-        (B, 2, L) float32 logits: of the answer's first, and of its last token. With a beam
-        (B, 1 + start_n_top * end_n_top, 4): row 0 is [0, 0, the logit of "no answer", 0], each
-        other one a span, [start position, end position, and the logarithms of their
-        probabilities]. In `fit` and `evaluate`, with the input "answer_start", (B, 3, L): the
-        log-probabilities of start positions, and of end positions after the answer's own start
-        position, and the logit of "no answer":
-        "accuracy", "exact_match" and "f1" are of these, and higher than those of answers, which
-        `evaluate_answers` measures.
+        Float32 tensor of shape (B, 2, L). The logits of the first and of the last token of the
+        answer. With a beam, the shape is (B, 1 + start_n_top * end_n_top, 4). Row 0 is [0, 0, logit
+        of "no answer", 0]. Every other row is a span [start position, end position, log-probability
+        of the start, log-probability of the end]. In `fit` and `evaluate` with a beam, which pass
+        the input "answer_start", the shape is (B, 3, L): the log-probabilities of start positions,
+        the log-probabilities of end positions given the true start position, and the logit of "no
+        answer". The metrics "accuracy", "exact_match" and "f1" are computed from these outputs, so
+        they are higher than the metrics of answers, which `evaluate_answers` computes.
 
     Raises:
         ValueError: If `beam` is True and the family has no head with a beam.
 
-    Source: Devlin et al. 2019, sections 4.2 and 4.3; of the beam, Yang et al. 2019, XLNet, the code
-    released with it.
+    Source: Devlin et al. 2019, sections 4.2 and 4.3. The beam follows the released code of Yang et
+    al. 2019, XLNet.
 
     Example:
         >>> import numpy as np
@@ -175,12 +179,12 @@ class SpanQA(Task):
         """Load a model for question answering, or an encoder with a new head.
 
         Args:
-            source: a name of `list_presets()`, a folder, `hf://organisation/name[@revision]`, or
-                `kaggle://...`.
-            **arguments: `null_threshold`, `beam`; of the preprocessor `sequence_length`,
-                `window_length`, `doc_stride`; `dropout`, `dtype` and others of the backbone;
-                `added_tokens` of the tokenizer; `verify`, `max_bytes`, `allow_nonfinite` of the
-                checks.
+            source: String or path. A name of `list_presets()`, a folder,
+                `hf://organisation/name[@revision]`, or `kaggle://...`.
+            **arguments: Keyword arguments of the model: `null_threshold`, `beam`. Arguments of the
+                preprocessor: `sequence_length`, `window_length`, `doc_stride`. Arguments of the
+                backbone, such as `dropout` and `dtype`. `added_tokens` for the tokenizer. Checks of
+                the files: `verify`, `max_bytes`, `allow_nonfinite`.
         """
         return super().from_preset(source, **arguments)
 
@@ -233,7 +237,7 @@ class SpanQA(Task):
         return loss + self._loss_of_no_answer(x, y, y_pred, sample_weight) if self.beam else loss
 
     def _loss_of_no_answer(self, x, y, y_pred, sample_weight):
-        """Return half the mean cross-entropy of whether there is no answer, as XLNet's code."""
+        """Return half of the mean cross-entropy of "no answer", as in the code of XLNet."""
         mean = BatchLoss(keras.losses.BinaryCrossentropy(from_logits=True))
         logits = y_pred[:, 2, :1]
         last = last_positions(add_padding_mask(x)["padding_mask"])  # (B, 1), of the start token
@@ -243,13 +247,13 @@ class SpanQA(Task):
     @property
     def objective(self) -> Objective:
         return Objective(
-            # Over (B, 2): the mean of the two cross-entropies.
+            # The mean of the two cross-entropies, over (B, 2).
             functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True),
             lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
             "softmax",
             own_metrics={"exact_match": squad.SpanExactMatch, "f1": squad.SpanF1},
             pads_classes=True,
-            fills_batches=not self.beam,  # whose loss is a sum of two
+            fills_batches=not self.beam,  # the loss with a beam is a sum of two losses
             inputs_of_metrics=squad.of_bounds,
         )
 
@@ -310,38 +314,44 @@ class SpanQA(Task):
         batch_size: PositiveInt | None = None,
         missing: Missing = "error",
     ):
-        """Return the answers that the contexts give.
+        """Find the answers to questions in their contexts.
 
         Args:
-            question: a question, or a list of them.
-            context: as many contexts, or one that all the questions are about; or, for a single
-                question, a list of passages, of which the best answer is searched.
-            top_k: how many answers for each question.
-            max_answer_length: in tokens.
-            null_threshold: "" (no answer) is returned where the score of no answer exceeds the
-                best span's by more than this; 0 is a good start, `float("inf")` always answers.
-                None is the best one that `evaluate_answers` found on questions with and without an
-                answer, and before that always answers. With a beam it is compared to the logit of
-                "no answer".
-            batch_size: default 32.
-            missing: What rows without text get, whose text is None, NaN or blank. "none" is for an
-                answer of None; "error", the default, for an error that names the first of them.
+            question: A question, or a list of questions.
+            context: List with one context per question, or a single context for all questions. For
+                a single question, it can be a list of passages, and the best answer in all passages
+                is returned.
+            top_k: Positive integer or None. Number of answers per question. Defaults to None.
+            max_answer_length: Positive integer. Maximum length of an answer in tokens. Defaults to
+                30.
+            null_threshold: Float or None. The answer is "" (no answer) if the score of "no answer"
+                exceeds the score of the best span by more than this value. 0 is a good start, and
+                `float("inf")` always answers. With a beam, the value is compared with the logit of
+                "no answer". Defaults to None, which uses the threshold that `evaluate_answers`
+                found on questions with and without answers. If `evaluate_answers` did not set a
+                threshold, None always answers.
+            batch_size: Positive integer or None. Number of windows per batch. Defaults to None,
+                which means 32.
+            missing: String. How to handle rows whose text is None, NaN or blank. "none" returns
+                None for the row. "error" raises an error that names the first such row. Defaults to
+                "error".
 
         Returns:
-            `{"text", "start", "end", "score"}` for a single question, a list of such for a list;
-            with `top_k` a list of them for each question, the best first. Start and end count the
-            characters of the caller's context; no answer is "" from 0 to 0. The score is the
-            answer's share among all spans of all windows, with a beam among those that it found
-            in each window. Of passages an answer has also "passage", the index of its passage,
-            None for no answer; the share is among the spans of all passages.
+            `{"text", "start", "end", "score"}` for a single question, or a list of such answers for
+            a list. With `top_k`, a list of answers for each question, the best first. "start" and
+            "end" are character offsets in the context. "" has the offsets 0 and 0. The score is the
+            probability of the answer among all spans of all windows, or with a beam among the spans
+            of the beam in each window. For passages, each answer also has "passage", the index of
+            its passage, or None for no answer. Its score is the probability among the spans of all
+            passages.
 
         Raises:
-            ValueError: If a context is empty, a question is too long, there is no passage, or
-                `top_k` or `max_answer_length` is less than 1.
+            ValueError: If a context is empty, if a question is too long, if the list of passages is
+                empty, or if `top_k` or `max_answer_length` is less than 1.
 
-        Source: of passages, Clark and Gardner 2018, Simple and Effective Multi-Paragraph Reading
-        Comprehension, section 3.2: their spans are ranked by scores that were not normalized. Those
-        of a beam are log-probabilities, normalized in each window.
+        Source: The spans of passages are ranked by unnormalized scores, as in Clark and Gardner
+        2018, Simple and Effective Multi-Paragraph Reading Comprehension, section 3.2. Scores of a
+        beam are log-probabilities that are normalized in each window.
         """
         check_preprocessor(self, (question, context))
         options = (top_k, max_answer_length, null_threshold, batch_size, missing)
@@ -373,27 +383,29 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ):
-        """Return the answers that the contexts give, and which words speak for each of them.
+        """Find answers, and compute how much each word contributes to them.
 
         `ez.display.explanation` draws the answer.
 
         Args:
-            question: a question, or a list of them.
-            context: as many contexts, or one that all the questions are about.
-            method: as for `SequenceClassifier.explain`.
-            max_answer_length: as for `answer`.
-            null_threshold: as for `answer`.
-            batch_size: how many gradients are computed at once; default 32.
+            question: A question, or a list of questions.
+            context: List with one context per question, or a single context for all questions.
+            method: String. See `SequenceClassifier.explain`. Defaults to "integrated_gradients".
+            max_answer_length: Positive integer. See `answer`. Defaults to 30.
+            null_threshold: Float or None. See `answer`. Defaults to None.
+            batch_size: Positive integer or None. Number of gradients per batch. Defaults to None,
+                which means 32.
 
         Returns:
-            For a question its answer, as of `answer`, with "texts", "words", "logit" and "baseline"
-            as of `SequenceClassifier.explain`; the texts are the question and the context. The
-            logit is the sum of those of the answer's first and last token; with a beam the sum of
-            their log-probabilities, and of no answer its own logit. Of a context in several
-            windows the words are those of the answer's window. For a list a list of such.
+            The answer to a question, as from `answer`, with "texts", "words", "logit" and
+            "baseline" as in `SequenceClassifier.explain`. "texts" contains the question and the
+            context. "logit" is the sum of the logits of the answer's first and last token. With a
+            beam, it is the sum of their log-probabilities. If there is no answer, it is the logit
+            of "no answer". If a context is split into several windows, the words come from the
+            window of the answer. For a list of questions, a list of answers is returned.
 
         Raises:
-            ValueError: If there are several contexts for a question.
+            ValueError: If a question has several contexts.
 
         Source: Sundararajan et al. 2017, Axiomatic Attribution for Deep Networks, section 3.
         """
@@ -401,7 +413,7 @@ class SpanQA(Task):
         single, several = isinstance(question, str), not isinstance(context, str)
         if single and several:
             raise ValueError(
-                "explain takes one context for a question. Give the passage of its answer: "
+                "explain takes one context per question. Pass the passage of its answer: "
                 "explain(question, passages[answer['passage']])."
             )
         questions = [question] if single else question
@@ -420,23 +432,27 @@ class SpanQA(Task):
         null_threshold: NullThreshold | None = None,
         batch_size: PositiveInt | None = None,
     ) -> dict[str, float]:
-        """Compute exact match and F1 of the answers in percent, as SQuAD's official scripts do.
+        """Compute the exact match and F1 of answers in percent, like the official scripts of SQuAD.
 
         Args:
-            x: as for `fit`, in memory.
-            y: as for `fit`; all answers of a question count, the best of them.
-            max_answer_length: in tokens.
-            null_threshold: as for `answer`. With questions without an answer, None is the stored
-                threshold; if there is none, it is 0, and the threshold with the best F1 is stored
-                for `answer`, exports and the preset, until the next `fit`.
-            batch_size: default 32.
+            x: Questions and contexts in memory, as for `fit`.
+            y: Answers, as for `fit`. The answer of the model is compared with all answers of a
+                question, and the best match counts.
+            max_answer_length: Positive integer. Maximum length of an answer in tokens. Defaults to
+                30.
+            null_threshold: Float or None. See `answer`. If some questions have no answer, None uses
+                the stored threshold. If no threshold is stored, None evaluates with the threshold
+                0, and stores the threshold with the best F1 for `answer`, exports and the preset
+                until the next `fit`. Defaults to None.
+            batch_size: Positive integer or None. Number of windows per batch. Defaults to None,
+                which means 32.
 
         Returns:
-            `{"exact_match", "f1", "total"}` where every question has an answer (v1.1); else those
-            of `squad_v2_scores`, in which the `best_..._thresh` are for `null_threshold`.
+            `{"exact_match", "f1", "total"}` if every question has an answer (v1.1). Otherwise, the
+            metrics of `squad_v2_scores`, whose `best_..._thresh` are values for `null_threshold`.
 
         Raises:
-            ValueError: If there are no questions, or answers are missing.
+            ValueError: If there are no questions, or if answers are missing.
         """
         questions, contexts, answers = split_examples(x, y)
         texts = [text.decode() for text in contexts.numpy()]
@@ -445,7 +461,7 @@ class SpanQA(Task):
         right = [[a["text"] for a in given] for given in answer_lists(answers)]
         if len(right) != len(texts):
             raise ValueError(
-                f"There are {len(texts)} questions, but answers of {len(right)}. Expected a list "
+                f"There are {len(texts)} questions, but answers to {len(right)}. Expected a list "
                 "for each question."
             )
         check_preprocessor(self, x)
@@ -470,22 +486,23 @@ class SpanQA(Task):
     def signatures(
         self, max_answer_length: PositiveInt = 30, null_threshold: NullThreshold | None = None
     ) -> dict[str, Callable]:
-        """Return `answer` of "question" and "context" for exports.
+        """Return the signature of an export, which runs `answer` on "question" and "context".
 
         Args:
-            max_answer_length: as for `answer`.
-            null_threshold: as for `answer`.
+            max_answer_length: Positive integer. See `answer`. Defaults to 30.
+            null_threshold: Float or None. See `answer`. Defaults to None.
 
         Returns:
-            A function whose results are "text", "start", "end" and "score", each (N,). The
-            answer of an empty context is "", with a score of 0 where one had to be given.
+            Dict with one function. Its results are "text", "start", "end" and "score", each of
+            shape (N,). The answer to an empty context is "". Its score is 0 if the model must
+            always answer.
         """
         run = self._outputs_in_graph
         answer = self._answers.trace_answers(run, max_answer_length, null_threshold)
         return {"serving_default": answer}
 
     def _outputs_in_graph(self, examples: dict) -> array_ops.Tensor:
-        """Compute the outputs for all windows, (W, 2, L) or of a beam (W, 1 + n m, 4)."""
+        """Compute the outputs (W, 2, L) of all windows, or (W, 1 + n m, 4) with a beam."""
         if not self.beam:
 
             def by_token(inputs: dict) -> array_ops.Tensor:

@@ -1,10 +1,10 @@
-"""Export of tasks to files that run without this package: SavedModel, ONNX, LiteRT, OpenVINO.
+"""Export of tasks to files that run without this package: SavedModel, ONNX, LiteRT and OpenVINO.
 
-A SavedModel goes from raw text to answers. Its signatures are those of `Task.signatures`, which
-share their code with `classify`, `extract_entities`, `answer` and `fill_mask`, and "ids", from
-prepared token ids to logits. It holds TensorFlow's core operations only. The other formats hold
-what "ids" does, as a file (`model_files`), or in a folder that `open_export` answers with
-(`export_folder`).
+A SavedModel maps raw text to answers. It has the signatures of `Task.signatures`, which share their
+code with `classify`, `extract_entities`, `answer` and `fill_mask`. Its signature "ids" maps
+prepared token ids to logits. A SavedModel only contains core operations of TensorFlow. The other
+formats contain the computation of "ids", either in a file (`model_files`) or in a folder for
+`open_export` (`export_folder`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-# Numbers of fields in tensorflow_serving's prediction_log.proto, predict.proto and model.proto.
+# Field numbers in tensorflow_serving's prediction_log.proto, predict.proto and model.proto.
 LOG_PREDICT, PREDICT_REQUEST, REQUEST_MODEL, REQUEST_INPUTS = 6, 1, 1, 2
 MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
 
@@ -42,11 +42,11 @@ MODEL_SIGNATURE, ENTRY_KEY, ENTRY_VALUE = 3, 1, 2
 def write_warm_up(
     folder: pathlib.Path, requests: list[tuple[str, Mapping[str, tf.Tensor]]]
 ) -> None:
-    """Write `assets.extra/tf_serving_warmup_requests` into a SavedModel's folder.
+    """Write `assets.extra/tf_serving_warmup_requests` to the folder of a SavedModel.
 
     Args:
-        folder: of the SavedModel.
-        requests: a signature's name and its inputs, each.
+        folder: Path. Folder of the SavedModel.
+        requests: List of tuples. The name of a signature and its inputs.
 
     Source: TensorFlow Serving's guide "SavedModel Warmup".
     """
@@ -58,11 +58,11 @@ def write_warm_up(
 
 
 def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
-    """Return a `PredictionLog` with one request, in the bytes of protocol buffers.
+    """Serialize a `PredictionLog` with one request as a protocol buffer.
 
     Args:
-        signature: name of the signature.
-        inputs: its inputs by name.
+        signature: String. Name of the signature.
+        inputs: Dict of input names to tensors.
 
     Example:
         >>> import tensorflow as tf
@@ -78,7 +78,7 @@ def prediction_log(signature: str, inputs: Mapping[str, tf.Tensor]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return a field of wire type 2: its number, its length, its bytes."""
+    """Serialize a field of wire type 2, which consists of its number, its length and its bytes."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
@@ -89,24 +89,24 @@ def _varint(value: int) -> bytes:
 
 SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}
 FORMATS = {suffix: name for name, suffix in SUFFIXES.items() if suffix}
-# Files of models that no export writes.
+# Suffixes of model files that exports do not write.
 OTHER_FILES = (
     ".keras", ".h5", ".hdf5", ".pb", ".pt", ".pth", ".pte", ".bin", ".safetensors", ".ckpt",
     ".zip", ".lite", ".mlmodel", ".mlpackage", ".gguf",
 )  # fmt: skip
-# Keras's exporters that write these models. Those for JAX take no sizes that are left open:
-# jax2onnx ends in errors, and the others go through TensorFlow.
+# The Keras exporters of these formats. The exporters for JAX do not support dynamic shapes:
+# jax2onnx raises errors, and the others require TensorFlow.
 EXPORTERS = {"tensorflow": tuple(SUFFIXES), "torch": ("onnx", "litert", "openvino"), "jax": ()}
-# Written into an export, so that the next one replaces its files and keeps all others.
+# Written to an export, so that the next export replaces its files and keeps all other files.
 MANIFEST, KIND = "encoder_zoo_export.json", "saved_model"
 
 
 def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **options) -> None:
-    """Write a task in one of the formats; see `Task.export`.
+    """Export a task in one of the formats. See `Task.export`.
 
     Raises:
-        ValueError: If the format is unknown, does not belong to the path's suffix, or cannot hold
-            this task.
+        ValueError: If the format is unknown, does not match the suffix of the path, or does not
+            support this task.
     """
     if format is None:
         format = format_of(path)
@@ -127,10 +127,10 @@ def export_task(task: Task, path: str | os.PathLike[str], format: str | None, **
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """Choose the format of an export by the suffix of its path.
+    """Return the export format for the suffix of a path.
 
     Raises:
-        ValueError: If the path ends like the file of another library.
+        ValueError: If the path has the suffix of another library's files.
 
     Example:
         >>> format_of("served/1"), format_of("served/model.onnx")
@@ -143,11 +143,11 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 
 def check_other_formats(task: Task) -> None:
-    """Raise a ValueError for a task that is exported as a SavedModel alone."""
+    """Raise a ValueError if a task can only be exported as a SavedModel."""
     if task.record.only_saved_model:
         raise ValueError(
             f"{type(task).__name__} computes {task.record.only_saved_model}, which only a "
-            "SavedModel holds. Call export('served/1') on TensorFlow."
+            "SavedModel supports. Call export('served/1') with the TensorFlow backend."
         )
 
 
@@ -158,12 +158,12 @@ def _check_suffix(path: str | os.PathLike[str], format: str) -> None:
 
 
 def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None:
-    """Raise a ValueError where Keras's backend has no exporter of the format, saying what to do."""
+    """Raise a ValueError with advice if the Keras backend has no exporter for the format."""
     backend = keras.config.backend()
     if format in EXPORTERS[backend]:
         return
     others = [name for name, formats in EXPORTERS.items() if format in formats]
-    other = others[0] if format == "litert" else others[-1]  # whose files take texts of any length
+    other = others[0] if format == "litert" else others[-1]  # its files support texts of any length
     packages = " ".join((other, *PACKAGES.get((other, format), ())))
     raise ValueError(
         f"The format {format!r} needs Keras's backend {' or '.join(others)}, not {backend!r}. "
@@ -176,14 +176,15 @@ def check_backend(task: Task, path: str | os.PathLike[str], format: str) -> None
 
 
 def export_saved_model(task: Task, path: str | os.PathLike[str], **options) -> None:
-    """Write a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
+    """Export a SavedModel that takes text, with warm-up requests for TensorFlow Serving.
 
     Args:
-        task: with a preprocessor.
-        path: the version folder. An older SavedModel in it is replaced atomically, once the new
-            one is complete; other files stay. A program that loads it meanwhile may read files of
-            both: its first request then raises an error.
-        **options: of the task's `signatures`.
+        task: Task with a preprocessor.
+        path: String or path. The version folder. An existing SavedModel is replaced atomically
+            after the new one is complete. Unrelated files are kept. A program that loads the model
+            during the replacement can read files of both versions. In this case, its first request
+            raises an error.
+        **options: Arguments of the task's `signatures`.
 
     Raises:
         ValueError: If the task has no preprocessor.
@@ -207,13 +208,14 @@ def write_saved_model(
     """Write functions of string tensors as the signatures of a SavedModel.
 
     Args:
-        path: see `export_saved_model`.
-        functions: the function of each signature, as of `Task.signatures`.
-        tokenizers: that they use.
-        variables: that they use.
-        task: for a signature "ids"; None: there is none.
+        path: String or path. See `export_saved_model`.
+        functions: Dict of signature names to functions, as from `Task.signatures`.
+        tokenizers: List of the tokenizers that the functions use.
+        variables: List of the variables that the functions use.
+        task: Task or None. Task for the signature "ids". Defaults to None, which omits this
+            signature.
     """
-    module = tf.Module()  # the resources of its functions must be its own to be saved
+    module = tf.Module()  # only resources that the module tracks are saved
     module.weights = list(variables)
     module.tables = [
         value
@@ -234,10 +236,10 @@ def write_saved_model(
 
 
 def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
-    """Return a check that the graph that it is in and the module's variables are of one export.
+    """Return a check that the current graph and the module's variables belong to the same export.
 
-    TensorFlow reads them by their paths, one after the other: where the folder is replaced in
-    between, the graphs of one version would answer with the weights of another.
+    TensorFlow reads the graph and the variables one after the other by their paths. If the folder
+    is replaced in between, the graph of one version would use the weights of another version.
     """
     number = secrets.randbits(62)
     module.version = tf.Variable(number, trainable=False, dtype=tf.int64)
@@ -255,12 +257,12 @@ def _check_of_version(module: tf.Module) -> Callable[[], tf.Operation]:
 def _of_texts(
     function: Callable, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Return a `tf.function` of string tensors (N,), with the names of its arguments."""
+    """Create a `tf.function` of string tensors (N,) with the argument names of a function."""
     names = list(inspect.signature(function).parameters)
-    ranks = getattr(function, "ranks", {})  # of inputs that are not (N,)
+    ranks = getattr(function, "ranks", {})  # ranks of inputs whose shape is not (N,)
     signature = [tf.TensorSpec([None] * ranks.get(n, 1), tf.string, n) for n in names]
 
-    @functools.wraps(function)  # its names are those of the inputs
+    @functools.wraps(function)  # keeps the argument names, which name the inputs
     def answer(*args, **kwargs):
         texts = inspect.signature(function).bind(*args, **kwargs).arguments
         alike = [] if getattr(function, "takes_other_shapes", False) else _same_shapes(texts)
@@ -276,13 +278,14 @@ def _of_texts(
 
 
 def _as_batch(text: tf.Tensor) -> tf.Tensor:
-    """Return texts (N,) for (N,) or a single text, which TensorFlow lets pass for (N,) unseen."""
+    """Return texts (N,) for texts (N,) or a single text, which TensorFlow accepts without a
+    check."""
     of_any_rank = tf.raw_ops.PlaceholderWithDefault(input=text, shape=None)
-    return tf.reshape(of_any_rank, [-1])  # of a known rank, TensorFlow would remove it
+    return tf.reshape(of_any_rank, [-1])  # with a known rank, TensorFlow would remove it
 
 
 def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
-    """Return assertions that inputs have the shape of the first, in a graph."""
+    """Return graph assertions that all inputs have the shape of the first input."""
     (first, expected), *others = inputs.items()
     shape = tf.shape(expected)
     return [
@@ -299,7 +302,7 @@ def _same_shapes(inputs: dict[str, tf.Tensor]) -> list[tf.Operation]:
 
 
 def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operation]:
-    """Return assertions that numbers are in range and rows not too long, in a graph."""
+    """Return graph assertions that values are in range and rows are not too long."""
     length, longest = tf.shape(inputs["token_ids"])[1], task.backbone.max_sequence_length
     checks = [
         _assert(
@@ -318,7 +321,7 @@ def _right_numbers(inputs: dict[str, tf.Tensor], task: Task) -> list[tf.Operatio
 
 
 def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
-    """Return an assertion with an error of one line."""
+    """Return an assertion whose error message has one line."""
     parts = [
         part if isinstance(part, str) else tf.strings.format("{}", part, summarize=-1)
         for part in message
@@ -329,7 +332,7 @@ def _assert(right: tf.Tensor, *message: str | tf.Tensor) -> tf.Operation:
 def _of_ids(
     task: Task, check: Callable[[], tf.Operation]
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Return the graph from prepared inputs (B, L), both unknown, to logits."""
+    """Create the graph that maps prepared inputs (B, L) of unknown shape to logits."""
 
     def logits(**inputs):
         names = ("token_ids", "padding_mask", "segment_ids")  # (B, L)

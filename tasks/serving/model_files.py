@@ -1,7 +1,8 @@
-"""Models as files of ONNX, LiteRT and OpenVINO, from prepared inputs to "logits".
+"""Export to files of ONNX, LiteRT and OpenVINO, which map prepared inputs to "logits".
 
-None of the formats has strings enough for a tokenizer. Beside a file is written the tokenizer.json
-that the library `tokenizers` makes the ids with. Files of ONNX and OpenVINO name the labels.
+The string operations of these formats are not sufficient for a tokenizer. Therefore, a
+tokenizer.json is written next to the file, and the library `tokenizers` computes the token ids.
+Files of ONNX and OpenVINO contain the names of the labels.
 """
 
 from __future__ import annotations
@@ -37,34 +38,36 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("encoder_zoo")
 
-PACKAGES = {  # that they need
+PACKAGES = {  # required packages
     ("tensorflow", "onnx"): ("tf2onnx", "onnx"),
     ("tensorflow", "openvino"): ("openvino",),
     ("torch", "onnx"): ("onnx",),
     ("torch", "openvino"): ("openvino", "onnx"),
     ("torch", "litert"): ("litert_torch",),
 }
-# Families whose answers by OpenVINO 2026.4 are now and then wrong, by more than 0.2, where a length
-# comes for the first time; the same in ONNX is right.
+# Families for which OpenVINO 2026.4 sometimes computes wrong outputs (errors above 0.2) when a
+# length occurs for the first time. The outputs in ONNX are correct.
 WRONG_IN_OPENVINO = ("mpnet", "deberta-v2")
-MARK = "Written by encoder_zoo"  # in the description of a file
+MARK = "Written by encoder_zoo"  # default description of a file
 
 
 def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options) -> None:
-    """Write the model from prepared inputs to logits as a file, through Keras's exporter.
+    """Export the model from prepared inputs to logits to a file, with the Keras exporter.
 
-    Beside it is written "tokenizer.json", unless the tokenizer cannot be written as one. Files are
-    replaced once all are complete, the model last; each of them atomically.
+    "tokenizer.json" is written next to the file if the format supports the tokenizer. After all
+    files are complete, they are replaced atomically one by one, the model last.
 
     Args:
-        task: any.
-        path: ends in ".onnx", ".tflite" or ".xml"; weights of OpenVINO are in a ".bin" beside.
-        format: "onnx", "litert" or "openvino".
-        **options: of Keras's exporter; of "litert" on PyTorch those of `litert_torch.convert`.
+        task: A `Task`.
+        path: String or path that ends in ".onnx", ".tflite" or ".xml". OpenVINO weights are written
+            to a ".bin" file next to it.
+        format: String, "onnx", "litert" or "openvino".
+        **options: Options of the Keras exporter. For "litert" on PyTorch, options of
+            `litert_torch.convert`.
 
     Raises:
-        ValueError: If the format does not support the task, or a tokenizer.json of another export
-            lies next to the file.
+        ValueError: If the format does not support the task, or if the tokenizer.json of another
+            export exists next to the file.
         ImportError: If a package that the format needs is not installed.
     """
     path = pathlib.Path(path)
@@ -73,7 +76,7 @@ def export_ids(task: Task, path: str | os.PathLike[str], format: str, **options)
         beside, digest = path.with_name("tokenizer.json"), hashlib.sha256(tokenizer).hexdigest()
         description += f", for the tokenizer.json with the SHA-256 {digest}"
         _check_beside(path, beside, tokenizer)
-    with contextlib.ExitStack() as files:  # the first is replaced last
+    with contextlib.ExitStack() as files:  # the first file is replaced last
         new = files.enter_context(replacing_file(path, _is_marked))
         weights = path.with_suffix(".bin")
         if format == "openvino":
@@ -92,13 +95,13 @@ def write_model(
     weights: pathlib.Path | None = None,
     **options,
 ) -> None:
-    """Write the file of a model.
+    """Write the model file.
 
     Args:
-        task: any.
-        path: of the file.
-        format: "onnx", "litert" or "openvino".
-        description: String. Description in the file.
+        task: A `Task`.
+        path: Path of the file.
+        format: String, "onnx", "litert" or "openvino".
+        description: String. Description in the file. Defaults to "Written by encoder_zoo".
         weights: Path of OpenVINO's weights. Defaults to the file with the suffix ".bin".
         **options: See `export_ids`.
 
@@ -116,24 +119,24 @@ def write_model(
 
 
 def _check_takes(task: Task, format: str) -> None:
-    """Raise an error for a task that the exporter of the format does not take, or without it."""
+    """Raise an error if the exporter of the format is missing or does not support the task."""
     quantized = any(getattr(layer, "quantization_mode", None) for layer in layers_in(task))
     if quantized and format == "litert":
         raise ValueError(
-            "LiteRT takes no quantized task. Export the task as it was before quantize(), with "
+            "LiteRT does not support quantized tasks. Export the task before quantize() with "
             "optimizations=[tf.lite.Optimize.DEFAULT], which stores int8 weights."
         )
     backend = keras.config.backend()
     if (backend, format) == ("torch", "litert") and _only_length(task) is None:
         raise ValueError(
-            "LiteRT's files have one shape on PyTorch: one text of `sequence_length` tokens. Set "
-            "it, as in from_preset(..., sequence_length=128), or export on the backend tensorflow."
+            "LiteRT files from PyTorch have a fixed shape: one text of `sequence_length` tokens. "
+            "Set it with from_preset(..., sequence_length=128), or use the backend tensorflow."
         )
     require_packages(format, f"The format {format!r}")
 
 
 def require_packages(format: str, what: str) -> None:
-    """Raise an ImportError if a package is missing that a format needs on Keras's backend."""
+    """Raise an ImportError if a package for the format is missing on the Keras backend."""
     for name in PACKAGES.get((keras.config.backend(), format), ()):
         if importlib.util.find_spec(name) is None:
             name = name.replace("_", "-")
@@ -141,12 +144,12 @@ def require_packages(format: str, what: str) -> None:
 
 
 def _only_length(task: Task) -> int | None:
-    """Return the length that all inputs are padded to, if they are."""
+    """Return the fixed length to which all inputs are padded, or None."""
     return None if task.preprocessor is None else task.preprocessor.sequence_length
 
 
 def _specs(task: Task, *shape: int | None) -> list[dict[str, keras.InputSpec]]:
-    """Return the inputs of Keras's exporters; sizes of None are left open."""
+    """Return the input specifications for the Keras exporters. A size of None is dynamic."""
     names = task.prepared_inputs()
     return [{name: keras.InputSpec("int32", shape, name=name) for name in names}]
 
@@ -166,10 +169,10 @@ def _write_onnx(task: Task, path: pathlib.Path, description: str, options: dict)
 
 
 def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
-    """Write a trace of the model, in which sizes are open.
+    """Write a trace of the model with dynamic shapes.
 
-    Keras's exporter does the same, but with a text of one token, which has no token of number 1
-    that "mask_positions" could name.
+    The Keras exporter does the same, but traces a text of one token. Such a text has no token at
+    index 1 for "mask_positions".
     """
     import torch
 
@@ -179,7 +182,7 @@ def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
     class Positional(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.task = task  # whose weights are parameters then, not constants
+            self.task = task  # makes the weights parameters instead of constants
 
         def forward(self, *values):
             return self.task(dict(zip(names, values, strict=True)), training=False)
@@ -187,7 +190,7 @@ def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
     sample = torch.ones((2, 8), dtype=torch.int32, device=task.weights[0].value.device)
     axes = {0: "batch", 1: "length"}
     with _frozen(task), torch.no_grad(), warnings.catch_warnings():
-        # That numbers of Python are constants, and that there is another exporter.
+        # Warnings that Python numbers become constants, and that a newer exporter exists.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             Positional().eval(),
@@ -202,8 +205,11 @@ def _write_onnx_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
 
 @contextlib.contextmanager
 def _frozen(task: Task) -> Iterator[None]:
-    """Return a context in which no weight asks for gradients, of which a trace takes no constants:
-    those of layers in lists, which PyTorch does not find, are constants in it."""
+    """Disable the gradients of all weights inside the context.
+
+    A trace cannot contain weights with gradients as constants. Weights of layers in lists, which
+    PyTorch does not find, are constants in the trace.
+    """
     weights = [weight.value for weight in task.weights if weight.value.requires_grad]
     for weight in weights:
         weight.requires_grad_(False)
@@ -215,7 +221,7 @@ def _frozen(task: Task) -> Iterator[None]:
 
 
 def _write_litert(task: Task, path: pathlib.Path, description: str, options: dict) -> None:
-    """Write a LiteRT file; from PyTorch it has one shape."""
+    """Write a LiteRT file. Files from PyTorch have a fixed shape."""
     with tracing(is_long=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if keras.config.backend() == "torch":
@@ -231,8 +237,8 @@ def _write_litert(task: Task, path: pathlib.Path, description: str, options: dic
 def _write_litert_of_torch(task: Task, path: pathlib.Path, options: dict) -> None:
     """Write a trace of the model for one text of `sequence_length` tokens.
 
-    Keras's exporter does the same, but leaves the ids int32, and litert-torch 0.10 takes functions
-    of int32 and of int64 for one another.
+    The Keras exporter does the same, but keeps int32 token ids. litert-torch 0.10 confuses
+    functions of int32 and of int64.
     """
     import litert_torch
     import torch
@@ -247,7 +253,7 @@ def _write_litert_of_torch(task: Task, path: pathlib.Path, options: dict) -> Non
             return self.task(inputs, training=False)
 
     shape, device = (1, _only_length(task)), task.weights[0].value.device
-    # A tensor for each input: of one alone a single input would be made.
+    # Each input needs its own tensor. A shared tensor would become a single input.
     samples = {
         name: torch.ones(shape, dtype=torch.int32, device=device) for name in task.prepared_inputs()
     }
@@ -269,30 +275,30 @@ def _write_openvino(
 
 
 def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
-    """Return the model from prepared inputs to "logits" in OpenVINO's form.
+    """Return the OpenVINO model from prepared inputs to "logits".
 
-    It is read from a file, not made by `convert_model`, which first asks its makers' server for
-    leave to count the call.
+    The model is read from a file. `convert_model` is not used because it sends telemetry to a
+    server.
 
     Args:
-        task: any.
-        advice: what to do instead, where OpenVINO cannot compute it.
-        **options: of PyTorch's exporter to ONNX, on that backend.
+        task: A `Task`.
+        advice: String. Alternative for tasks that OpenVINO does not support.
+        **options: Options of the ONNX exporter on the PyTorch backend.
 
     Raises:
-        ValueError: If OpenVINO does not read the task, or computes other outputs for its family.
+        ValueError: If OpenVINO cannot read the task, or computes wrong outputs for its family.
     """
     import openvino
 
     family = task.backbone.family.name
     if family in WRONG_IN_OPENVINO:
         raise ValueError(
-            f"OpenVINO sometimes computes other numbers for the family {family!r} than this "
-            f"package. {advice}, which is right."
+            f"OpenVINO sometimes computes wrong outputs for the family {family!r}. {advice}, which "
+            "computes correct outputs."
         )
 
     core = openvino.Core()
-    core.set_property({"ENABLE_MMAP": False})  # the files are gone afterwards
+    core.set_property({"ENABLE_MMAP": False})  # the files are deleted afterwards
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.onnx")
         if keras.config.backend() == "torch":
@@ -304,13 +310,15 @@ def openvino_model(task: Task, advice: str, **options) -> openvino.Model:
             return core.read_model(path)
         except RuntimeError as error:
             raise ValueError(
-                f"OpenVINO does not read this {type(task).__name__}. {advice}. It was:\n{error}"
+                f"OpenVINO cannot read this {type(task).__name__}. {advice}. Error:\n{error}"
             ) from error
 
 
 def _write_logits(task: Task, folder: pathlib.Path) -> None:
-    """Write a SavedModel from prepared inputs to "logits"; OpenVINO reads it 10 times faster than
-    tf2onnx converts it."""
+    """Write a SavedModel from prepared inputs to "logits".
+
+    OpenVINO reads it 10 times faster than tf2onnx converts it.
+    """
 
     def logits(**inputs):
         return {"logits": task(inputs, training=False)}
@@ -324,10 +332,10 @@ def _write_logits(task: Task, folder: pathlib.Path) -> None:
 
 
 def tokenizer_json(task: Task) -> bytes | None:
-    """Return tokenizer.json, which also truncates and pads as the task's preprocessor does.
+    """Return a tokenizer.json that truncates and pads like the task's preprocessor.
 
-    None without a preprocessor, and for the tokenizers that the library `tokenizers` has no steps
-    for, which is logged.
+    Return None without a preprocessor. Return None and log a warning if the library `tokenizers`
+    does not support the tokenizer.
     """
     if task.preprocessor is None:
         return None
@@ -335,7 +343,8 @@ def tokenizer_json(task: Task) -> bytes | None:
     content = tokenizer.to_files().get("tokenizer.json")
     if content is None:
         logger.warning(
-            "%s cannot be written as tokenizer.json: make the ids of the exported model with it.",
+            "%s cannot be written as tokenizer.json. Use it to compute the ids of the exported "
+            "model.",
             type(tokenizer).__name__,
         )
         return None
@@ -359,7 +368,8 @@ def tokenizer_json(task: Task) -> bytes | None:
 
 
 def _check_beside(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) -> None:
-    """Raise a ValueError if there is a tokenizer.json that no export to this path has written."""
+    """Raise a ValueError if a tokenizer.json exists that was not written by an export to this
+    path."""
     if not os.path.lexists(beside):
         return
     there = _content(beside)
@@ -367,13 +377,14 @@ def _check_beside(path: pathlib.Path, beside: pathlib.Path, tokenizer: bytes) ->
     is_ours = there is not None and digest.encode() in (_content(path) or b"")
     if there != tokenizer and not is_ours:
         raise ValueError(
-            f"{beside} is there and was not written with {path.name}: it is kept. Export into a "
-            f"folder of its own, such as {path.parent / path.stem / path.name}."
+            f"{beside} exists and was not written with {path.name}, so it is not replaced. Export "
+            f"to an empty folder, such as {path.parent / path.stem / path.name}."
         )
 
 
 def _content(path: pathlib.Path) -> bytes | None:
-    """Return what a file holds; None of a link, a pipe, or a folder, which are not read."""
+    """Return the content of a regular file. Links, pipes and folders are not read and return
+    None."""
     return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
 
@@ -382,7 +393,7 @@ def _is_marked(path: pathlib.Path) -> bool:
 
 
 def custom_operations(path: pathlib.Path) -> list[str]:
-    """Return the names of the operations of a LiteRT file that LiteRT itself does not have."""
+    """Return the names of the operations in a LiteRT file that LiteRT does not include."""
     model = _flatbuffer_utils().read_model(str(path))
     names = [operation.customCode for operation in model.operatorCodes]
     return sorted({name.decode() for name in names if name})
@@ -397,7 +408,7 @@ def _flatbuffer_utils() -> ModuleType:
 
 
 def _describe_litert(path: pathlib.Path, description: str) -> None:
-    """Rename the output of a LiteRT file, "output_0", and describe the file."""
+    """Rename the output "output_0" of a LiteRT file, and set its description."""
     flatbuffer_utils = _flatbuffer_utils()
     model = flatbuffer_utils.read_model(str(path))
     [signature] = model.signatureDefs
@@ -408,7 +419,8 @@ def _describe_litert(path: pathlib.Path, description: str) -> None:
 
 
 def _forget_initialized_tables() -> None:
-    """Remove the None that eager tables leave among initializers, of which tf2onnx warns."""
+    """Remove None, which eager tables leave among the initializers, to avoid warnings of
+    tf2onnx."""
     graph = tf.compat.v1.get_default_graph()
     initializers = graph.get_collection_ref(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     initializers[:] = [one for one in initializers if one is not None]
@@ -416,7 +428,7 @@ def _forget_initialized_tables() -> None:
 
 @functools.cache
 def _teach_torch() -> None:
-    """Register the operations of PyTorch that Keras calls and PyTorch's exporter does not know."""
+    """Register PyTorch operations that Keras calls and the PyTorch exporter does not support."""
     import torch
     from torch.onnx.symbolic_helper import parse_args
 
@@ -444,7 +456,7 @@ def _teach_torch() -> None:
 
 @functools.cache
 def _teach_tf2onnx() -> None:
-    """Register Erfc, which the exact GELU uses, as 1 - erf(x), and Log1p as log(1 + x)."""
+    """Register Erfc (used by the exact GELU) as 1 - erf(x), and Log1p as log(1 + x)."""
     from tf2onnx.handler import tf_op
     from tf2onnx.utils import make_name
 
@@ -468,16 +480,16 @@ def _teach_tf2onnx() -> None:
 
 
 def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
-    """Name what exporters number, and add the task and its labels as metadata.
+    """Name the output and axes of an ONNX file, and add the task and its labels as metadata.
 
-    The output becomes "logits"; axes "batch", "length" and "masks". The metadata are in
-    config.json's words: "pipeline_tag", and for tasks with classes "id2label", in JSON, and
+    The output is named "logits", and the axes "batch", "length" and "masks". The metadata keys are
+    the same as in config.json: "pipeline_tag" and, for tasks with classes, "id2label" as JSON and
     "problem_type". `onnxruntime.InferenceSession(...).get_modelmeta()` reads them.
 
     Args:
-        path: of the file that Keras's exporter wrote for the task.
-        task: with one output.
-        description: of the file.
+        path: Path of the file that the Keras exporter wrote for the task.
+        task: `Task` with one output.
+        description: String. Description of the file.
 
     Raises:
         ValueError: If the exporter wrote an operation that ONNX does not have.
@@ -496,12 +508,12 @@ def _describe_onnx(path: pathlib.Path, task: Task, description: str) -> None:
     except onnx.checker.ValidationError as error:
         raise ValueError(
             f"ONNX does not have an operation of this {type(task).__name__}. Export it as a "
-            f"SavedModel, export('served/1'), on TensorFlow. It was:\n{error}"
+            f"SavedModel, export('served/1'), on TensorFlow. Error:\n{error}"
         ) from error
 
 
 def _rename(graph: GraphProto, old: str, new: str) -> None:
-    """Rename a tensor wherever it is used."""
+    """Rename a tensor and all references to it."""
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [new if name == old else name for name in names]
@@ -510,7 +522,7 @@ def _rename(graph: GraphProto, old: str, new: str) -> None:
 
 
 def _name_axes(value, task: Task) -> None:
-    """Name the axes of unknown size of an input or output."""
+    """Name the dynamic axes of an input or output."""
     of_masks = {"mask_positions", "logits"} if "mask_positions" in task.prepared_inputs() else {}
     for i, axis in enumerate(value.type.tensor_type.shape.dim):
         if axis.dim_param:
@@ -528,7 +540,7 @@ def _metadata(task: Task) -> dict[str, str]:
 
 @contextlib.contextmanager
 def warnings_only() -> Iterator[None]:
-    """Silence TensorFlow's message about the folder it writes, which is renamed later."""
+    """Suppress TensorFlow's message about the temporary export folder."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("WARNING")

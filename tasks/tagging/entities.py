@@ -1,4 +1,4 @@
-"""Which tags follow each other, by rules or as learned; decode entities from tokens' probabilities.
+"""Rules and learned scores for sequences of tags, and decoding of entities from probabilities.
 
 Comment letters: B batch, L tokens, P tokens of all texts, U units (tokens or words), G entities, C
 tags.
@@ -24,17 +24,17 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import (
 )
 from encoder_zoo.tasks.tagging.tags import BEGIN, END, INSIDE, OUTSIDE, SINGLE, TagSet, begins_span
 
-FORBIDDEN = -1e9  # added to the score of a sequence that cannot be
-LEAST = 1e-30  # probability that stands for 0, whose logarithm is not finite
+FORBIDDEN = -1e9  # added to the score of an invalid sequence
+LEAST = 1e-30  # replaces the probability 0, whose logarithm is infinite
 
 
 class Transitions(NamedTuple):
-    """The tags that may begin a text, follow each other, and end a text; or their scores.
+    """The tags that can begin a text, follow each other, and end a text, or their scores.
 
     Attributes:
-        first: (C,) bool, or float scores, which are added to logarithms of probabilities.
-        between: (C, C); whether the second tag may follow the first.
-        last: (C,).
+        first: Array of shape (C,). Booleans, or float scores that are added to log-probabilities.
+        between: Array of shape (C, C). Whether the second tag can follow the first, or its score.
+        last: Array of shape (C,). Whether a text can end with the tag, or its score.
     """
 
     first: np.ndarray
@@ -43,13 +43,13 @@ class Transitions(NamedTuple):
 
 
 def transitions(tags: TagSet) -> Transitions:
-    """Return which tags may follow each other.
+    """Return which tags can follow each other.
 
-    A tag I or E continues an entity of its type, where the type has a tag B. Where there are tags
-    E and S (or L and U), an entity that was begun is also ended. All else is allowed.
+    A tag I or E must continue an entity of its type if the type has a tag B. If there are tags E
+    and S (or L and U), every entity must be ended. All other sequences are allowed.
 
     Args:
-        tags: the C tags, taken apart.
+        tags: `TagSet` of the C tags.
 
     Source: Ratinov and Roth 2009, Design Challenges and Misconceptions in Named Entity Recognition,
     section 3.2, for the schemes.
@@ -74,7 +74,7 @@ def transitions(tags: TagSet) -> Transitions:
 
 
 def with_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Transitions:
-    """Return learned scores, with the lowest of all where the rules forbid; None: nowhere."""
+    """Return the learned scores, with the lowest scores for transitions that the rules forbid."""
     if rules is None:
         return Transitions(*learned)
     pairs = zip(rules, learned, strict=True)
@@ -82,7 +82,7 @@ def with_scores(rules: Transitions | None, learned: Sequence[np.ndarray]) -> Tra
 
 
 def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bool:
-    """Return whether tags (U,) of words, with the text of each, are sequences that can be."""
+    """Return whether the tags (U,) of words in texts `row` are valid sequences."""
     return bool(
         array_ops.reduce_all(_fits(array_ops.constant(labels), array_ops.constant(row), allowed))
     )
@@ -91,15 +91,16 @@ def is_possible(labels: np.ndarray, row: np.ndarray, allowed: Transitions) -> bo
 def best_tags(
     probabilities: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions | None
 ) -> array_ops.Tensor:
-    """Return the tags whose product of probabilities is the largest, text by text.
+    """Find the valid sequence of tags with the highest probability for each text.
 
     Args:
-        probabilities: (U, C) float.
-        row: (U,) int64, the text of each unit, ascending.
-        allowed: which tags may follow each other, or their scores; None: any.
+        probabilities: Float tensor of shape (U, C). Probabilities of the tags of each unit.
+        row: Int64 tensor of shape (U,). Index of the text of each unit, ascending.
+        allowed: `Transitions` or None. Valid transitions between tags, or their scores. None allows
+            all transitions.
 
     Returns:
-        (U,) int32.
+        Int32 tensor of shape (U,). The tag of each unit.
 
     Source: Forney 1973, The Viterbi Algorithm.
 
@@ -118,7 +119,7 @@ def best_tags(
         return best
     chosen = array_ops.ones_like(best) > 0
     if _are_rules(allowed):
-        # The most probable tags of a text are the answer, unless they cannot be.
+        # The most probable tags of a text are the answer if they are a valid sequence.
         number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
         wrong = array_ops.cast(~_fits(best, row, allowed), array_ops.int32)
         chosen = array_ops.gather(array_ops.math.segment_max(wrong, number) > 0, number)  # (U,)
@@ -135,12 +136,13 @@ def best_tags(
 def marginals(
     probabilities: array_ops.Tensor, row: array_ops.Tensor, scores: Transitions
 ) -> array_ops.Tensor:
-    """Return the probabilities (U, C) that each unit has each tag, over all sequences of tags.
+    """Compute the marginal probabilities (U, C) of tags over all sequences of tags.
 
     Args:
-        probabilities: (U, C), those of each unit by itself.
-        row: (U,) int64, the text of each unit, ascending.
-        scores: of pairs of tags.
+        probabilities: Float tensor of shape (U, C). Probabilities of each unit without its
+            neighbours.
+        row: Int64 tensor of shape (U,). Index of the text of each unit, ascending.
+        scores: `Transitions`. Scores of pairs of tags.
 
     Source: Rabiner 1989, A Tutorial on Hidden Markov Models, section III: forward and backward.
 
@@ -163,13 +165,13 @@ def marginals(
     )
 
     def forward(i, total, totals):
-        """Add the unit i: (N, C) of all sequences that end with each tag there."""
+        """Add unit i to the sums (N, C) over all sequences that end with each tag at i."""
         longer = array_ops.reduce_logsumexp(total[:, :, None] + between, axis=1)
         total = array_ops.where(i == 0, first + edge, longer) + logits[i]
         return i + 1, total, totals.write(i, total)
 
     def backward(i, rest, rests):
-        """Add the unit i: (N, C) of all sequences behind it, by its tag."""
+        """Add unit i to the sums (N, C) over all sequences after each tag at i."""
         follows = (i + 1 < array_ops.cast(lengths, array_ops.int32))[:, None]
         after = logits[array_ops.minimum(i + 1, shape[1] - 1)] + rest
         longer = array_ops.reduce_logsumexp(between + after[:, None], axis=2)
@@ -185,7 +187,7 @@ def marginals(
 
 
 def _logarithms(probabilities: array_ops.Tensor, row: array_ops.Tensor) -> array_ops.RaggedTensor:
-    """Return logarithms of (U, C), ragged (N, None, C) of the texts that have units."""
+    """Convert probabilities (U, C) to logarithms, ragged (N, None, C) for the texts with units."""
     number = array_ops.cumsum(array_ops.cast(row != previous(row, -1), array_ops.int64)) - 1
     values = array_ops.cast(probabilities, array_ops.float32)
     values = array_ops.math.log(array_ops.maximum(values, LEAST))
@@ -197,7 +199,7 @@ def _are_rules(allowed: Transitions) -> bool:
 
 
 def scores_of(allowed: Transitions) -> Iterator[np.ndarray]:
-    """Return scores to be added, float32: 0 where a rule allows."""
+    """Yield additive float32 scores, which are 0 for transitions that a rule allows."""
     for part in allowed:
         scores = np.where(part, 0.0, FORBIDDEN) if _are_rules(allowed) else part
         yield scores.astype("float32")
@@ -206,8 +208,8 @@ def scores_of(allowed: Transitions) -> Iterator[np.ndarray]:
 def _fits(
     labels: array_ops.Tensor, row: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return (U,) bool: whether each tag may stand behind the one before, or begin its text; and
-    at its end."""
+    """Return (U,) booleans: whether each tag can follow the previous tag, or begin or end its
+    text."""
     begins = row != previous(row, -1)
     ends = following(begins, True)
     pairs = array_ops.stack([previous(labels, 0), labels], axis=1)
@@ -220,15 +222,17 @@ def _fits(
 def _viterbi(
     scores: array_ops.Tensor, lengths: array_ops.Tensor, allowed: Transitions
 ) -> array_ops.Tensor:
-    """Return the tags (N, L + 1) of the sequences with the largest sums of scores (N, L, C)."""
+    """Return the tags (N, L + 1) of the sequences with the highest sums of scores (N, L, C)."""
     first, between, last = map(array_ops.constant, scores_of(allowed))
-    scores = array_ops.pad(scores, [[0, 0], [0, 1], [0, 0]])  # loops have a step also where L is 0
+    scores = array_ops.pad(
+        scores, [[0, 0], [0, 1], [0, 0]]
+    )  # the loops need at least one step, also if L is 0
     shape = array_ops.shape(scores)
     scores, same = array_ops.transpose(scores, (1, 0, 2)), array_ops.range(shape[2])  # (L, N, C)
     stay = array_ops.where(same[:, None] == same, 0.0, array_ops.constant(FORBIDDEN))
 
     def forward(i, total, pointers):
-        """Add the unit i: (N, C) the best sum that ends with each tag, and the tag before it."""
+        """Add unit i to the best sums (N, C) that end with each tag, and store the tag before."""
         inside = (i < array_ops.cast(lengths, array_ops.int32))[:, None]
         sums = total[:, :, None] + array_ops.where(i == 0, stay, between)  # (N, C, C)
         pointer = array_ops.where(
@@ -256,7 +260,7 @@ Strategy = Annotated[str, one_of("simple", "first", "average", "max", "none")]
 
 
 class Entity(TypedDict):
-    """An entity of a text, whose characters it has from `start` to before `end`."""
+    """An entity of a text. Its characters begin at `start` and end before `end`."""
 
     label: str
     text: str
@@ -266,18 +270,18 @@ class Entity(TypedDict):
 
 
 class EntityExplanation(Entity, Attributions):
-    """An entity, and what each word of its text adds to the mean logit of its tokens' tags."""
+    """An entity, and the contribution of each word in its text to the mean logit of its tags."""
 
 
 class Units(NamedTuple):
-    """Tokens or words (U,) of some texts.
+    """Tokens or words (U,) of texts.
 
     Attributes:
-        row: int64, the text.
-        start: int32, the first character.
-        end: int32, the character after the last.
-        first: bool, whether it is the first of its text.
-        probabilities: (U, C) float32.
+        row: Int64. Index of the text.
+        start: Int32. Offset of the first character.
+        end: Int32. Offset after the last character.
+        first: Boolean. Whether the unit is the first of its text.
+        probabilities: Float32 tensor of shape (U, C).
     """
 
     row: array_ops.Tensor
@@ -288,14 +292,15 @@ class Units(NamedTuple):
 
 
 class Entities(NamedTuple):
-    """Entities (G,) of some texts, in the order of the texts.
+    """Entities (G,) of texts, in the order of the texts.
 
     Attributes:
-        row: int64, the text.
-        label: int32, an index into the tags' `type_names`; with the strategy "none" a tag.
-        start: int32, the first character.
-        end: int32, the character after the last.
-        score: float32.
+        row: Int64. Index of the text.
+        label: Int32. Index in the tags' `type_names`, or the index of a tag with the strategy
+            "none".
+        start: Int32. Offset of the first character.
+        end: Int32. Offset after the last character.
+        score: Float32.
     """
 
     row: array_ops.Tensor
@@ -312,21 +317,22 @@ def find_entities(
     strategy: str = "simple",
     allowed: Transitions | None = None,
 ) -> Entities:
-    """Decode entities from the probabilities of tokens, by the strategies of transformers.
+    """Decode entities from the probabilities of tokens, with the strategies of transformers.
 
     Args:
-        probabilities: (P, C) float.
-        tokens: that they belong to.
-        tags: the C tags, taken apart.
-        strategy: "simple" tags every token and joins neighbours of one entity; "first", "average"
-            and "max" tag whole words, by their first token, by the mean over their tokens and by
-            the most probable token; "none" returns every tagged token.
-        allowed: which tags may follow each other, or their scores, not with the strategy "none";
-            None: any.
+        probabilities: Float tensor of shape (P, C). Probabilities of the tokens.
+        tokens: `TokenizedTexts`. The tokens of the texts.
+        tags: `TagSet` of the C tags.
+        strategy: String. "simple" tags every token and joins neighbours of the same entity.
+            "first", "average" and "max" tag whole words by their first token, by the mean of their
+            tokens, or by their most probable token. "none" returns every tagged token. Defaults to
+            "simple".
+        allowed: `Transitions` or None. Valid transitions between tags, or their scores. The
+            strategy "none" ignores it. Defaults to None, which allows all transitions.
 
     Returns:
-        The entities; the score is the mean of their tokens', or words', probabilities, with scores
-        of pairs of tags of the `marginals`.
+        `Entities`. The score is the mean probability of the entity's tokens or words. With scores
+        of pairs of tags, it is the mean of their `marginals`.
     """
     row, starts, ends = tokens.ids.value_rowids(), tokens.starts, tokens.ends
     first = row_begins(tokens.ids)
@@ -358,7 +364,8 @@ def find_entities(
 
 
 def above(found: Entities, thresholds: np.ndarray | None) -> Entities:
-    """Return the entities whose score is not lower than their label's threshold; None: all."""
+    """Return the entities whose score reaches the threshold of their label, or all if it is
+    None."""
     if thresholds is None:
         return found
     kept = found.score >= array_ops.gather(array_ops.constant(thresholds), found.label)
@@ -368,12 +375,12 @@ def above(found: Entities, thresholds: np.ndarray | None) -> Entities:
 def entity_columns(
     found: Entities, texts: array_ops.Tensor, names: array_ops.Tensor
 ) -> dict[str, array_ops.RaggedTensor]:
-    """Return "label", "text", "start", "end" and "score" of the entities, each ragged (N, None).
+    """Return "label", "text", "start", "end" and "score" of entities, each ragged (N, None).
 
     Args:
-        found: in texts.
-        texts: (N,) strings.
-        names: of the labels.
+        found: `Entities` in the texts.
+        texts: String tensor of shape (N,).
+        names: String tensor. Names of the labels.
 
     Example:
         >>> import tensorflow as tf
@@ -395,7 +402,7 @@ def entity_columns(
 
 
 def _words(units: Units, tokens: TokenizedTexts, strategy: str) -> Units:
-    """Return the words (U,) of tokens."""
+    """Combine tokens into words (U,)."""
     begins, probabilities = word_begins(tokens), units.probabilities
     word = array_ops.cumsum(array_ops.cast(begins, array_ops.int32)) - 1  # (P,)
     indices = array_ops.where(begins)[:, 0]  # (U,) first tokens

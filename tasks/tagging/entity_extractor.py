@@ -129,12 +129,16 @@ class EntityExtractor(Task):
         span_dim: Positive integer or None. Width of the layers after the backbone. Defaults to
             None, which uses the width of the backbone.
         span_mode: String. How the embeddings of words are combined into the embedding of a span
-            (see `SpanHead`).
-        num_rnn_layers: Integer. Number of LSTM layers over the words. 0 means no LSTM.
-        subtoken_pooling: String. How the embeddings of a word's tokens are pooled.
+            (see `SpanHead`). Defaults to "markerV0".
+        num_rnn_layers: Integer. Number of LSTM layers over the words. 0 means no LSTM. Defaults
+            to 1.
+        subtoken_pooling: String. How the embeddings of a word's tokens are pooled. Defaults to
+            "first".
         embed_label_marker: Boolean. Whether the embedding of a label is the embedding of the marker
-            before it. If False, it is the embedding of the first token of the label.
-        dropout: Float between 0 and 1, or None. Dropout rate of the layers after the backbone.
+            before it. If False, it is the embedding of the first token of the label. Defaults to
+            True.
+        dropout: Float between 0 and 1. Dropout rate of the layers after the backbone. Defaults to
+            0.4.
 
     `x` of `fit` contains texts, or is `(texts, labels)` with a list of labels for each text. `y`
     contains spans that may overlap, `{"start", "end", "label"}` with character offsets, as for

@@ -1,4 +1,4 @@
-"""Preprocessing of texts for entities by their names: words, labels before them, spans of words.
+"""Preprocessing for entity extraction: labels before the text, words, and spans of words.
 
 Comment letters: N texts, M windows of all texts, B windows of a batch, L tokens, W words, K widths
 of spans, C labels, P tokens of all texts, S spans of all texts.
@@ -66,23 +66,24 @@ logger = logging.getLogger("encoder_zoo")
 #   span of Anna      words 0 to 0, in window 0: start 0 - 0 = 0, width 0, label 0
 #   span of who       words 2 to 2, in window 1: start 2 - 1 = 1, width 0, label 0
 #
-# All rows are ragged. `keys` adds the number of its row to each value, so that one search over the
-# values of all texts finds the position in each of them.
+# All rows are ragged. `keys` combines each value with the index of its row, so that one search over
+# the values of all texts finds the positions in all rows.
 
 SPACE, SYMBOL, LETTER, HYPHEN = range(4)  # kinds of characters
-MAX_LABELS = 25  # of a text in training
+MAX_LABELS = 25  # maximum number of labels per text in training
 
 
 class WordsOfTexts(NamedTuple):
-    """The words of texts, and their tokens.
+    """The words of texts and their tokens.
 
     Attributes:
-        starts: ragged (N, None) int32, the first character of each word.
-        ends: ragged (N, None) int32, the character after its last.
-        counts: ragged (N, None) int64, its number of tokens.
-        ids: ragged (N, None) int32, the tokens of all words of a text.
-        numbers: ragged (N, None) int32, the number of each token's word in its text.
-        absent: (N,) int64, how many words have no token, and are not among the others.
+        starts: Ragged int32 tensor of shape (N, None). Offset of the first character of each word.
+        ends: Ragged int32 tensor of shape (N, None). Offset after the last character of each word.
+        counts: Ragged int64 tensor of shape (N, None). Number of tokens of each word.
+        ids: Ragged int32 tensor of shape (N, None). Tokens of all words of a text.
+        numbers: Ragged int32 tensor of shape (N, None). Index of each token's word in its text.
+        absent: Int64 tensor of shape (N,). Number of words without tokens. The other attributes do
+            not contain these words.
     """
 
     starts: array_ops.RaggedTensor
@@ -94,11 +95,13 @@ class WordsOfTexts(NamedTuple):
 
 
 class Prompts(NamedTuple):
-    """The tokens that are read before each text.
+    """The tokens that the model reads before each text.
 
     Attributes:
-        ids: ragged (N, None) int32: for every label its marker and its tokens, then the separator.
-        positions: ragged (N, None) int32, where in it the vector of each label is.
+        ids: Ragged int32 tensor of shape (N, None). The marker and the tokens of every label,
+            followed by the separator.
+        positions: Ragged int32 tensor of shape (N, None). Position of the embedding of each label
+            in `ids`.
     """
 
     ids: array_ops.RaggedTensor
@@ -106,12 +109,12 @@ class Prompts(NamedTuple):
 
 
 class SpanWindows(NamedTuple):
-    """The windows that texts are read in.
+    """The windows of texts.
 
     Attributes:
-        windows: counted in tokens.
-        first_word: (M,) int32, the number in its text of the first word of each.
-        word_count: (M,) int64, its number of words.
+        windows: Windows with offsets in tokens.
+        first_word: Int32 tensor of shape (M,). Index in the text of the first word of each window.
+        word_count: Int64 tensor of shape (M,). Number of words in each window.
     """
 
     windows: Windows
@@ -121,22 +124,26 @@ class SpanWindows(NamedTuple):
 
 @serializable
 class EntityExtractorPreprocessor(Preprocessor):
-    """Texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> words of the text [SEP]`.
+    """Convert texts and labels to `[CLS] <<ENT>> person <<ENT>> city <<SEP>> words of the text
+    [SEP]`.
 
-    Words are GLiNER's: letters and digits, also with hyphens between them; every other character
-    that is no space is one by itself. Longer texts than the model takes become several windows
-    that overlap. A span counts in the window where its middle is further from the edges, so that
-    spans of up to `doc_stride` tokens are read whole wherever they are.
+    Words are split as in GLiNER. A word is a sequence of letters and digits, which can contain
+    hyphens. Every other character except whitespace is a separate word. Long texts are split into
+    overlapping windows. The prediction of a span is taken from the window where its middle is
+    further from the edges, so at least one window contains the whole span if it has at most
+    `doc_stride` tokens.
 
     Args:
-        tokenizer: any of this package's.
-        sequence_length: see `Preprocessor`; the length of a window, its labels included.
-        max_words: the most words of a window.
-        doc_stride: tokens that neighbouring windows share; None for a quarter of a window.
-        label_marker: token before each label; None: "<<ENT>>" where the vocabulary has it, else its
-            mask token.
-        separator: text between labels and words; None: "<<SEP>>" where the vocabulary has it, else
-            the end token.
+        tokenizer: A `Tokenizer` of this package.
+        sequence_length: Positive integer or None. Length of a window, including its labels (see
+            `Preprocessor`). Defaults to None.
+        max_words: Positive integer. Maximum number of words in a window. Defaults to 384.
+        doc_stride: Integer or None. Number of tokens that neighbouring windows share. None means a
+            quarter of a window. Defaults to None.
+        label_marker: String or None. Token before each label. Defaults to None, which means
+            "<<ENT>>" if it is in the vocabulary, and the mask token otherwise.
+        separator: String or None. Text between labels and words. Defaults to None, which means
+            "<<SEP>>" if it is in the vocabulary, and the end token otherwise.
 
     Example:
         >>> from encoder_zoo import BertTokenizer
@@ -152,7 +159,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     folder = gliner.GlinerFolder()
     inputs = Inputs(Text("texts", "text"), Texts("labels", optional=True))
     label_values = Labels("for every text a list of spans, {'start', 'end', 'label'}")
-    max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # of the task
+    max_width, subtoken_pooling, embed_label_marker = 12, "first", True  # arguments of the task
 
     @validate_arguments
     def __init__(
@@ -186,7 +193,7 @@ class EntityExtractorPreprocessor(Preprocessor):
     # -- texts and labels ----------------------------------------------------------------------
 
     def words(self, texts: array_ops.Tensor) -> WordsOfTexts:
-        """Split texts (N,) into words, and these into tokens."""
+        """Split texts (N,) into words, and tokenize the words."""
         words, starts, ends = split_words(texts, self._kinds)
         ids = self.tokenizer.tokenize(words.flat_values)  # (words of all texts, None)
         counts = words.with_values(ids.row_lengths())  # ragged (N, None)
@@ -200,10 +207,10 @@ class EntityExtractorPreprocessor(Preprocessor):
         return WordsOfTexts(*kept, counts, tokens, tokens.with_values(numbers), absent)
 
     def prompts(self, labels: array_ops.RaggedTensor) -> Prompts:
-        """Return what is read before each text.
+        """Create the tokens that the model reads before each text.
 
         Args:
-            labels: ragged (N, None) strings, those to look for in each text.
+            labels: Ragged string tensor of shape (N, None). Labels to look for in each text.
         """
         found = array_ops.unique(labels.flat_values)
         ids = self.tokenizer.tokenize(found.y)
@@ -221,7 +228,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return Prompts(array_ops.concat([ids, ends], axis=1), labels.with_values(begins + shift))
 
     def examples(self, words: WordsOfTexts, prompts: Prompts) -> tuple[dict, SpanWindows]:
-        """Return one example for every window of texts."""
+        """Create one example for every window of the texts."""
         lengths = words.ids.row_lengths()
         room = self.max_sequence_length - 2 - prompts.ids.row_lengths()  # (N,)
         room = check_each(
@@ -230,7 +237,7 @@ class EntityExtractorPreprocessor(Preprocessor):
             ": its labels take ",
             prompts.ids.row_lengths(),
             f" of the {self.max_sequence_length - 2} tokens that the model reads, which leaves too "
-            "few for the text. Ask for fewer labels at once, or for shorter ones.",
+            "few for the text. Use fewer or shorter labels.",
             unit="Text",
         )
         count = words.starts.row_lengths() + words.absent
@@ -239,8 +246,8 @@ class EntityExtractorPreprocessor(Preprocessor):
         stride = capacity // 4 if self.doc_stride is None else self.doc_stride
         windows = make_windows(lengths, capacity, array_ops.minimum(stride, capacity - 1))
 
-        # Which tokens stand for their words, and how many such tokens of the window there are up to
-        # each: a running sum over all windows, less what it was at the start of the window.
+        # Mark the tokens that represent words, and count them from the start of each window: a
+        # cumulative sum over all windows, minus its value at the start of the window.
         numbers = take(words.numbers, windows)
         stands = numbers.with_values(take(self._word_marks(words), windows).values)
         index = array_ops.cumsum(array_ops.cast(stands.values, array_ops.int32))
@@ -255,13 +262,13 @@ class EntityExtractorPreprocessor(Preprocessor):
         padded = array_ops.concat([inside.values, array_ops.zeros([1], array_ops.int32)], axis=0)
         first_word = array_ops.gather(padded, inside.row_starts())
 
-        # Prompt and tokens of each window.
+        # Concatenate the prompt and the tokens of each window.
         prompt = array_ops.gather(prompts.ids, windows.example)
         tokens = array_ops.concat([prompt, take(words.ids, windows)], axis=1)
         zeros = prompt.with_values(array_ops.zeros_like(prompt.values))
         index = array_ops.concat([zeros, stands.with_values(index)], axis=1)
-        # Of a text in one window, words without tokens are read as words without a vector, at the
-        # end, as in gliner.
+        # If a text has one window, words without tokens are counted at its end and have no
+        # embedding, as in gliner.
         unseen = array_ops.where(fits, words.absent, array_ops.zeros_like(words.absent))
         examples = {
             **self.pack([tokens]),
@@ -273,7 +280,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return examples, SpanWindows(windows, first_word, word_count)
 
     def _word_marks(self, words: WordsOfTexts) -> array_ops.RaggedTensor:
-        """Return ragged (N, None) bool: the token of each word by which it is counted."""
+        """Return ragged (N, None) booleans that mark the token by which each word is counted."""
         numbers, begins = words.numbers.values, row_begins(words.numbers)
         if self.subtoken_pooling == "last":
             marks = (numbers != following(numbers, -1)) | following(begins, True)
@@ -282,7 +289,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return words.numbers.with_values(marks)
 
     def _framed(self, values: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-        """Return every row with a 0 at the start and end tokens."""
+        """Add a 0 to every row at the positions of the start and end tokens."""
         zeros = array_ops.zeros([values.nrows(), 2], values.dtype)
         column = self.tokenizer.first_column
         return array_ops.concat([zeros[:, :column], values, zeros[:, column:]], axis=1)
@@ -293,13 +300,14 @@ class EntityExtractorPreprocessor(Preprocessor):
         return (x, y) if isinstance(x, tuple) else separated(x, y)
 
     def encode(self, x, y=None, sample_weight=None, labels: Sequence[str] | None = None) -> dict:
-        """Return examples of windows, see `Preprocessor.encode`.
+        """Encode texts as examples of windows. See `Preprocessor.encode`.
 
         Args:
-            x: texts, or `(texts, labels)` with a list of labels for each text.
-            y: spans of each text, `{"start", "end", "label"}`, or None.
-            sample_weight: one number per text, or None.
-            labels: to look for in every text; None: the task's.
+            x: Texts, or `(texts, labels)` with a list of labels for each text.
+            y: Spans of each text, `{"start", "end", "label"}`, or None. Defaults to None.
+            sample_weight: Weights, one number per text, or None. Defaults to None.
+            labels: List of strings or None. Labels to look for in every text. Defaults to None,
+                which means the labels of the task.
         """
         texts, *own = self.texts_of(x)
         names = self._known_labels(labels)
@@ -337,13 +345,13 @@ class EntityExtractorPreprocessor(Preprocessor):
         return examples
 
     def check_prompts(self, prompts: Iterable[str]) -> None:
-        """Raise a ValueError for labels that have a marker inside."""
+        """Raise a ValueError if a label contains a marker."""
         for prompt in dict.fromkeys(prompts):
             for marker in (self.label_marker, self.separator):
                 if marker in prompt:
                     raise ValueError(
-                        f"The label {prompt!r} has {marker!r} inside, which marks labels and "
-                        "texts. Name it otherwise."
+                        f"The label {prompt!r} contains {marker!r}, which separates labels and "
+                        "texts. Rename the label."
                     )
 
     def _known_labels(self, labels: Sequence[str] | None) -> list[str]:
@@ -356,12 +364,12 @@ class EntityExtractorPreprocessor(Preprocessor):
         return list(names)
 
     def _targets(self, texts, words: WordsOfTexts, found: SpanWindows, sets, y, names) -> dict:
-        """Return the spans to learn of each window: first word, width less 1, and label."""
+        """Return the training spans of each window: first word, width minus 1, and label."""
         if not array_ops.is_symbolic_tensor(texts):
             y = label_lists(y)
         start, end, label = located_spans(y, texts, names)
         row = start.value_rowids()
-        # The words that a span shares a character with, counted over all texts.
+        # Indices over all texts of the words with which a span shares a character.
         begin = array_ops.searchsorted(keys(words.ends), keys(start), side="right")
         last = array_ops.searchsorted(keys(words.starts), keys(end), side="left") - 1
         first_of_text = array_ops.cast(
@@ -378,7 +386,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         width = last - begin
         fits = width < self.max_width
         self._report_wide(fits)
-        # Every window gets the spans of its text, and keeps those whose words are all inside.
+        # Assign the spans of each text to all of its windows, and keep those inside each window.
         rows = [
             array_ops.gather(
                 array_ops.ragged.boolean_mask(start.with_values(v), start.with_values(fits)),
@@ -396,7 +404,7 @@ class EntityExtractorPreprocessor(Preprocessor):
         return dict(zip(("span_start", "span_width", "span_label"), kept, strict=True))
 
     def _report_cut(self, words: WordsOfTexts, start, end, begin, last) -> None:
-        """Log how many spans begin or end inside of a word, so that no answer can be the same."""
+        """Log the number of spans that begin or end inside a word, which answers cannot match."""
         if array_ops.is_symbolic_tensor(begin):
             return
         begin, last = (np.asarray(index, "int64") for index in (begin, last))
@@ -405,20 +413,20 @@ class EntityExtractorPreprocessor(Preprocessor):
         if len(cut):
             columns = start.value_rowids(), start.values, end.values
             logger.warning(
-                "%d of the spans begin or end inside of a word. Answers have whole words, which "
-                "evaluate_entities counts as wrong. The first: example %d, from %d to %d.",
+                "%d of the spans begin or end inside a word. Answers consist of whole words, which "
+                "evaluate_entities counts as wrong. First span: example %d, from %d to %d.",
                 len(cut),
                 *(int(values[cut[0]]) for values in columns),
             )
 
     def _report_wide(self, fits: array_ops.Tensor) -> None:
-        """Log how many spans have too many words to be learned."""
+        """Log the number of spans that have too many words for training."""
         if array_ops.is_symbolic_tensor(fits):
             return
         if wide := int(np.sum(~np.asarray(fits))):
             logger.warning(
-                "%d of the spans have more than %d words: they are not learned. from_preset(..., "
-                "max_width=...) makes a model of longer ones.",
+                "%d of the spans have more than %d words and are ignored in training. Use "
+                "from_preset(..., max_width=...) to support longer spans.",
                 wide,
                 self.max_width,
             )
@@ -458,7 +466,8 @@ class EntityExtractorPreprocessor(Preprocessor):
 
     @functools.cached_property
     def _separator_ids(self) -> np.ndarray:
-        """The separator's token; of one that is none, those of its text (1, T)."""
+        """The separator's token, or the tokens (1, T) of its text if it is not in the
+        vocabulary."""
         if self.separator in set(self.tokenizer.get_vocabulary()):
             return np.array([[self.tokenizer.token_to_id(self.separator)]], np.int32)
         with array_ops.init_scope():
@@ -467,7 +476,7 @@ class EntityExtractorPreprocessor(Preprocessor):
 
 @functools.cache
 def kinds_of_characters() -> np.ndarray:
-    """Return the kind of every code point, uint8: those of Python's regular expressions.
+    """Return the kind of every code point, uint8, according to Python's regular expressions.
 
     Example:
         >>> kinds_of_characters()[[ord(c) for c in " -_é!"]].tolist()
@@ -485,14 +494,14 @@ def kinds_of_characters() -> np.ndarray:
 def split_words(
     texts: array_ops.Tensor, kinds: np.ndarray
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    r"""Return the words of texts, and their characters: all that `\w+(?:[-_]\w+)*|\S` matches.
+    r"""Split texts into words, the matches of `\w+(?:[-_]\w+)*|\S`.
 
     Args:
-        texts: (N,) strings.
-        kinds: of characters.
+        texts: String tensor of shape (N,).
+        kinds: Array of the kinds of characters, as from `kinds_of_characters`.
 
     Returns:
-        words, starts, ends: ragged (N, None) strings and int32.
+        words, starts, ends: Ragged tensors of shape (N, None), strings and int32 character offsets.
 
     Example:
         >>> import tensorflow as tf
@@ -524,7 +533,8 @@ def split_words(
 def columns_in_rows(
     values: array_ops.RaggedTensor, sets: array_ops.RaggedTensor
 ) -> tuple[array_ops.Tensor, array_ops.Tensor]:
-    """Return where each value is in the set of its row, (S,) int32, and whether it is there.
+    """Find each value in the set of its row. Return the indices (S,), int32, and whether they
+    exist.
 
     Example:
         >>> import tensorflow as tf
@@ -545,8 +555,10 @@ def columns_in_rows(
 
 
 def in_random_order(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
-    """Return the values of each row in another order, the same for the same rows: what a label
-    means must not depend on its place."""
+    """Shuffle the values of each row, deterministically for equal rows.
+
+    The model must not learn to infer the meaning of a label from its position.
+    """
     row = array_ops.cast(sets.value_rowids(), array_ops.float32)
     shape = [array_ops.size(sets.values)]
     drawn = array_ops.random.stateless_uniform(shape, [0, 1]) * 0.999
@@ -556,14 +568,15 @@ def in_random_order(sets: array_ops.RaggedTensor) -> array_ops.RaggedTensor:
 
 
 def sampled_labels(y: list[list[dict]], names: Sequence[str]) -> array_ops.RaggedTensor:
-    """Return for each text the labels of its spans, and of others until there are `MAX_LABELS`.
+    """Return the labels of each text's spans, filled up to `MAX_LABELS` with randomly sampled
+    labels.
 
     Args:
-        y: spans of every text.
-        names: of all labels.
+        y: List with the spans of every text.
+        names: List of strings. Names of all labels.
 
     Returns:
-        Ragged (N, None) int32, indices into the names.
+        Ragged int32 tensor of shape (N, None). Indices into `names`.
     """
     number, rng = {name: i for i, name in enumerate(names)}, np.random.default_rng(0)
     rows = []

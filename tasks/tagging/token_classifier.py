@@ -344,8 +344,7 @@ class TokenClassifier(LabelledTask):
             )
 
     def _share_of_cut_spans(self, x, y) -> float:
-        """Return the share of spans that begin or end inside a word, in the first batches of a
-        dataset."""
+        """Return the share of spans that cut a word, for datasets of the first batches."""
         if not hasattr(x, "element_spec"):
             return self.preprocessor.share_of_cut_spans(x, y)
         seen = self.preprocessor.batched(x, BATCH_SIZE).take(FIRST_BATCHES)

@@ -1,6 +1,7 @@
-"""Check the labels of tokens, tags of words or spans of characters, and convert them to numbers.
+"""Validation of labels for tokens (tags of words or spans of characters) and their conversion to
+indices.
 
-In memory an error names the example; in `tf.data` the example of the batch.
+Errors name the example in memory, or its position in the batch inside `tf.data`.
 """
 
 from __future__ import annotations
@@ -40,21 +41,22 @@ SPAN = ("start", "end", "label")
 def check_spans(
     y, texts: array_ops.Tensor, labels: list[str] | None
 ) -> dict[str, array_ops.RaggedTensor]:
-    """Return spans of characters as numbers, in memory or inside `tf.data`.
+    """Check spans of characters and convert them to integers, in memory or inside `tf.data`.
 
     Args:
-        y: for every text a list of `{"start", "end", "label"}`; inside `tf.data` {"start", "end",
-            "label"}, ragged (N, None), or (N, S) with "" as padding of the labels.
-        texts: (N,) strings.
-        labels: all tags.
+        y: List of `{"start", "end", "label"}` for each text. Inside `tf.data`, a dict {"start",
+            "end", "label"} of ragged tensors (N, None), or of tensors (N, S) whose labels are
+            padded with "".
+        texts: String tensor of shape (N,).
+        labels: List of strings. All tags.
 
     Returns:
-        {"start", "end", "label"}, ragged (N, None) int32.
+        Dict {"start", "end", "label"} of ragged int32 tensors (N, None).
 
     Raises:
-        ValueError: If a span is empty or outside of its text, overlaps another one, or has an
-            unknown label.
-        tf.errors.InvalidArgumentError: If a span is wrong inside of `tf.data`.
+        ValueError: If a span is empty, outside its text, overlaps another span, or has an unknown
+            label.
+        tf.errors.InvalidArgumentError: If a span is invalid inside `tf.data`.
     """
     start, end, kind = located_spans(y, texts, _types(labels))
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
@@ -70,14 +72,14 @@ def check_spans(
 def located_spans(
     y, texts: array_ops.Tensor, names: Sequence[str]
 ) -> tuple[array_ops.RaggedTensor, array_ops.RaggedTensor, array_ops.RaggedTensor]:
-    """Return start, end and number of the label of spans, ragged (N, None) int32.
+    """Return the start, the end and the label index of spans, ragged (N, None) int32.
 
-    White space and invisible characters at the edges of a span, as annotators select them, are left
-    out.
+    Whitespace and invisible characters at the edges of a span, which annotators sometimes select,
+    are removed.
 
     Args:
-        y, texts: see `check_spans`; the spans of a text may overlap.
-        names: of the labels.
+        y, texts: See `check_spans`. The spans of a text can overlap.
+        names: List of strings. Names of the labels.
     """
     start, end, given = _ragged_spans(y) if isinstance(y, dict) else _columns(y, texts)
     row, starts, ends = start.value_rowids(), start.flat_values, end.flat_values
@@ -99,12 +101,12 @@ def located_spans(
 
 
 def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor) -> None:
-    """Log how many spans are read without the blanks at their edges, and show the first.
+    """Log the number of spans whose edges were corrected, and the first such span.
 
     Args:
-        y: spans of every text, as they are given.
-        spans: as they are read, see `check_spans`.
-        texts: (N,) strings.
+        y: The original spans of every text.
+        spans: The corrected spans from `check_spans`.
+        texts: String tensor of shape (N,).
     """
     row, *bounds = (spans["start"].value_rowids(), spans["start"], spans["end"])
     read = [*zip(*(bound.flat_values.numpy().tolist() for bound in bounds), strict=True)]
@@ -113,9 +115,9 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
     if moved:
         example, (start, end) = int(row[moved[0]]), given[moved[0]]
         logger.warning(
-            "%d of the spans begin or end with white space or invisible characters, or before an "
-            "accent of their last letter. They are read without these, and with the accent. The "
-            "first: example %d, %r, from %d to %d.",
+            "%d of the spans begin or end with whitespace or invisible characters, or before an "
+            "accent of their last letter. These characters are removed, and accents are added. "
+            "First span: example %d, %r, from %d to %d.",
             len(moved),
             example,
             bytes.decode(texts[example].numpy())[start:end],
@@ -127,15 +129,15 @@ def warn_moved_spans(y, spans: dict[str, array_ops.RaggedTensor], texts: array_o
 def warn_misaligned_spans(
     spans: dict[str, array_ops.RaggedTensor], texts: array_ops.Tensor
 ) -> None:
-    """Log how many spans begin or end inside of a word, and show the first.
+    """Log the number of spans that begin or end inside a word, and the first such span.
 
-    Most often such offsets count bytes, or are of another version of the text. Scripts without
-    capitals are left out: many of them write no spaces between words, or write particles and names
-    in one.
+    In most cases, such offsets count bytes or belong to another version of the text. Scripts
+    without capital letters are not checked, because many of them do not write spaces between words,
+    or attach particles to names.
 
     Args:
-        spans: checked, see `check_spans`.
-        texts: (N,) strings.
+        spans: Spans from `check_spans`.
+        texts: String tensor of shape (N,).
     """
     texts = [text.decode() for text in texts.numpy()]
     columns = spans["start"].value_rowids(), spans["start"].flat_values, spans["end"].flat_values
@@ -153,8 +155,8 @@ def warn_misaligned_spans(
         next(i for i in range(end, len(text) + 1) if not _inside_word(text, i)),
     )
     logger.warning(
-        "%d of the spans begin or end inside of a word. The first: example %d, %r of %r, from %d "
-        "to %d. Spans count characters, from 0, and end after the last.",
+        "%d of the spans begin or end inside a word. First span: example %d, %r of %r, from %d "
+        "to %d. Offsets count characters from 0, and the end is exclusive.",
         len(cut),
         example,
         text[start:end],
@@ -165,21 +167,21 @@ def warn_misaligned_spans(
 
 
 def _inside_word(text: str, offset: int) -> bool:
-    """Return whether an offset has letters with capitals, or digits, on both sides."""
+    """Return whether both sides of an offset are digits or letters of a script with capitals."""
     before, after = text[max(offset - 1, 0) : offset], text[offset : offset + 1]
     both_letters = before.lower() != before.upper() and after.lower() != after.upper()
     return both_letters or (before.isdigit() and after.isdigit())
 
 
 def _types(labels: Sequence[str] | None) -> list[str]:
-    """Return the types of spans that the tags can mark."""
+    """Return the span types that the tags can represent."""
     if labels is None:
         raise ValueError("Spans need names of labels. Build the classifier with labels=[...].")
     return parse_tags(labels).type_names
 
 
 def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
-    """Return starts and ends, ragged (N, None) int32, and the list of all labels."""
+    """Return starts and ends, ragged (N, None) int32, and a list of all labels."""
     if len(y) != len(texts):
         raise ValueError(
             f"There are {len(texts)} texts, but spans for {len(y)}. Expected a list for each text."
@@ -192,13 +194,13 @@ def _columns(y: Sequence[Sequence[dict]], texts: array_ops.Tensor) -> tuple:
 
 
 def _check_types(y: Sequence[Sequence]) -> None:
-    """Raise an error for the first label that is no span."""
+    """Raise an error for the first label that is not a span."""
     for example, spans in enumerate(y):
         for span in spans:
             if not isinstance(span, dict) or not set(SPAN) <= set(span):
                 raise ValueError(
-                    f"Example {example}: {shown(span)} is no span. Expected a dict with start, end "
-                    "and label, or a tuple of these."
+                    f"Example {example}: {shown(span)} is not a span. Expected a dict with start, "
+                    "end and label, or a tuple of these."
                 )
             for name in ("start", "end"):
                 if not isinstance(span[name], int | np.integer):
@@ -206,7 +208,7 @@ def _check_types(y: Sequence[Sequence]) -> None:
 
 
 def _ragged_spans(y: dict) -> tuple:
-    """Return starts and ends, ragged (N, None) int32, and all labels, without the padding."""
+    """Return starts and ends, ragged (N, None) int32, and all labels, without padding."""
     label = y["label"]
     if not isinstance(label, array_ops.RaggedTensor):
         padding = "" if label.dtype == array_ops.string else None
@@ -223,12 +225,14 @@ def _ragged_spans(y: dict) -> tuple:
 
 
 def label_lists(y) -> list[list]:
-    """Return the labels of every example as Python values; spans as `{"start", "end", "label"}`.
+    """Convert the labels of every example to Python values, and spans to `{"start", "end",
+    "label"}`.
 
     Args:
-        y: tags or spans in lists, arrays or tensors; or spans as `{"start", "end", "label"}`, each
-            ragged. A span is such a dict, a tuple (start, end, label), or a `Span` of spaCy; those
-            of an example may be the value of "entities" or "spans", as in spaCy and Prodigy.
+        y: Tags or spans in lists, arrays or tensors, or a dict `{"start", "end", "label"}` of
+            ragged tensors. A span is such a dict, a tuple (start, end, label), or a `Span` of
+            spaCy. The spans of an example can be the value of "entities" or "spans" in a dict, as
+            in spaCy and Prodigy.
 
     Raises:
         ValueError: If the labels of an example are not a list.
@@ -253,7 +257,7 @@ def label_lists(y) -> list[list]:
 
 
 def span_lists(y) -> list[list[dict]]:
-    """Return the spans of every example, as `label_lists` does.
+    """Convert the spans of every example like `label_lists`.
 
     Raises:
         ValueError: If a label is not a span.
@@ -264,14 +268,14 @@ def span_lists(y) -> list[list[dict]]:
 
 
 def _of_example(row):
-    """Return the labels that spaCy and Prodigy put into a dict."""
+    """Return the labels from the dict that spaCy and Prodigy use."""
     if isinstance(row, dict) and not {"entities", "spans"}.isdisjoint(row):
         return row.get("entities", row.get("spans"))
     return row
 
 
 def _as_label(value):
-    """Return a tag unchanged, and a span as a dict."""
+    """Convert a span to a dict, and return a tag unchanged."""
     if is_span(value):
         value = value.start_char, value.end_char, value.label_
     is_tuple = isinstance(value, tuple | list) and len(value) == len(SPAN)
@@ -279,13 +283,13 @@ def _as_label(value):
 
 
 def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
-    """Return texts and their spans, or words and their tags, if `fit` is given both in one.
+    """Return texts and spans, or words and tags, also if `fit` gets both in one argument.
 
     Args:
-        x: rows, see `read_annotations`; or anything else, which is returned as plain lists.
-            Documents become words if y are tags.
-        y: None, or the labels.
-        labels: all tags, if they are known.
+        x: Rows (see `read_annotations`), or other inputs, which are converted to plain lists.
+            Documents are converted to words if `y` contains tags.
+        y: Labels or None.
+        labels: List of strings or None. All tags, if they are known. Defaults to None.
 
     Example:
         >>> separated([("In Rome", {"entities": [(3, 7, "LOC")]})], None)
@@ -299,7 +303,7 @@ def separated(x, y, labels: Sequence[str] | None = None) -> tuple:
 
 
 def _of_documents(documents: Sequence, y) -> tuple:
-    """Return the texts of documents with spans, or their words with tags."""
+    """Return the texts of documents and their spans, or the words and their tags."""
     texts, y = [*map(text_of, documents)], plain(y)
     if isinstance(y, dict) or len(y) != len(documents):
         return texts, y
@@ -319,12 +323,12 @@ def _lists_of_columns(y: dict) -> list[list[dict]]:
         return [[dict(zip(SPAN, s, strict=True)) for s in zip(*t, strict=True)] for t in texts]
     except ValueError:
         raise ValueError(
-            "y has different numbers of start, end and label for a text. Expected as many of each."
+            "start, end and label in y have different lengths for a text. Expected equal lengths."
         ) from None
 
 
 def _plain(value):
-    """Return tensors as lists, numbers or bytes, and bytes as str."""
+    """Convert tensors to lists, numbers or bytes, and bytes to str."""
     if isinstance(value, array_ops.RaggedTensor):
         return value.to_list()
     if array_ops.is_tensor(value):
@@ -336,7 +340,7 @@ def _plain(value):
 
 
 def has_spans(x) -> bool:
-    """Return whether the data for `fit` are texts with spans, not words with tags."""
+    """Return whether the data for `fit` consists of texts with spans instead of words with tags."""
     if hasattr(x, "element_spec"):
         x, y, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         return isinstance(y, dict) or (isinstance(x, list) and not is_words(x))
@@ -347,14 +351,14 @@ def learn_labels(y: Iterable) -> list[str]:
     """Return the tags that occur in labels.
 
     Args:
-        y: for every example its words' tags, or its spans `{"start", "end", "label"}`.
+        y: Tags of the words, or spans `{"start", "end", "label"}`, of every example.
 
     Returns:
-        Tags, O first; spans give IOB2.
+        List of tags with O first. Spans are converted to IOB2 tags.
 
     Raises:
-        ValueError: If there are no tags, the tags are numbers, or names of tags are mixed with
-            other labels.
+        ValueError: If there are no tags, if the tags are numbers, or if names of tags are mixed
+            with other labels.
 
     Example:
         >>> learn_labels([["O", "B-PER"], ["I-PER"]])
@@ -380,7 +384,7 @@ def learn_labels(y: Iterable) -> list[str]:
         odd = sorted({s["label"] for s in values if re.match("[BIESLU]-", s["label"])})
         if odd:
             logger.warning(
-                "Labels of spans are types, such as PER. These look like tags of words: %s.",
+                "Labels of spans must be types, such as PER. These labels look like tags: %s.",
                 ", ".join(map(repr, odd[:5])),
             )
         return all_tags(class_name(span["label"]) for span in values)
@@ -397,7 +401,7 @@ def learn_labels(y: Iterable) -> list[str]:
 
 
 def _kind(value) -> str | None:
-    """Return whether a label is the name of a tag, a number, or a span."""
+    """Return the kind of a label: the name of a tag, a number, or a span."""
     if isinstance(value, dict):
         return "span" if isinstance(value.get("label"), str) else None
     if isinstance(value, str):
@@ -406,7 +410,7 @@ def _kind(value) -> str | None:
 
 
 def check_labels(x, y, labels: list[str] | None, num_classes: int):
-    """Return labels as numbers: of words see `check_tags`, of texts `check_spans`."""
+    """Check and convert labels with `check_tags` for words and `check_spans` for texts."""
     if is_words(x):
         return check_tags(y, as_word_tensor(x).row_lengths(), labels, num_classes)
     texts = as_column(x)
@@ -417,20 +421,20 @@ def check_labels(x, y, labels: list[str] | None, num_classes: int):
 def check_tags(
     y, word_counts: array_ops.Tensor, labels: list[str] | None, num_classes: int
 ) -> array_ops.RaggedTensor:
-    """Return tags of words as numbers, in memory or inside `tf.data`.
+    """Check tags of words and convert them to indices, in memory or inside `tf.data`.
 
     Args:
-        y: for every example a list of tag names or numbers; inside `tf.data` ragged or padded.
-        word_counts: (N,) int64, words of every example.
-        labels: the tags' names, if there are any.
-        num_classes: C.
+        y: List of tag names or indices for every example. Inside `tf.data`, ragged or padded.
+        word_counts: Int64 tensor of shape (N,). Number of words of every example.
+        labels: List of strings or None. Names of the tags.
+        num_classes: Positive integer. Number of tags C.
 
     Returns:
-        Ragged (N, None) int32.
+        Ragged int32 tensor of shape (N, None).
 
     Raises:
-        ValueError: If an example has more words than tags, or fewer, or a tag is unknown.
-        tf.errors.InvalidArgumentError: If a tag is wrong inside of `tf.data`.
+        ValueError: If the numbers of words and tags of an example differ, or if a tag is unknown.
+        tf.errors.InvalidArgumentError: If a tag is invalid inside `tf.data`.
     """
     if array_ops.is_symbolic_tensor(word_counts):
         y = check_given(_ragged_tags(y, word_counts))
@@ -465,18 +469,18 @@ def check_tags(
 
 
 def _ragged_tags(y: array_ops.Tensor, word_counts: array_ops.Tensor) -> array_ops.RaggedTensor:
-    """Return tags without the padding: "" after names, 0 or less after numbers."""
+    """Remove the padding of tags: "" after names, and values of at most 0 after indices."""
     if isinstance(y, array_ops.RaggedTensor):
         return y
     if y.dtype == array_ops.string:
         return array_ops.RaggedTensor.from_tensor(y, padding="")
-    # 0 is also a tag, so there are at least as many as there are words.
+    # 0 is also a valid tag, so at least as many tags as words are kept.
     counts = array_ops.RaggedTensor.from_tensor(array_ops.maximum(y, 0), padding=0).row_lengths()
     return array_ops.RaggedTensor.from_tensor(y, lengths=array_ops.maximum(counts, word_counts))
 
 
 def labels_of_dataset(dataset: tf.data.Dataset) -> list:
-    """Return the labels y of a dataset, example by example, without the padding ""."""
+    """Return the labels y of all examples in a dataset, without the padding ""."""
     labels = []
     for element in dataset:
         y = keras.utils.unpack_x_y_sample_weight(element)[1]

@@ -382,7 +382,7 @@ class TestSpansThatCutWords:
     @pytest.mark.slow
     def test_the_first_is_shown(self, caplog):
         told = self.told(caplog, "a good film", 2, 5)
-        assert "1 of the spans begin or end inside of a word" in told
+        assert "1 of the spans begin or end inside a word" in told
         assert "example 0, 'goo' of 'good', from 2 to 5" in told
         assert "'d film' of 'good film'" in self.told(caplog, "a good film", 5, 11)
         assert "'198' of '1984'" in self.told(caplog, "in 1984", 3, 6)
@@ -400,7 +400,7 @@ class TestSpansThatCutWords:
         ],
     )
     def test_others_are_not_told_of(self, text, start, end, caplog):
-        assert "inside of a word" not in self.told(caplog, text, start, end)
+        assert "inside a word" not in self.told(caplog, text, start, end)
 
 
 class TestPartsThatDoNotBelongTogether:

@@ -575,7 +575,7 @@ def test_spans_inside_of_words_are_said_before_the_training(caplog):
     """A sentence without blanks is one word here."""
     model = ez.EntityExtractor.from_preset("bert_nano_en_uncased", max_width=4, num_rnn_layers=0)
     model.fit(["王小明住在北京", " Rome !"], [[(0, 3, "PER")], [(0, 6, "LOC")]], verbose=0)
-    assert "1 of the spans begin or end inside of a word." in caplog.text
+    assert "1 of the spans begin or end inside a word." in caplog.text
     every = {"threshold": 0.0, "nested": True, "multi_label": True}
     judged = model.evaluate_entities([" Rome !"], [[(0, 6, "LOC")]], **every)
     assert judged["per_type"]["LOC"]["recall"] == 1.0  # without the blanks at the edges

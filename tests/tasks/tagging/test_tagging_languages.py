@@ -251,7 +251,7 @@ def test_the_resolution_is_chosen_before_the_training(caplog):
     model = classifier("bert")
     learn(model, x, y)
     assert (model.strategy, model.preprocessor.label_all_tokens) == ("simple", True)
-    assert "inside of a word" in caplog.text
+    assert "inside a word" in caplog.text
     caplog.clear()
     given = classifier("bert", strategy="first")
     learn(given, x, y)
