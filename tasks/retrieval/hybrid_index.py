@@ -1,4 +1,4 @@
-"""Several indexes of the same documents as one, and the opening of saved indexes of any kind."""
+"""The index that combines several indexes, and the function that loads indexes of any kind."""
 
 from __future__ import annotations
 
@@ -52,37 +52,39 @@ Weights = Annotated[
 
 
 class HybridIndex(Index):
-    """Find the documents that several indexes rank high, by reciprocal rank fusion.
+    """Combine several indexes of the same documents by reciprocal rank fusion.
 
         index = ez.HybridIndex([embedder.index(documents), ez.BM25Index(documents)])
         index.search("How do I reset it?", top_k=3)  # [{"index", "score", "text"}, ...]
 
     The score of a document is the sum of `1 / (rank_constant + rank)` over the indexes that find
-    it, with the ranks 1, 2, ...: scores of the indexes need not be comparable. Of equal scores that
-    of the earlier index comes first.
+    it. Ranks start at 1. So the scores of the indexes need not be comparable. For equal scores, the
+    results of earlier indexes come first.
 
     With `weights`, such as `HybridIndex([dense, sparse], weights=[1, 0.3])`, the score of a
-    document is the weighted sum of its scores in all indexes, 0 in one that does not find it. The
-    best documents of each index are looked up in all others.
+    document is the weighted sum of its scores. The best documents of each index are also scored by
+    the other indexes. If an index does not find a document, its score is 0.
 
     Args:
-        indexes: of the same documents in the same order: `VectorIndex`, `MultiVectorIndex`,
-            `SparseIndex`, `BM25Index`, or others with their `search` and `len`.
-        rank_constant: the larger, the less the first ranks count.
-        depth: so many documents of each index are fused; `top_k` if that is more.
-        weights: of the scores of each index, whose sum orders the documents; None: ranks do. For
-            indexes of this package alone.
+        indexes: List of indexes of the same documents in the same order: `VectorIndex`,
+            `MultiVectorIndex`, `SparseIndex`, `BM25Index`, or other objects with `search` and
+            `len`.
+        rank_constant: Integer. A larger constant gives less weight to the first ranks. Defaults to
+            60.
+        depth: Integer. Number of documents per index to fuse, at least `top_k`. Defaults to 100.
+        weights: List of floats. Weight of the scores of each index. Only for indexes of this
+            package. Defaults to None, which uses the ranks.
 
     Attributes:
-        indexes, rank_constant, depth, weights: as given.
-        texts: of the first index that has them, or None.
+        indexes, rank_constant, depth, weights: See the arguments.
+        texts: List of the texts in the first index that contains texts, or None.
 
     Raises:
-        ValueError: If `indexes` is empty, if the indexes have different documents, or if there is
-            not one weight for each.
+        ValueError: If `indexes` is empty, if the indexes have different documents, or if the number
+            of weights differs from the number of indexes.
 
     Source: Cormack et al. 2009, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank
-    Learning Methods; weighted scores Bruch et al. 2023, An Analysis of Fusion Functions for Hybrid
+    Learning Methods. Weighted scores: Bruch et al. 2023, An Analysis of Fusion Functions for Hybrid
     Retrieval, section 4.
 
     Example:
@@ -119,14 +121,14 @@ class HybridIndex(Index):
         self._check()
 
     def _check(self) -> None:
-        """Raise an error if the indexes are not of the same documents."""
+        """Raise an error if the indexes do not have the same documents."""
         if not self.indexes:
             raise ValueError("indexes is empty. Expected one or more.")
         if self.weights is not None:
             if len(self.weights) != len(self.indexes):
                 raise ValueError(
                     f"There are {len(self.weights)} weights for {len(self.indexes)} indexes. "
-                    "Expected one for each."
+                    "Expected one weight per index."
                 )
             self._check_own("weights")
         self._check_counts()
@@ -142,7 +144,7 @@ class HybridIndex(Index):
 
     @property
     def documents(self) -> Documents:
-        """Return the texts, ids and fields, each of the first index that has them."""
+        """Return the documents. Each column is from the first index that contains it."""
         columns = []
         for name in ("texts", "ids", "metadata"):
             found = (getattr(index, name, None) for index in self.indexes)
@@ -157,7 +159,7 @@ class HybridIndex(Index):
 
     def _snapshot(self) -> Self:
         with self._lock:
-            _ = self.documents  # for all snapshots, with what they remember of them
+            _ = self.documents  # snapshots share the documents and their caches
             now = copy.copy(self)
             now.indexes = [i._snapshot() if isinstance(i, Index) else i for i in self.indexes]
             return now
@@ -181,7 +183,7 @@ class HybridIndex(Index):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of memory that the indexes take."""
+        """Return the size of all indexes in bytes."""
         return sum(getattr(index, "nbytes", 0) for index in self.indexes)
 
     def _check_options(self, reranker: Any, candidates: int | None, options: Mapping) -> None:
@@ -208,7 +210,7 @@ class HybridIndex(Index):
             yield [hit["index"] for hit in best], [hit["score"] for hit in best]
 
     def _find_by_scores(self, queries, top_k, depth, among, **options) -> Iterator[tuple]:
-        """Yield the documents with the largest weighted sums of scores, as of `_find`."""
+        """Yield the documents with the largest weighted sums of scores. See `_find`."""
         stores = [index._store for index in self.indexes]
         asked = [index._embed_queries(queries, **options) for index in self.indexes]
         most = min(depth, len(self) if among is None else len(among))
@@ -223,7 +225,7 @@ class HybridIndex(Index):
             yield candidates[order], scores[order]
 
     def _check_counts(self) -> None:
-        """Raise an error if documents were added to one of the indexes alone, or removed."""
+        """Raise an error if documents were added to or removed from only one index."""
         counts = [len(index) for index in self.indexes]
         if len(set(counts)) > 1:
             raise ValueError(
@@ -232,14 +234,14 @@ class HybridIndex(Index):
             )
 
     def _check_own(self, what: str) -> None:
-        """Raise an error if an index is a stranger's, which may have no such method or argument."""
+        """Raise an error if an index is from outside this package and may lack a method."""
         for i, index in enumerate(self.indexes):
             is_own = isinstance(index, Index) and not (
                 what == "weights" and isinstance(index, HybridIndex)
             )
             if not is_own:
                 raise ValueError(
-                    f"{what} needs indexes of this package. indexes[{i}] is a "
+                    f"{what} requires indexes of this package, but indexes[{i}] is a "
                     f"{type(index).__name__}."
                 )
 
@@ -250,7 +252,7 @@ class HybridIndex(Index):
         indices: list[int] | None = None,
         chunks: bool = False,
     ) -> Callable[[], None]:
-        """Embed documents, and return the function that puts them into every index."""
+        """Embed documents and return the function that puts them into all indexes."""
         if indices is not None:
             self._check_own("update")
         for i, index in enumerate(self.indexes):
@@ -271,7 +273,7 @@ class HybridIndex(Index):
         self._together([functools.partial(index._keep, indices) for index in self.indexes])()
 
     def _together(self, steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
-        """Return the function that changes all indexes before another search begins."""
+        """Return a function that changes all indexes before the next search starts."""
 
         def put() -> None:
             with self._lock:
@@ -281,13 +283,14 @@ class HybridIndex(Index):
         return put
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write all indexes into a folder, replaced atomically; `load` opens it.
+        """Save all indexes in a folder, which is replaced atomically. Use `load` to open it.
 
         Args:
-            folder: to write.
+            folder: Path to the folder.
 
         Raises:
-            ValueError: If the folder holds other files, or if an index cannot be saved in another.
+            ValueError: If the folder contains other files, or if an index cannot be saved as part
+                of another index.
         """
         for i, index in enumerate(self.indexes):
             if isinstance(index, HybridIndex) or not hasattr(index, "save"):
@@ -308,24 +311,24 @@ class HybridIndex(Index):
     def load(
         cls, folder: str | os.PathLike[str], models: Sequence[Any], verify: bool = True
     ) -> Self:
-        """Return the index that `save` wrote.
+        """Load an index that `save` wrote.
 
         Args:
-            folder: written by `save`.
-            models: for each index the model that it was built with; None for a `BM25Index`.
-            verify: whether to verify the checksums of the files.
+            folder: Path to a folder that `save` wrote.
+            models: List with the model of each index, or None for a `BM25Index`.
+            verify: Boolean. Whether to verify the checksums of the files. Defaults to True.
 
         Raises:
             FileNotFoundError: If the folder does not exist.
-            ValueError: If the folder does not hold a HybridIndex, is damaged, or is replaced
-                meanwhile, or if there is not one model for each index.
+            ValueError: If the folder does not contain a HybridIndex, if it is damaged or replaced
+                while it is loaded, or if the number of models differs from the number of indexes.
         """
         manifest = _read(folder, verify)
         names = manifest["indexes"]
         if len(models) != len(names):
             raise ValueError(
                 f"There are {len(models)} models for {len(names)} indexes: {', '.join(names)}. "
-                "Expected one for each, None for a BM25Index."
+                "Expected one model per index, or None for a BM25Index."
             )
         parts = zip(names, models, strict=True)
         indexes = [
@@ -340,8 +343,8 @@ class HybridIndex(Index):
 
 
 def _read(folder: str | os.PathLike, verify: bool) -> dict:
-    """Return the manifest of a folder, checked; the indexes in it check their own files."""
-    with OpenFolder(folder, [NAME]) as files:  # and those that it names, not a user's
+    """Read and check the manifest of a folder. The indexes check their own files."""
+    with OpenFolder(folder, [NAME]) as files:  # only files in the manifest belong to the index
         manifest = checked_manifest(files, HybridIndex.kind, verify, HybridIndex.rules)
         names = manifest.get("indexes")
         folders = {name.split("/")[0] for name in manifest["files"]}
@@ -352,11 +355,11 @@ def _read(folder: str | os.PathLike, verify: bool) -> dict:
 
 
 def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
-    """Return the hits of some rankings with their fused scores, the best first.
+    """Fuse several rankings and return the hits with their new scores, best first.
 
     Args:
-        *rankings: the hits of one query, of several indexes of the same documents.
-        k: the rank constant, see `HybridIndex`.
+        *rankings: Lists of hits for one query, from several indexes of the same documents.
+        k: Integer. The rank constant, see `HybridIndex`. Defaults to 60.
 
     Example:
         >>> first, second = ({"index": i, "score": 0.9, "text": None} for i in (7, 3))
@@ -369,7 +372,7 @@ def fuse(*rankings: Sequence[Hit], k: int = 60) -> list[Hit]:
         for rank, hit in enumerate(ranking, 1):
             hits.setdefault(hit["index"], hit)
             parts.setdefault(hit["index"], []).append(1 / (k + rank))
-    # Rounded once: documents with the same ranks in other indexes have the same score.
+    # `fsum` rounds once, so documents with the same ranks in a different order have equal scores.
     found: list[Hit] = [{**hits[i], "score": math.fsum(terms)} for i, terms in parts.items()]
     return sorted(found, key=lambda hit: -hit["score"])
 
@@ -380,7 +383,7 @@ INDEXES = {
 
 
 class OpenOptions(TypedDict, total=False):
-    """Keyword arguments of the `load` of indexes; `engine` of a `VectorIndex`."""
+    """Keyword arguments of `load` of the indexes. Only `VectorIndex` accepts `engine`."""
 
     engine: Engine | None
     verify: bool
@@ -392,19 +395,20 @@ def load_index(
     embedder: Any = None,
     **options: Unpack[OpenOptions],
 ) -> Index:
-    """Open an index that its `save` wrote, of any kind.
+    """Load an index of any kind that `save` wrote.
 
     Args:
-        folder: written by `save`.
-        embedder: the one that the index was built with, or an equal one; None for a `BM25Index`; of
-            a `HybridIndex` a list, one for each of its indexes, or the `HybridEmbedder`.
-        **options: of the index's `load`: `verify`, whether to verify the checksums of the files,
-            and of a `VectorIndex` `engine="faiss"`.
+        folder: Path to a folder that `save` wrote.
+        embedder: The embedder that built the index, or an equal embedder. Use None for a
+            `BM25Index`. A `HybridIndex` needs the `HybridEmbedder`, or a list with the embedder of
+            each index. Defaults to None.
+        **options: Options of `load` of the index: `verify`, whether to verify the checksums of the
+            files, and for a `VectorIndex` `engine`, such as "faiss".
 
     Raises:
         FileNotFoundError: If the folder does not exist.
-        ValueError: If the folder does not hold an index or is damaged, or if the index was built
-            with another embedder.
+        ValueError: If the folder does not contain an index, if it is damaged, or if the index was
+            built with a different embedder.
 
     Example:
         >>> import tempfile
@@ -425,17 +429,17 @@ def _load_index(folder: str | os.PathLike[str], embedder: Any, options: OpenOpti
     expected = getattr(embedder, "index_class", cls)
     if expected is not cls and cls is not HybridIndex:
         raise ValueError(
-            f"{os.fspath(folder)} holds a {cls.__name__}, and a {type(embedder).__name__} has a "
+            f"{os.fspath(folder)} holds a {cls.__name__}, but a {type(embedder).__name__} needs a "
             f"{expected.__name__}. Pass the embedder that the index was built with."
         )
     if cls is BM25Index:
         return cls.load(folder, **options)
-    if cls is HybridIndex:  # of a HybridEmbedder's three
+    if cls is HybridIndex:  # a HybridEmbedder consists of three embedders
         embedder = embedder._parts() if hasattr(embedder, "_parts") else embedder
     if cls is HybridIndex and not isinstance(embedder, list | tuple):
         raise ValueError(
-            f"{os.fspath(folder)} holds a HybridIndex. Expected a list of embedders, one for each "
-            "of its indexes, None for a BM25Index."
+            f"{os.fspath(folder)} holds a HybridIndex. Expected a list with the embedder of each "
+            "index, or None for a BM25Index."
         )
     if embedder is None:
         raise ValueError(

@@ -1,14 +1,15 @@
-"""Documents as vectors of their tokens, and the search for those that match queries best (MaxSim).
+"""The token vectors of documents, and the search for the documents with the best MaxSim scores.
 
-The score of a document is the sum over the query's tokens of the largest product with one of the
-document's tokens. In float32 all documents are compared. As residuals, a vector is its nearest
-centroid and the difference from it, in int8 or one bit, with a scale of its own: the documents are
-compared by the centroids of their tokens, and those that match best by all that is stored of them.
-Of T vectors of D numbers, D a multiple of 8, "int8" takes 4 T + T D bytes, "binary" 4 T + T D / 8,
-and the centroids some more.
+The score of a document is a sum over the tokens of the query. For each of them, the largest dot
+product with a token of the document is added. In float32, a search compares all documents. In int8
+or binary, a vector is stored as its nearest centroid and a residual: the difference from the
+centroid, in int8 or one bit per dimension, with its own scale. A search then compares the centroids
+of all documents, and scores the best candidates with their complete vectors. For T vectors with D
+dimensions, where D is a multiple of 8, "int8" takes 4 T + T D bytes, and "binary" 4 T + T D / 8
+bytes. The size of the centroids is small in comparison.
 
 Comment letters: Q queries, N documents, T tokens of all documents, L tokens of all queries, D
-width, B tokens of a block or bytes of signs, M documents of a block, K centroids.
+dimensions, B tokens of a block or bytes of signs, M documents of a block, K centroids.
 """
 
 from __future__ import annotations
@@ -33,30 +34,30 @@ hierarchy = LazyModule(
     "scipy.cluster.hierarchy",
     "pool_factor needs the package scipy: `pip install scipy`, or leave it out.",
 )
-MOST_CENTROIDS = 2**16  # whose numbers take two bytes
-TOKENS_PER_CENTROID = 16  # vectors for each centroid, to learn it from
+MOST_CENTROIDS = 2**16  # so that an index takes two bytes
+TOKENS_PER_CENTROID = 16  # training vectors per centroid
 ROUNDS = 4  # of k-means
-LEAST_SCALE = 1e-6  # of residuals, which are stored in half precision
-OVERSAMPLED = 16  # documents scored in full for each result of the search by centroids
+LEAST_SCALE = 1e-6  # minimum scale of a residual in half precision
+OVERSAMPLED = 16  # documents to score completely, per result, after a search by centroids
 MIN_CANDIDATES = 512
-AT_ONCE = 2  # queries that are compared with a block
-CACHED = 2**18  # products at a time: 1 MB
+AT_ONCE = 2  # queries to compare with a block at a time
+CACHED = 2**18  # dot products to compute at a time: 1 MB
 THREADS = min(8, usable_cores())
-# Multiplications of a matrix product that OpenBLAS leaves to one thread. Its own threads wait for
-# each other: twice the time for products as flat as these.
+# Number of multiplications for which OpenBLAS uses one thread. For such narrow products, its own
+# threads would wait for each other and take twice as long.
 ONE_THREAD = 2**17
 
 
 class Int8Residuals(Float32Vectors):
-    """Vectors as centroids, and residuals in 255 steps.
+    """Store vectors as centroids and int8 residuals with 255 steps.
 
     Args:
-        vectors: (T, D) int8, the residuals.
-        codes: (T,) uint16, the numbers of the vectors' centroids.
-        scales: (T, 1) float16, by which a residual is multiplied.
-        centroids: (K, D) float32.
+        vectors: Int8 array of shape (T, D). The residuals.
+        codes: Uint16 array of shape (T,). Index of the centroid of each vector.
+        scales: Float16 array of shape (T, 1). Factor of each residual.
+        centroids: Float32 array of shape (K, D).
 
-    Source: Santhanam et al. 2022, ColBERTv2, section 3.3; the scales are of this package.
+    Source: Santhanam et al. 2022, ColBERTv2, section 3.3. The scales were added in this package.
 
     Example:
         >>> vectors = np.eye(4, dtype="float32")
@@ -101,7 +102,7 @@ class Int8Residuals(Float32Vectors):
             last = len(self.centroids) - 1
             raise ValueError(f"{path}: codes has the centroid {most}. Expected at most {last}.")
         if (least := self.scales.min()) < 0:
-            raise ValueError(f"{path}: scales has {least}. Expected no negative numbers.")
+            raise ValueError(f"{path}: scales has {least}. Expected no negative values.")
 
     @property
     def width(self) -> int:
@@ -121,10 +122,13 @@ class Int8Residuals(Float32Vectors):
         return found
 
     def coarse(self, queries: np.ndarray) -> Callable[[slice], np.ndarray]:
-        """Return the function from a part of the vectors to their centroids' products with queries.
+        """Return a function that computes products between centroids of vectors and queries.
 
         Args:
-            queries: (L, D).
+            queries: Float32 array of shape (L, D).
+
+        Returns:
+            Function from a slice of the vectors to the products (B, L).
         """
         products = self.centroids @ queries.T  # (K, L)
         return lambda part: np.take(products, self.codes[part], axis=0)
@@ -134,26 +138,26 @@ class Int8Residuals(Float32Vectors):
         return width
 
     def _pack(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return residuals (T, D) as they are stored, and their scales (T, 1) float16."""
+        """Pack residuals (T, D) and return them with their scales (T, 1) float16."""
         most = np.abs(residuals).max(axis=1, keepdims=True)
         scales = np.maximum(most / 127, LEAST_SCALE).astype("float16")
         steps = np.rint(residuals / scales)
         return np.clip(steps, -127, 127).astype("int8"), scales
 
     def _unpacked(self, packed: np.ndarray) -> np.ndarray:
-        """Return stored residuals in float32, without their scales."""
+        """Unpack residuals to float32, without their scales."""
         return packed.astype("float32")
 
 
 class BinaryResiduals(Int8Residuals):
-    """Vectors as centroids, and the signs of their residuals, packed.
+    """Store vectors as centroids and packed signs of the residuals.
 
-    A residual is taken for one whose numbers are all as large; its scale is the mean of theirs,
-    which is nearest.
+    All values of an unpacked residual have the same size. It is the mean absolute value of the
+    original residual, which minimizes the squared error, and is stored as the scale.
 
     Args:
-        vectors: (T, B) uint8, one bit for each number.
-        codes, scales, centroids: see `Int8Residuals`.
+        vectors: Uint8 array of shape (T, B). One bit per dimension.
+        codes, scales, centroids: See `Int8Residuals`.
 
     Example:
         >>> store = BinaryResiduals.of(np.eye(16, dtype="float32"))
@@ -180,17 +184,17 @@ class BinaryResiduals(Int8Residuals):
 def _residuals(
     vectors: np.ndarray, codes: np.ndarray, centroids: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield the differences of vectors (T, D) from their centroids, some at a time."""
+    """Yield the differences between vectors (T, D) and their centroids, in blocks."""
     step = max(1, BLOCK // vectors.shape[1])
     for i in range(0, len(vectors), step):
         yield vectors[i : i + step] - centroids[codes[i : i + step]]
 
 
 def centroids_of(vectors: np.ndarray) -> np.ndarray:
-    """Return centroids (K, D) of vectors (T, D), each as long as its vectors on average.
+    """Compute centroids (K, D) of vectors (T, D) by k-means on a sample.
 
-    K is the largest power of two up to `8 sqrt(T)`. They are learned from a sample, by k-means of
-    the vectors' directions.
+    K is the largest power of two up to `8 sqrt(T)`. The clusters are based on the directions of the
+    vectors. The norm of a centroid is the mean norm of its vectors.
 
     Source: Santhanam et al. 2022, ColBERTv2, section 3.3, for centroids of tokens.
 
@@ -209,12 +213,12 @@ def centroids_of(vectors: np.ndarray) -> np.ndarray:
     for _ in range(ROUNDS):
         numbers, means = grouped_means(sample, nearest_centroids(sample, centroids))
         centroids = centroids.copy()
-        centroids[numbers] = means  # one without vectors stays
+        centroids[numbers] = means  # a centroid without vectors does not change
     return centroids
 
 
 def nearest_centroids(vectors: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return the number of the nearest of centroids (K, D) for each of vectors (T, D), uint16.
+    """Find the nearest centroid (K, D) of each vector (T, D). Return the indices, (T,) uint16.
 
     Example:
         >>> nearest_centroids(np.array([[0.0, 1.0], [1.0, 0.1]]), np.eye(2)).tolist()
@@ -235,11 +239,11 @@ TOKEN_STORES = {
 
 
 class TokenVectors:
-    """The tokens' vectors of documents, one document after the other.
+    """The token vectors of all documents, in one array.
 
     Args:
-        store: of `TOKEN_STORES`, T vectors.
-        ends: (N,) int64, where the tokens of each document end.
+        store: Store with T vectors. Its class is in `TOKEN_STORES`.
+        ends: Int64 array of shape (N,). End of the tokens of each document.
 
     Example:
         >>> documents = [np.eye(2, dtype="float32"), np.array([[0.6, 0.8]], "float32")]
@@ -258,7 +262,7 @@ class TokenVectors:
 
     @classmethod
     def of(cls, documents: Sequence[np.ndarray], precision: Precision) -> TokenVectors:
-        """Return the tokens of documents, each (tokens, D) float32 of unit length."""
+        """Create a store from the token vectors of each document, (tokens, D) float32."""
         return cls(TOKEN_STORES[precision].of(np.concatenate(documents)), _ends(documents))
 
     def __len__(self) -> int:
@@ -266,7 +270,7 @@ class TokenVectors:
 
     @property
     def width(self) -> int:
-        """Return D."""
+        """Return the number of dimensions of the vectors."""
         return self.store.width
 
     @property
@@ -276,66 +280,67 @@ class TokenVectors:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a file."""
+        """Return the arrays to save."""
         return {**self.store.arrays, "ends": self.ends}
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all arrays."""
+        """Return the size of all arrays in bytes."""
         return self.store.nbytes + self.ends.nbytes
 
     @classmethod
     def opened(
         cls, path: str | os.PathLike, arrays: Mapping[str, np.ndarray], precision: Precision
     ) -> Self:
-        """Return the tokens of a file's arrays, which have the right types, checked.
+        """Create a store from the arrays of a file and check their values.
 
         Args:
-            path: of the file, for errors.
-            arrays: those of the store, and "ends".
-            precision: of the store.
+            path: Path to the file, for error messages.
+            arrays: Dict of the arrays of the store, with the right types, and "ends".
+            precision: Precision of the store.
 
         Raises:
-            ValueError: If `ends` does not divide the vectors among the documents.
+            ValueError: If `ends` does not split the vectors into documents.
         """
         tokens = cls(TOKEN_STORES[precision].opened(path, arrays), arrays["ends"])
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
         if not len(ends) or begins[0] or (ends <= begins).any() or ends[-1] != count:
-            raise ValueError(f"{path}: ends is no growing list up to the {count} vectors.")
+            raise ValueError(f"{path}: ends is not an increasing list up to {count}, the number of vectors.")
         return tokens
 
     def joined(self, documents: Sequence[np.ndarray]) -> TokenVectors:
-        """Return these documents and further ones behind them."""
+        """Return a store with more documents at the end."""
         ends = np.concatenate([self.ends, self.ends[-1] + _ends(documents)])
         return TokenVectors(self.store.joined(np.concatenate(documents)), ends)
 
     def taken(self, indices: np.ndarray) -> TokenVectors:
-        """Return the tokens of some documents, in the order of their indices."""
+        """Return a store with the documents at the given indices, in this order."""
         lengths = self.ends[indices] - self._begins[indices]
         return TokenVectors(self.store.taken(self._tokens_of(indices)), np.cumsum(lengths))
 
     def _tokens_of(self, documents: np.ndarray) -> np.ndarray:
-        """Return the indices of the tokens of some documents, one document after the other."""
+        """Return the indices of the tokens of the given documents."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
         return np.repeat(self._begins[documents] - starts, lengths) + np.arange(lengths.sum())
 
     def document(self, index: int) -> np.ndarray:
-        """Return the vectors of a document, (tokens, D) float32."""
+        """Return the token vectors of a document, (tokens, D) float32."""
         return self.store.rows(slice(self._begins[index], self.ends[index]))
 
     def nearest(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the `k` documents that match each query best, of equal ones the earlier.
+        """Find the `k` best documents of each query. Documents with equal scores keep their order.
 
         Args:
-            queries: Q arrays (tokens, D) float32.
-            k: at most N, or as many as there are `among`.
-            among: the indices of the documents that may be found, rising; None: all.
+            queries: Q float32 arrays of shape (tokens, D).
+            k: Integer. Number of results per query, at most the number of documents to search.
+            among: Integer array. Indices of the documents to search, in ascending order. Defaults
+                to None, which searches all documents.
 
         Returns:
-            Indices (Q, k) int64, scores (Q, k) float32.
+            Indices (Q, k) int64, and scores (Q, k) float32.
         """
         found = []
         for i in range(0, len(queries), AT_ONCE):
@@ -347,7 +352,7 @@ class TokenVectors:
     def _candidates(
         self, queries: Sequence[np.ndarray], k: int, among: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return pairs of queries and documents that can be among the `k` best of each query."""
+        """Find pairs of queries and documents that can be among the `k` best of each query."""
         of_queries = np.concatenate(queries)  # (L, D)
         if isinstance(self.store, Int8Residuals):
             products = self.store.coarse(of_queries)
@@ -372,10 +377,10 @@ class TokenVectors:
         return rows, columns if among is None else among[columns]
 
     def _blocks(self, made: int) -> np.ndarray:
-        """Return the first and the last document of blocks whose products stay in a cache.
+        """Return the first and last documents of blocks whose products fit into the cache.
 
         Args:
-            made: products of each token.
+            made: Integer. Number of products per token.
         """
         cuts = [0]
         while cuts[-1] < len(self):
@@ -384,13 +389,13 @@ class TokenVectors:
         return np.stack([cuts[:-1], cuts[1:]], axis=1)
 
     def _best_of_tokens(self, products: Callable, first: int, last: int) -> np.ndarray:
-        """Return the largest product of each document's tokens with each query token, (M, L)."""
+        """Compute the largest product of each document with each query token, (M, L)."""
         begins = self._begins[first:last]
         part = slice(int(begins[0]), int(self.ends[last - 1]))
         return np.maximum.reduceat(products(part), begins - part.start, axis=0)
 
     def _best(self, query: np.ndarray, documents: np.ndarray, k: int):
-        """Return the indices (k,) and scores (k,) of the best of some documents, in float64."""
+        """Return the indices (k,) and scores (k,) of the best documents, computed in float64."""
         if len(documents) > 2 * k:
             best = BestPairs(1, k)
             best.add(self._scores(query, documents, "float32")[None], start=0)
@@ -400,7 +405,7 @@ class TokenVectors:
         return documents[order], scores[order]
 
     def _scores(self, query: np.ndarray, documents: np.ndarray, dtype: str) -> np.ndarray:
-        """Return the scores (M,) of some documents by all that is stored of their tokens."""
+        """Compute the scores (M,) of documents with their complete vectors."""
         lengths = self.ends[documents] - self._begins[documents]
         starts = np.cumsum(lengths) - lengths
         vectors = self.store.rows(self._tokens_of(documents)).astype(dtype, copy=False)
@@ -409,7 +414,7 @@ class TokenVectors:
 
 
 def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.ndarray:
-    """Return the products of a part of the vectors with query tokens (L, D), (B, L)."""
+    """Compute the products between a slice of the vectors and query tokens (L, D), (B, L)."""
     tokens, width = store.rows(part), store.width
     rows = max(1, ONE_THREAD // queries.size)
     whole = len(tokens) // rows * rows
@@ -421,23 +426,23 @@ def _products(store: Float32Vectors, queries: np.ndarray, part: slice) -> np.nda
 
 
 def _ends(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return where each of some arrays ends, one behind the other."""
+    """Return the end offsets of the arrays in their concatenation."""
     return np.cumsum([len(array) for array in arrays], dtype="int64")
 
 
 def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
-    """Return about one vector for each `factor` tokens of a document.
+    """Merge similar tokens of a document, about `factor` tokens into one vector.
 
-    The tokens are put into groups by hierarchical clustering, which joins those whose sum of
-    squared distances to their mean grows least (Ward's method); a group becomes a vector in the
-    direction of its mean, as long as its tokens on average.
+    Hierarchical clustering with Ward's method groups the tokens. It merges the groups for which the
+    sum of squared distances to the mean grows least. The vector of a group has the direction of its
+    mean and the mean norm of its tokens.
 
     Args:
-        tokens: (T, D) float32.
-        factor: 1 leaves them as they are.
+        tokens: Float32 array of shape (T, D).
+        factor: Integer. 1 returns the tokens unchanged.
 
     Returns:
-        At most `ceil(T / factor)` vectors, in the order of the groups' first tokens.
+        At most `ceil(T / factor)` vectors, in the order of the first token of each group.
 
     Raises:
         ImportError: If the package scipy is not installed.
@@ -460,11 +465,11 @@ def pooled(tokens: np.ndarray, factor: int) -> np.ndarray:
 
 
 def prepared_tokens(vectors, width: int, pool_factor: int = 1) -> list[np.ndarray]:
-    """Return copies of the vectors of each document, checked, and pooled.
+    """Copy, check and pool the token vectors of each document.
 
     Raises:
-        ValueError: If `vectors` is empty, or if an entry is not an array (tokens, `width`) of
-            floats.
+        ValueError: If `vectors` is empty, or if an entry is not a float array of shape (tokens,
+            `width`).
     """
     if not len(vectors):
         raise ValueError("vectors is empty. Expected an array (tokens, D) for each document.")

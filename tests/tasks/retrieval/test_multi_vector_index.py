@@ -365,10 +365,10 @@ class TestFiles:
             (lambda a: {**a, "codes": a["codes"] + 500}, "codes has the centroid 5.*at most"),
             (lambda a: {**a, "scales": a["scales"] + np.inf}, "NaN or infinite"),
             (lambda a: {**a, "scales": -a["scales"]}, "scales has -.* Expected no negative"),
-            (lambda a: {**a, "ends": a["ends"][:0]}, "ends is no growing list up to the"),
-            (lambda a: {**a, "ends": a["ends"][::-1]}, "ends is no growing list up to the"),
-            (lambda a: {**a, "ends": a["ends"] - 1}, "ends is no growing list up to the"),
-            (lambda a: {**a, "ends": a["ends"][:-1]}, "ends is no growing list up to the"),
+            (lambda a: {**a, "ends": a["ends"][:0]}, "ends is not an increasing list up to"),
+            (lambda a: {**a, "ends": a["ends"][::-1]}, "ends is not an increasing list up to"),
+            (lambda a: {**a, "ends": a["ends"] - 1}, "ends is not an increasing list up to"),
+            (lambda a: {**a, "ends": a["ends"][:-1]}, "ends is not an increasing list up to"),
         ],
     )
     def test_a_file_that_was_made_up_is_refused(self, change, message, tmp_path):
