@@ -1,4 +1,4 @@
-"""Distillation of a teacher into a student: soft labels, hidden states, relations between tokens.
+"""Distillation of a teacher into a student: soft labels, hidden states and token relations.
 
 Comment letters: B batch, L sequence, C classes.
 """
@@ -42,67 +42,72 @@ from encoder_zoo.tasks.training.text_model import TextModel
 
 
 class Distillation(TextModel):
-    """Trains a small student to reproduce a large teacher.
+    """Train a small student to reproduce a large teacher.
 
-    `fit` takes the student's inputs, and texts without labels as well, which the teacher
-    labels. It trains the student; the teacher only answers, without dropout, and is neither changed
-    nor saved. Keras's history has the mean of each objective under its name. `student.evaluate`
-    tells how good the student alone is. Afterwards the student is a task like any other:
+    `fit` accepts the inputs of the student. It also accepts texts without labels, which the teacher
+    labels. Only the student is trained. The teacher predicts without dropout, and is neither
+    changed nor saved. The history contains the mean of each objective under its name. Use
+    `student.evaluate` to evaluate the student. After the training, the student is a normal task:
 
-        teacher = ez.Classifier.from_preset("bert_base_en_uncased").fit(texts, y) ...
+        teacher = ez.Classifier.from_preset("bert_base_en_uncased")
+        teacher.fit(texts, y)
         student = ez.Classifier.from_preset("bert_nano_en_uncased")
         distillation = ez.Distillation(teacher, student)
         distillation.fit(texts, y, epochs=3)
         distillation.fit(more_texts, epochs=3)
         student.save_to_preset("my_student")
 
-    Two backbones are distilled on any text, before a student of a task is made of the one:
+    Two backbones can be distilled on any text, before a task is created from the student:
 
         general = ez.Distillation(teacher.backbone, backbone, preprocessor)
         general.fit(corpus)
         student = ez.Classifier(backbone, preprocessor, labels=labels)
 
-    `compile` and its recipe are those of the tasks, for the student's family; its loss and metrics
-    are of the labels. Where there are none, the metrics take the teacher's answers for true.
+    `compile` has the same arguments and defaults as for the student. Its loss and metrics compare
+    the student with the labels. Without labels, the metrics compare it with the teacher.
 
-    A masked language model learns its masked tokens at the same time, and its teacher need not be
-    one. If the teacher has another tokenizer, it gets the text without masks, and a token of the
-    student learns from the teacher's token with the same last character:
+    A masked language model also learns its masked tokens, and its teacher need not be a masked
+    language model. If the teacher has another tokenizer, it reads the text without masks. A token
+    of the student then learns from the teacher's token that contains the same last character:
 
         general = ez.Distillation(teacher, ez.MaskedLM(...), objectives=["hidden_states"])
 
     Args:
-        teacher: a task that has been trained, or a backbone; of any family.
-        student: a task of the same kind, or a backbone, which is trained. Without classes it gets
-            the teacher's.
-        preprocessor: for raw text, of a student that is a backbone; None is the teacher's.
-        objectives: their losses are added: "soft_labels", the teacher's answers; "hidden_states"
-            of the embeddings and of the blocks, evenly chosen from the teacher's, after a learned
-            map where the widths differ; "relations" of queries to keys and among the values of the
-            last block, for students of any width and depth. None is the answers of two tasks, else
-            the relations.
-        temperature: both answers are softened by it.
-        label_weight: of the loss of true labels: of those given in addition to soft labels, and
-            of masked tokens.
-        relation_heads: number of parts of queries, keys and values for their relations;
-            None is the number of attention heads, if it is the same in both.
+        teacher: A trained task or a backbone, of any family.
+        student: The task or backbone to train. A task must be of the same kind as the teacher. If
+            it has no classes, it gets the classes of the teacher.
+        preprocessor: Preprocessor for raw text, if the student is a backbone. Defaults to None,
+            which uses the preprocessor of the teacher.
+        objectives: List of objectives, whose losses are added. "soft_labels" trains the student to
+            reproduce the answers of the teacher. "hidden_states" compares the embeddings, and each
+            block of the student with one of the evenly spaced blocks of the teacher. If the models
+            have different widths, a linear map is learned. "relations" compares the relations
+            between queries and keys, and between values, in the last block. It works for students
+            of any width and depth. Defaults to None, which uses "soft_labels" for two tasks, and
+            "relations" otherwise.
+        temperature: Float. Temperature of the soft labels. Defaults to 2.0.
+        label_weight: Float. Weight of the loss for true labels and for masked tokens. Defaults to
+            0.5.
+        relation_heads: Integer. Number of parts into which queries, keys and values are split for
+            "relations". Defaults to None, which uses the number of attention heads. It must then be
+            the same in both models.
 
     Call arguments:
-        inputs: the preprocessor's outputs.
+        inputs: Dict of tensors that the preprocessor returns.
 
     Returns:
-        For each objective its number for every text (B,) or token (B, L), and with soft labels the
-        "logits" of the student and of the "teacher".
+        Dict with the value of each objective for every text (B,) or token (B, L). With soft labels,
+        it also contains the "logits" of the student and of the "teacher".
 
     Raises:
-        ValueError: If the teacher and the student share weights, differ in their tokenizers or
-            lengths where tokens must correspond, give other answers, or differ in attention heads
-            without `relation_heads`.
+        ValueError: If the teacher and the student share weights, if their tokenizers or lengths
+            differ although their tokens must correspond, if their answers are of different kinds,
+            or if their numbers of attention heads differ and `relation_heads` is None.
 
     Source: Hinton et al. 2015, Distilling the Knowledge in a Neural Network, sections 2 and 4,
-    where 2 and 0.5 are the best temperature and the weight of labels; Jiao et al. 2020, TinyBERT,
-    section 3; Mukherjee and Awadallah 2020, XtremeDistil, section 4, for texts without labels;
-    Wang et al. 2020, MiniLM, section 3; Wang et al. 2021, MiniLMv2, section 3.1.
+    where 2 and 0.5 are the best temperature and label weight. Jiao et al. 2020, TinyBERT, section
+    3. Mukherjee and Awadallah 2020, XtremeDistil, section 4, for texts without labels. Wang et al.
+    2020, MiniLM, section 3. Wang et al. 2021, MiniLMv2, section 3.1.
 
     Example:
         >>> import encoder_zoo as ez
@@ -132,7 +137,7 @@ class Distillation(TextModel):
         backbones = backbone_of(teacher), backbone_of(student)
         pairing.check_two_models(teacher, student)
         super().__init__(**{"dtype": backbones[1].dtype_policy, **kwargs})
-        # Past Keras's tracking: the teacher's weights are not this model's.
+        # Bypass the tracking of Keras, because the teacher's weights are not part of this model.
         object.__setattr__(self, "teacher", teacher)
         share_weights_lock(self, student)
         self.student = student
@@ -172,13 +177,15 @@ class Distillation(TextModel):
 
     @property
     def backbone(self) -> Backbone:
-        """Return the student's backbone."""
+        """Return the backbone of the student."""
         return backbone_of(self.student)
 
     @property
     def _learns_answers(self) -> bool:
-        """Return whether any objective trains the student's answers, to the teacher's or masked
-        tokens."""
+        """Return whether an objective trains the student's answers.
+
+        They are trained with the teacher's answers or with masked tokens.
+        """
         if isinstance(self.student, Backbone):
             return False
         masked = self.student.record.pretrains and self.student.record.learns_soft_labels
@@ -186,8 +193,10 @@ class Distillation(TextModel):
 
     @property
     def objective(self) -> Objective:
-        """Return the student's, whose answers loss and metrics are of; if none are learned, one
-        with an unused loss."""
+        """Return the student's objective, or an objective with an unused loss.
+
+        The unused loss is needed if no objective trains the student's answers.
+        """
         if self._learns_answers:
             return dataclasses.replace(
                 self.student.objective,
@@ -213,7 +222,7 @@ class Distillation(TextModel):
 
     @property
     def non_trainable_variables(self) -> list:
-        """Return also the teacher's, which a step compiled by JAX reads and must not contain."""
+        """Return also the teacher's variables, which JAX must not compile into a step."""
         unreached = [v for v in super().trainable_variables if id(v) in self._unreached]
         return [*super().non_trainable_variables, *unreached, *self.teacher.variables]
 
@@ -248,7 +257,7 @@ class Distillation(TextModel):
     def _make_outputs(
         self, model: Task | Backbone, inputs: dict, training: bool | None, answers: bool
     ) -> tuple:
-        """Return the outputs of a model's backbone and, if needed, its answers."""
+        """Compute the outputs of a model's backbone and, if needed, its answers."""
         encoded = backbone_of(model)(
             backbone_inputs(inputs),
             training=training,
@@ -268,10 +277,10 @@ class Distillation(TextModel):
         return outputs
 
     def input_ranges(self, length: int) -> dict[str, tuple[int, int]]:
-        """Return the least and the largest number that each prepared input may hold.
+        """Return the valid range of the values in each prepared input.
 
         Args:
-            length: L, of the examples.
+            length: Integer. Length of the examples.
         """
         theirs = backbone_of(self.teacher)
         longest = theirs.max_sequence_length
@@ -287,7 +296,7 @@ class Distillation(TextModel):
             raise invalid(
                 "objectives",
                 self.objectives,
-                "'soft_labels' among them to learn from y; or leave out y",
+                "a list with 'soft_labels', to learn from y; or leave out y",
             )
 
     def _before_training(self, x, y, data) -> bool:
@@ -296,14 +305,14 @@ class Distillation(TextModel):
         return learns and self.student._before_training(x, y, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Return the sum of the objectives' means and of the weighted loss of the labels."""
+        """Compute the sum of the mean objectives and the weighted loss of the labels."""
         loss = self.penalties(y_pred)
         for name, mean in zip(self.objectives, self.means, strict=True):
             values, weights = y_pred[name], self._weights(name, x, y, y_pred, sample_weight)
             mean.update_state(values, weights)
             part, size = learned.MEAN(values, values, weights)
             loss = loss + part
-        if training:  # with the loss of labels, the batch counts by these
+        if training:  # replaced below if there is a loss of the labels
             self.recipe.weigh_batch(self.optimizer, size)
         if y is None or not self.label_weight or not self._learns_answers:
             return loss
@@ -314,7 +323,7 @@ class Distillation(TextModel):
         return loss + self.label_weight * hard
 
     def _weights(self, name: str, x, y, y_pred, sample_weight):
-        """Return the weight of each text or token in an objective, float32 of its shape."""
+        """Return the weight of each text or token in an objective, float32."""
         given = x.get("soft_weights") if y is None else sample_weight
         if name == "soft_labels":
             values = y_pred[name]
@@ -327,7 +336,7 @@ class Distillation(TextModel):
         return counted
 
     def _inputs_of_metrics(self, x, y, y_pred, sample_weight) -> tuple:
-        """Return labels, or the teacher's answers for them, the student's answers and weights."""
+        """Return labels, answers and weights. Teacher's answers replace missing labels."""
         objective = self.student.objective
         if y is None:
             y = learned.as_labels(y_pred["teacher"], objective.activation)
@@ -338,12 +347,12 @@ class Distillation(TextModel):
     def predict(
         self, x: object, batch_size: PositiveInt | None = None, **options: Unpack[PredictOptions]
     ) -> Any:
-        """Return the student's predictions: `student.predict(x, ...)`, with the same arguments."""
+        """Return the student's predictions. Same as `student.predict(x, ...)`."""
         return self.student.predict(x, batch_size, **options)
 
     def get_config(self) -> dict:
         """Raise NotImplementedError: save the student instead."""
         raise NotImplementedError(
-            "A Distillation is not saved: save its student, with student.save_to_preset(folder) "
+            "A Distillation cannot be saved. To save its student, use student.save_to_preset(folder) "
             "or student.save(file)."
         )

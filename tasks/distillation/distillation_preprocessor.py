@@ -1,4 +1,4 @@
-"""Check that a teacher and a student fit together, and prepare examples for both."""
+"""Check that a teacher and a student are compatible, and prepare examples for both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from encoder_zoo.tasks.preprocessing.tokenized_texts import keys
 from encoder_zoo.tasks.training.distribution import current_strategy
 
 TEACHER = "teacher_"
-# Positions of the student's tokens in the teacher's example.
+# Name of the input with the positions of the student's tokens in the teacher's example.
 TEACHER_POSITIONS = "positions_in_teacher"
 NOWHERE = -1
 
@@ -27,16 +27,16 @@ NOWHERE = -1
 def positions_in_examples(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
-    """Return for every token of the student's examples its position in the teacher's.
+    """Return the position of each token of the student in the example of the teacher.
 
     Args:
-        texts: one or two (B,) string tensors.
-        student: whose `encode` makes examples with special tokens around the texts.
-        teacher: likewise.
+        texts: One or two string tensors of shape (B,).
+        student: Preprocessor that adds special tokens around the texts.
+        teacher: Preprocessor that adds special tokens around the texts.
 
     Returns:
-        Ragged (B, None) int32. The start token corresponds to the start token; -1 for end tokens
-        and for tokens that are truncated in the teacher's example.
+        Ragged int32 tensor of shape (B, None). The start tokens correspond to each other. The
+        position is -1 for end tokens, and for tokens that are truncated in the teacher's example.
     """
 
     def of_chunk(examples: array_ops.RaggedTensor) -> tuple[array_ops.RaggedTensor]:
@@ -51,7 +51,7 @@ def positions_in_examples(
 def _positions_of_chunk(
     texts: list[array_ops.Tensor], student: Preprocessor, teacher: Preprocessor
 ) -> array_ops.RaggedTensor:
-    """Compute `positions_in_examples` with the offsets of all tokens in memory."""
+    """Compute `positions_in_examples` for a chunk of texts that fits in memory."""
     tokens = [teacher.tokenizer.tokenize_with_offsets(text) for text in texts]
     separators, longest = teacher.tokenizer.pair_separators, teacher.max_sequence_length
     side = teacher.tokenizer.truncation_side
@@ -64,7 +64,7 @@ def _positions_of_chunk(
     ):
         found = corresponding(student.tokenizer.tokenize_with_offsets(text), starts, ends)
         row = found.value_rowids()
-        number = found.values - array_ops.gather(skipped, row)  # among the tokens that are kept
+        number = found.values - array_ops.gather(skipped, row)  # index among the kept tokens
         inside = (found.values >= 0) & (number >= 0) & (number < array_ops.gather(count, row))
         position = array_ops.where(inside, number + array_ops.gather(begin, row), NOWHERE)
         positions.append(found.with_values(position))
@@ -75,17 +75,18 @@ def _positions_of_chunk(
 
 
 def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops.RaggedTensor):
-    """Return which of other tokens of the same texts holds the last character of each token.
+    """Return the index of the other token that contains the last character of each token.
 
-    The last, since some tokenizers count the space before a word to it.
+    The last character is used because some tokenizers include the space before a word.
 
     Args:
-        tokens: ids, starts and ends, ragged (B, None), as `tokenize_with_offsets` gives them.
-        starts: of the other tokens.
-        ends: of the other tokens.
+        tokens: Tuple of ids, starts and ends, ragged tensors of shape (B, None) that
+            `tokenize_with_offsets` returned.
+        starts: Start offsets of the other tokens.
+        ends: End offsets of the other tokens.
 
     Returns:
-        Ragged (B, None) int32 numbers in a text, like ids; -1 where there is no such token.
+        Ragged int32 tensor of shape (B, None), or -1 if there is no such token.
 
     Example:
         >>> import tensorflow as tf
@@ -99,7 +100,7 @@ def corresponding(tokens: tuple, starts: array_ops.RaggedTensor, ends: array_ops
     found = array_ops.searchsorted(keys(starts), last, side="right", out_type=array_ops.int64) - 1
     row_starts = array_ops.gather(starts.row_starts(), ids.value_rowids())
     none_before = found < row_starts
-    all_ends = array_ops.concat([keys(ends), [0]], 0)  # of no token at all, one more
+    all_ends = array_ops.concat([keys(ends), [0]], 0)  # one extra value, in case of no tokens
     holds = array_ops.gather(all_ends, array_ops.maximum(found, 0)) > last
     number = array_ops.where(
         none_before | ~holds, array_ops.cast(NOWHERE, array_ops.int64), found - row_starts
@@ -111,7 +112,7 @@ OBJECTIVES = ("soft_labels", "hidden_states", "relations")
 
 
 def backbone_of(model: Task | Backbone) -> Backbone:
-    """Return the backbone of a task; a backbone is its own.
+    """Return the backbone of a task, or the model itself if it is a backbone.
 
     Raises:
         TypeError: If the model is neither a task nor a backbone.
@@ -122,11 +123,11 @@ def backbone_of(model: Task | Backbone) -> Backbone:
 
 
 def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[str]:
-    """Return the objectives; by default answers of tasks, and relations of backbones.
+    """Check the objectives. The default is "soft_labels" for tasks, "relations" for backbones.
 
     Raises:
-        ValueError: If `given` is no list of known objectives, or the answers of the teacher and the
-            student differ in kind.
+        ValueError: If `given` is not a list of known objectives, or if the teacher and the student
+            give answers of different kinds.
     """
     answer = isinstance(teacher, Task) and isinstance(student, Task)
     usual = ["soft_labels"] if answer else ["relations"]
@@ -140,7 +141,7 @@ def checked_objectives(given: Sequence[str] | None, teacher, student) -> list[st
 
 
 def _check_same_answers(teacher, student) -> None:
-    """Raise a ValueError if the answers differ in kind; a student may learn its classes here."""
+    """Raise a ValueError if the answers differ. A student without classes gets the teacher's."""
     if type(teacher) is not type(student) or not student.record.learns_soft_labels:
         kinds = ", ".join(task.__name__ for task in all_tasks() if task.record.learns_soft_labels)
         raise ValueError(
@@ -166,7 +167,7 @@ def _check_same_answers(teacher, student) -> None:
 
 
 def _take_over_classes(teacher: Task, student: Task) -> None:
-    """Give a student without classes the teacher's, and its way of labelling and answering."""
+    """Set the teacher's classes and settings in a student without classes."""
     teacher._check_labels_known()
     if student.num_classes is None:
         student._set_classes(teacher.num_classes, teacher.labels)
@@ -177,11 +178,11 @@ def _take_over_classes(teacher: Task, student: Task) -> None:
 
 
 def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> int:
-    """Return the number of parts for relations: the given one, or that of the attention heads.
+    """Return the number of relation heads: the given number, or the number of attention heads.
 
     Raises:
-        ValueError: If the number does not divide both widths, or the models have different numbers
-            of attention heads and none is given.
+        ValueError: If the number does not divide both widths, or if it is None and the models have
+            different numbers of attention heads.
     """
     if given is None and teacher.num_heads != student.num_heads:
         raise invalid(
@@ -202,45 +203,45 @@ def checked_heads(given: int | None, teacher: Backbone, student: Backbone) -> in
 
 
 def check_two_models(teacher: Task | Backbone, student: Task | Backbone) -> None:
-    """Raise a ValueError if the teacher and the student share weights: training moves both."""
+    """Raise a ValueError if the teacher and the student share weights."""
     taught = {id(weight) for weight in student.weights}
     shared = [weight.path for weight in teacher.weights if id(weight) in taught]
     if shared:
         raise ValueError(
             f"The teacher and the student share {len(shared)} weights, such as {shared[0]}, so "
-            "both would change. Load one of them again with from_preset."
+            "training would change both. Load one of them again with from_preset."
         )
 
 
 def check_same_strategy(student: Task | Backbone) -> None:
-    """Raise a ValueError if a student was not built under the strategy of `tf.distribute` here."""
+    """Raise a ValueError if the student was not built in the current `tf.distribute` strategy."""
     here = current_strategy()
     if hasattr(student, "distribution"):
         built = student.distribution.strategy
     else:
         built = getattr(student.weights[0].value, "distribute_strategy", None)
         if here is not None and isinstance(here, tf.distribute.OneDeviceStrategy):
-            here = None  # its variables are as all others
+            here = None  # it creates normal variables
     if built is not here:
         raise ValueError(
             "The student and its Distillation have different strategies of tf.distribute. Build "
-            "both in the scope of one."
+            "both in the scope of the same strategy."
         )
 
 
 def paired_preprocessor(
     teacher: Task | Backbone, student: Task | Backbone, own: Preprocessor | None, by_token: list
 ) -> DistillationPreprocessor | None:
-    """Return a preprocessor for both; None if there is no tokenizer, for prepared inputs alone.
+    """Create a preprocessor for both models, or return None if there is no tokenizer.
 
     Args:
-        teacher: with a preprocessor, unless it is a backbone, which reads the student's examples.
-        student: of the same task, or a backbone.
-        own: the student's preprocessor, if there is one.
-        by_token: objectives that are learned token by token, in words.
+        teacher: Task with a preprocessor, or a backbone, which reads the student's examples.
+        student: Task of the same kind, or a backbone.
+        own: The student's preprocessor, or None.
+        by_token: Descriptions of the objectives that compare single tokens.
 
     Raises:
-        ValueError: If the tokens of the teacher and the student must correspond and do not, or a
+        ValueError: If the tokens of the teacher and the student must correspond but do not, or if a
             preprocessor has a `window_length`.
     """
     if own is None:
@@ -248,7 +249,7 @@ def paired_preprocessor(
     teachers = getattr(teacher, "preprocessor", None)
     if own.pools_windows or (teachers is not None and teachers.pools_windows):
         raise ValueError(
-            "Distillation reads each text in one example. Expected preprocessors without "
+            "Distillation reads each text as one example. Expected preprocessors without "
             "window_length."
         )
     longest = backbone_of(teacher).max_sequence_length
@@ -272,15 +273,17 @@ def paired_preprocessor(
 
 
 def _identity(preprocessor: Preprocessor) -> dict:
-    """Return the settings that decide on the ids of a text."""
+    """Return the settings that determine the token ids of a text."""
     tokenizer = preprocessor.tokenizer
     config = {n: v for n, v in tokenizer.get_config().items() if n != "uses_segments"}
     return {"kind": type(tokenizer), **config}
 
 
 def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[str]) -> bool:
-    """Return whether the tokens of both can be aligned by characters: in examples of one text or
-    pair, and for other objectives than the answers of single tokens."""
+    """Return whether the tokens of both can be aligned by characters.
+
+    This requires examples of one text or pair, and objectives other than answers per token.
+    """
     return (
         own.one_example_per_text
         and teachers.one_example_per_text
@@ -290,8 +293,7 @@ def _can_be_aligned(own: Preprocessor, teachers: Preprocessor, by_token: list[st
 
 
 def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[str]:
-    """Return the objectives that need a token of the student for each of the teacher's, in
-    words."""
+    """Return descriptions of the objectives that need a teacher's token per student's token."""
     found = [name for name in objectives if name != "soft_labels"]
     if "soft_labels" in objectives and student.objective.of_tokens:
         found.append(f"soft_labels of a {type(student).__name__}")
@@ -299,19 +301,20 @@ def learned_by_token(objectives: list[str], student: Task | Backbone) -> list[st
 
 
 def untrained_weights(student: Task | Backbone, objectives: list[str], answers: bool) -> list:
-    """Return the student's weights without gradients, such as those of a head if only hidden
-    states are learned.
+    """Return the weights of the student that get no gradients.
+
+    An example is the weights of a head, if only hidden states are learned.
 
     Args:
-        student: a task or a backbone.
-        objectives: to be learned from the teacher.
-        answers: whether an objective trains the student's answers.
+        student: A task or a backbone.
+        objectives: List of the objectives.
+        answers: Boolean. Whether an objective trains the student's answers.
     """
     if answers:
         return []
     backbone = backbone_of(student)
     kept = {id(weight) for weight in backbone.weights}
-    found = [weight for weight in student.weights if id(weight) not in kept]  # the head's
+    found = [weight for weight in student.weights if id(weight) not in kept]  # of the head
     layers = [backbone.pooler_dense] if backbone.pooler else []
     last = backbone.blocks[-1]
     if "hidden_states" not in objectives and last not in backbone.blocks[:-1]:
@@ -322,25 +325,24 @@ def untrained_weights(student: Task | Backbone, objectives: list[str], answers: 
     return found + [weight for layer in layers for weight in layer.weights]
 
 
-# Prefix of the names of inputs that only the teacher reads.
-
-
 class DistillationPreprocessor(Preprocessor):
-    """Makes a student's examples and, if the teacher reads other inputs, also those.
+    """Prepare the student's examples, and also the teacher's if it reads different inputs.
 
     Args:
-        student: the student's preprocessor.
-        teacher: the teacher's; None where it reads the student's examples.
-        segments: makes the "segment_ids" of the student's examples for the teacher, where that has
-            them and the student has not; or None.
-        aligned: whether to add the position of the teacher's token that each of the student's
-            corresponds to.
+        student: The student's preprocessor.
+        teacher: The teacher's preprocessor. Defaults to None, which means that the teacher reads
+            the student's examples.
+        segments: Preprocessor that adds "segment_ids" for the teacher, if only the teacher uses
+            them. Defaults to None.
+        aligned: Boolean. Whether to add the position of the corresponding token of the teacher for
+            each token of the student. Defaults to False.
 
     Returns:
-        When called `x`, `(x, y)` or `(x, y, sample_weight)` as the student's preprocessor. x also
-        holds the teacher's inputs, as "teacher_token_ids" and so on, and without labels, where
-        some texts or tokens count more than others, their weights: "soft_weights"; and "aligned"
-        the "positions_in_teacher", (B, L) int32, -1 where there is no such token.
+        `x`, `(x, y)` or `(x, y, sample_weight)` when called, as from the student's preprocessor.
+        The dict x also contains the teacher's inputs, such as "teacher_token_ids". Without labels,
+        it contains the weights of texts or tokens as "soft_weights", if they differ. If `aligned`
+        is True, it contains "positions_in_teacher", int32 of shape (B, L). The value is -1 for
+        tokens without a corresponding token.
     """
 
     def __init__(
@@ -417,8 +419,10 @@ class DistillationPreprocessor(Preprocessor):
 
 
 def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_ops.Tensor]:
-    """Return the weights of texts (B,) or tokens (B, L) without labels, or None if all are
-    equal."""
+    """Return the weights of texts (B,) or tokens (B, L) without labels.
+
+    The dict is empty if all weights are equal.
+    """
     if "label_weights" in examples:
         weights = examples["label_weights"].to_tensor(shape=shape)
         return {"soft_weights": array_ops.ensure_shape(weights, (None, None))}
@@ -426,11 +430,11 @@ def _soft_weights(examples: dict, shape: array_ops.Tensor) -> dict[str, array_op
 
 
 def teacher_inputs(inputs: dict, uses_segments: bool) -> dict:
-    """Return the teacher's own inputs, or the student's if both read the same.
+    """Return the teacher's own inputs, or the student's inputs if the teacher reads them.
 
     Args:
-        inputs: of a `Distillation`.
-        uses_segments: whether the teacher's family does.
+        inputs: Inputs of a `Distillation`.
+        uses_segments: Boolean. Whether the teacher uses segment ids.
     """
     own = {n.removeprefix(TEACHER): v for n, v in inputs.items() if n.startswith(TEACHER)}
     if "token_ids" in own:

@@ -1,7 +1,7 @@
-"""Objectives of distillation: answers, hidden states, relations between tokens.
+"""Objectives of distillation: soft labels, hidden states and token relations.
 
-Each objective is one number for every text or token, in float32, small where the student
-agrees with its teacher; `Distillation` takes their weighted means.
+Each objective is a float32 value per text or token, and is small if the student agrees with its
+teacher. `Distillation` computes the weighted means.
 
 Comment letters: B batch, L sequence, D hidden, H heads, A relation heads, C classes.
 """
@@ -20,21 +20,21 @@ from encoder_zoo.tasks.training.batch_loss import BatchLoss
 
 
 def soft_labels(student, teacher, temperature: float, activation: str):
-    """Compute the KL divergence of the student's from the teacher's answers, both softened.
+    """Compute the KL divergence between the softened answers of the teacher and the student.
 
     Args:
-        student: (..., C) logits.
-        teacher: (..., C) logits.
-        temperature: T, by which both are divided. The divergence is multiplied by T squared, so
-            that its gradient is as large at any temperature.
-        activation: "softmax" for classes that exclude each other; "sigmoid" for others, with the
-            mean over them; "linear" for numbers, whose squared difference is the result.
+        student: Logits of shape (..., C).
+        teacher: Logits of shape (..., C).
+        temperature: Float. Both logits are divided by it. The divergence is multiplied by its
+            square, so that the size of the gradient does not depend on the temperature.
+        activation: "softmax" for exclusive classes. "sigmoid" for independent classes, whose mean
+            is returned. "linear" for regression, which returns the squared difference.
 
     Returns:
-        (...) float32.
+        Float32 tensor of shape (...).
 
-    Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network, section 2;
-    for numbers Jiao et al. 2020, TinyBERT, appendix.
+    Source: Hinton, Vinyals and Dean 2015, Distilling the Knowledge in a Neural Network, section 2.
+    Regression: Jiao et al. 2020, TinyBERT, appendix.
 
     Example:
         >>> import numpy as np
@@ -48,7 +48,7 @@ def soft_labels(student, teacher, temperature: float, activation: str):
     student, teacher = student / temperature, teacher / temperature
     if activation == "softmax":
         divergence = kl_divergence(ops.log_softmax(teacher), ops.log_softmax(student))
-    else:  # yes or no for every class
+    else:  # two outcomes per class
         teacher, student = (
             ops.log_sigmoid(ops.stack([logits, -logits], axis=-1)) for logits in (teacher, student)
         )
@@ -57,7 +57,7 @@ def soft_labels(student, teacher, temperature: float, activation: str):
 
 
 def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
-    """Return which of the teacher's hidden states, 0 the embeddings, each of the student's learns.
+    """Return the index of the teacher's state for each state of the student. 0 is the embeddings.
 
     Source: Jiao et al. 2020, section 4.2, the uniform mapping.
 
@@ -69,17 +69,17 @@ def matched_states(student_layers: int, teacher_layers: int) -> list[int]:
 
 
 def hidden_states(student: list, teacher: list, maps: list):
-    """Compute the distance of the student's hidden states, mapped to their width, from the
-    teacher's.
+    """Compute the distance between the hidden states of the student and the teacher.
 
     Args:
-        student: tensors (B, L, D), the embeddings' first.
-        teacher: tensors (B, L, D of the teacher), see `matched_states`.
-        maps: two layers from the student's width to the teacher's, for the embeddings and for all
-            the other states, or None where the widths are equal.
+        student: List of tensors (B, L, D). The first tensor contains the embeddings.
+        teacher: List of tensors (B, L, D of the teacher), see `matched_states`.
+        maps: Two layers that map the width of the student to the width of the teacher, one for the
+            embeddings and one for all other states. Empty if the widths are equal.
 
     Returns:
-        (B, L) float32, the mean squared difference of a token's vectors, summed over the states.
+        Float32 tensor of shape (B, L). The mean squared difference of each token, summed over the
+        states.
 
     Source: Jiao et al. 2020, TinyBERT, equations 8 and 9.
     """
@@ -92,24 +92,24 @@ def hidden_states(student: list, teacher: list, maps: list):
 
 
 def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
-    """Compute the divergence of the relations between tokens in the last attention layers.
+    """Compute the divergence between the token relations in the last attention layers.
 
-    Relations are attention probabilities, and likenesses of values, which a softmax makes
-    probabilities too. They are as many for any width and, in `heads` equal parts of queries, keys
-    and values, for any number of heads.
+    Relations are the attention probabilities, and the similarities of values after a softmax.
+    Their shape does not depend on the width of a model. Queries, keys and values are split into
+    `heads` equal parts, so the number of attention heads does not matter either.
 
     Args:
-        student: queries, keys and values, (B, L, H, D/H).
-        teacher: the same, of other H and D.
-        heads: A.
-        inputs: with "padding_mask" and perhaps "text_starts", as for a backbone.
+        student: Tuple of queries, keys and values, (B, L, H, D/H).
+        teacher: Tuple of queries, keys and values. H and D may differ from the student.
+        heads: Integer. Number of parts.
+        inputs: Dict with "padding_mask" and optionally "text_starts", as for a backbone.
 
     Returns:
-        (B, L) float32, for every token the KL divergences of both kinds of relations, the mean
-        over the heads.
+        Float32 tensor of shape (B, L). The sum of the KL divergences of both kinds of relations,
+        averaged over the heads.
 
-    Source: Wang et al. 2020, MiniLM, section 3.1 and 3.2; parts of other number than the attention
-    heads: Wang et al. 2021, MiniLMv2, section 3.1.
+    Source: Wang et al. 2020, MiniLM, sections 3.1 and 3.2. The number of parts: Wang et al. 2021,
+    MiniLMv2, section 3.1.
     """
     allowed = make_attention_mask(inputs["padding_mask"], inputs.get("text_starts")).matrix()
     total = 0.0
@@ -123,14 +123,14 @@ def relations(student: tuple, teacher: tuple, heads: int, inputs: dict):
 
 
 def _log_relations(first, second, heads: int, allowed):
-    """Return (B, A, L, L), the logarithm of how much each token relates to each other."""
+    """Compute the log probabilities of the relations between tokens, (B, A, L, L)."""
     first, second = _in_heads(first, heads), _in_heads(second, heads)  # (B, A, L, D/A)
     scores = ops.matmul(first, ops.transpose(second, (0, 1, 3, 2))) * first.shape[-1] ** -0.5
     return ops.log_softmax(ops.where(allowed, scores, MASKED_LOGIT))
 
 
 def _in_heads(x, heads: int):
-    """Return (B, L, H, D/H) as (B, A, L, D/A) float32."""
+    """Convert (B, L, H, D/H) to (B, A, L, D/A) float32."""
     batch, length = ops.shape(x)[:2]
     width = x.shape[2] * x.shape[3]
     x = ops.reshape(ops.cast(x, "float32"), (batch, length, heads, width // heads))
@@ -138,7 +138,7 @@ def _in_heads(x, heads: int):
 
 
 def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]:
-    """Build the linear maps for `hidden_states`; none if the widths are equal."""
+    """Create the linear maps for `hidden_states`, or no maps if the widths are equal."""
     if width == teacher_width:
         return []
     maps = [
@@ -151,7 +151,7 @@ def make_maps(width: int, teacher_width: int, dtype) -> list[keras.layers.Dense]
 
 
 def as_labels(logits, activation: str):
-    """Return a teacher's logits in the form of labels.
+    """Convert the logits of a teacher to labels.
 
     Example:
         >>> as_labels(ops.convert_to_tensor([[0.0, 2.0]]), "softmax").numpy().tolist()
@@ -162,17 +162,18 @@ def as_labels(logits, activation: str):
     return logits if activation == "linear" else ops.cast(logits > 0, "float32")
 
 
-# The mean of values with a weight.
+# The weighted mean of values.
 MEAN = BatchLoss(lambda y_true, y_pred: y_pred, of_tokens=True)
 
 
 def known_tokens(inputs: dict, positions=None):
-    """Return (B, L) bool: true at tokens that the teacher has too.
+    """Return a boolean mask (B, L) of the tokens that also exist for the teacher.
 
     Args:
-        inputs: the student's.
-        positions: (B, L) int, of the tokens in the teacher's example, less than 0 where there is
-            none; None if both have the same tokens.
+        inputs: Inputs of the student.
+        positions: Integer tensor of shape (B, L). Positions of the tokens in the teacher's example,
+            or negative values for tokens without a position. Defaults to None, which means that
+            both have the same tokens.
     """
     mask = inputs.get("padding_mask")
     mask = ops.cast(ops.ones_like(inputs["token_ids"]) if mask is None else mask, "bool")
@@ -180,7 +181,7 @@ def known_tokens(inputs: dict, positions=None):
 
 
 def take_aligned(x, positions):
-    """Gather from the teacher's (B, T, ...) the values at the student's tokens, (B, L, ...)."""
+    """Gather the teacher's values (B, T, ...) at the student's tokens, (B, L, ...)."""
     batch, length, *rest = ops.shape(x)
     flat = ops.reshape(x, (batch, length, math.prod(x.shape[2:])))
     found = take_positions(flat, ops.maximum(positions, 0))

@@ -305,7 +305,9 @@ class TokenVectors:
         tokens = cls(TOKEN_STORES[precision].opened(path, arrays), arrays["ends"])
         ends, begins, count = tokens.ends, tokens._begins, len(tokens.store)
         if not len(ends) or begins[0] or (ends <= begins).any() or ends[-1] != count:
-            raise ValueError(f"{path}: ends is not an increasing list up to {count}, the number of vectors.")
+            raise ValueError(
+                f"{path}: ends is not an increasing list up to {count}, the number of vectors."
+            )
         return tokens
 
     def joined(self, documents: Sequence[np.ndarray]) -> TokenVectors:
